@@ -1,0 +1,46 @@
+# Two commands: `make run` starts Parley, `make test` checks everything. Both set up .venv themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup run test test-deep lint format bench lock clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements-dev.lock pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+run: setup
+	$(BIN)/parley run
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term tests
+
+test-deep: setup
+	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest tests
+
+bench: setup
+	$(BIN)/python -m tests.bench
+
+# Maintainers: write both lock files anew from pyproject.toml.
+lock: setup
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml
+	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --group dev -o requirements-dev.lock pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""Platform adapters: updates in, messages out. They know neither the gateway nor the agent."""

@@ -1,0 +1,151 @@
+"""The two ports between platforms and gateway: `Adapter` (a platform) and `Intake` (the gateway)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Outgoing, Poison, Receipt
+
+
+class Intake(Protocol):
+    """Durable admission; the gateway implements it, adapters call it."""
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        *,
+        cursor: Cursor | None = None,
+        poison: Sequence[Poison] = (),
+    ) -> list[Admission]:
+        """Commit updates in one transaction, the cursor with them.
+
+        Only after this returned may the platform be told that the updates were received.
+
+        Returns:
+            One admission for each message, in the same order.
+
+        Raises:
+            StorageUnavailable: Nothing was stored; do not confirm, deliver again later.
+        """
+        ...
+
+    async def position(self, source: str) -> int | None:
+        """Return the committed position of a source's cursor, None before the first update."""
+        ...
+
+
+class Adapter(Protocol):
+    """One account of one platform. Its constructor imports the SDK and does no network call.
+
+    Attributes:
+        platform: "telegram", "web", …
+        account: Name of the account within the platform; "default" unless configured.
+        idempotent_sends: Sending the same row twice shows it once, so no `sending` mark is needed.
+        preview_interval_s: Least time between two previews in one chat; 0 for none.
+    """
+
+    platform: str
+    account: str
+    idempotent_sends: bool
+    preview_interval_s: float
+
+    @property
+    def connected(self) -> bool:
+        """Whether the platform was reached lately; shown by /readyz."""
+        ...
+
+    async def run(self) -> None:
+        """Receive updates until cancelled, handing each to the intake.
+
+        May be called again after it raised AdapterDisconnected; every call starts a fresh client.
+
+        Raises:
+            AdapterDisconnected: Restart me with back-off.
+            AdapterRefused: Credentials are wrong; the message says which setting to mend.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections. Sends are possible until this is called, also without `run`."""
+        ...
+
+    def render(self, markdown: str) -> list[str]:
+        """Split an answer into payloads, each within the platform's limits; pure, never empty."""
+        ...
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload, pacing it to the platform's limits.
+
+        Raises:
+            SendDelayed: Nothing was shown; try again later.
+            SendUnknown: It may have been shown.
+            SendRejected: It will never be shown.
+        """
+        ...
+
+    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+        """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
+
+        Args:
+            address: Where the answer will appear.
+            text: The whole markdown text so far.
+            ref: What the previous call for this answer returned.
+
+        Returns:
+            The platform's id of the preview message, to be replaced by the final answer through
+            `Outgoing.preview_ref`; None where there is none.
+        """
+        ...
+
+    async def show_working(self, address: Address) -> None:
+        """Show that an answer is being made ("typing"), best effort; lasts about 5 s."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatSummary:
+    """A conversation in the list of the web chat; times are ISO 8601 in UTC."""
+
+    chat: str
+    title: str
+    updated_at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatItem:
+    """One message as a person sees it.
+
+    Items are ordered by (inbox_seq, outbox_seq): what a person wrote has outbox_seq 0, the answers
+    that belong to it follow. `markdown` is raw markdown (or plain text, for a person's message).
+    """
+
+    inbox_seq: int
+    outbox_seq: int
+    markdown: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContextGauge:
+    """How full the model's window is; `used_tokens` is None before the first answer."""
+
+    used_tokens: int | None
+    window_tokens: int
+
+
+class History(Protocol):
+    """What the web chat reads from the database; the gateway implements it."""
+
+    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
+        """Return the account's conversations, newest activity first, at most 200."""
+        ...
+
+    async def items(
+        self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
+    ) -> list[ChatItem]:
+        """Return what was said after the two positions, in order; empty for an unknown chat."""
+        ...
+
+    async def gauge(self, address: Address) -> ContextGauge:
+        """Return how much of the window the conversation fills."""
+        ...

@@ -1,0 +1,37 @@
+"""What can go wrong at a platform; the class says what to do next.
+
+AdapterError
+├── SendDelayed        the platform refused for now: the same row again after `retry_after_s`
+├── SendUnknown        the request went out and no answer came: the row's outcome is unknown
+├── SendRejected       never again: bury the row with its reason
+├── AdapterDisconnected  connection or server trouble: the supervisor restarts the adapter
+└── AdapterRefused     wrong or revoked credentials: stop this adapter, leave the others running
+"""
+
+
+class AdapterError(Exception):
+    """Base of everything an adapter raises on purpose."""
+
+
+class SendDelayed(AdapterError):
+    """Nothing was shown; try the same row again after `retry_after_s` seconds (None: back off)."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class SendUnknown(AdapterError):
+    """The request may have been carried out; send again only with `Outgoing.outcome_unknown`."""
+
+
+class SendRejected(AdapterError):
+    """The platform will never take this message (blocked, kicked, chat deleted, malformed)."""
+
+
+class AdapterDisconnected(AdapterError):
+    """The platform cannot be reached; `run` may be called again."""
+
+
+class AdapterRefused(AdapterError):
+    """The platform refuses the credentials; calling `run` again is of no use."""

@@ -1,0 +1,62 @@
+"""What can go wrong in a turn; the class says what to do next (table: CONTEXT.md §6).
+
+AgentError
+├── ModelError
+│   ├── RateLimited        wait `retry_after_s`, retry, then the next model (429, 529 overloaded)
+│   ├── ModelUnreachable   retry with back-off, then the next model (connection, 5xx, cut stream)
+│   ├── ContextOverflow    the request is larger than the window (also HTTP 413)
+│   ├── CredentialsRefused next key or model; none left: tell the user and the admin (401, 402, 403)
+│   ├── ModelNotFound      next model
+│   ├── BadRequest         the provider calls the request malformed
+│   └── ModelRefused       the provider declines the content: tell the user
+├── ToolError              its text goes to the model as the tool's result
+└── RecordingMismatch      a recorded conversation does not fit what was asked
+"""
+
+
+class AgentError(Exception):
+    """Base of everything the agent raises on purpose."""
+
+
+class ModelError(AgentError):
+    """A model call failed; subclasses say what to do. Messages never hold a key."""
+
+
+class RateLimited(ModelError):
+    """Too many requests or overloaded; `retry_after_s` is what the provider asked for, if it did."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class ModelUnreachable(ModelError):
+    """No connection, a server error, a stream that was cut or fell silent."""
+
+
+class ContextOverflow(ModelError):
+    """The request does not fit into the model's window."""
+
+
+class CredentialsRefused(ModelError):
+    """The key is wrong, revoked, or its account cannot pay."""
+
+
+class ModelNotFound(ModelError):
+    """The provider does not know the model."""
+
+
+class BadRequest(ModelError):
+    """The provider rejects the request's form."""
+
+
+class ModelRefused(ModelError):
+    """The provider declines to answer this content."""
+
+
+class ToolError(AgentError):
+    """A tool cannot do what was asked; the text is written for the model."""
+
+
+class RecordingMismatch(AgentError):
+    """The recording has no answer at this place."""

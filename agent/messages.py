@@ -1,0 +1,111 @@
+"""Chat messages as stored and as handed to models: the OpenAI chat format, in canonical bytes.
+
+A message is a plain dict with a fixed key order and compact separators once encoded, so that the
+same message has the same bytes on every request (prompt caches live from that).
+"""
+
+import re
+from typing import Any, Literal, NotRequired, Required, TypedDict, cast
+
+import orjson
+
+Role = Literal["system", "user", "assistant", "tool"]
+
+
+class FunctionCall(TypedDict):
+    """Name and arguments of a call; `arguments` is JSON text as the model wrote it."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """One call of a tool; `id` ties its result to it."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class ChatMessage(TypedDict, total=False):
+    """One message of a conversation.
+
+    Attributes:
+        content: Text, a list of content parts, or None beside tool calls.
+        reasoning: What the model thought; never part of the visible answer.
+        opaque: Provider fields that must be replayed verbatim (signed thinking), by provider name.
+        synthetic: Written by Parley and not by a person (a request to continue); never shown.
+    """
+
+    role: Required[Role]
+    content: str | list[dict[str, Any]] | None
+    tool_calls: list[ToolCall]
+    tool_call_id: str
+    name: str
+    reasoning: str
+    opaque: dict[str, Any]
+    synthetic: NotRequired[bool]
+
+
+def encode(message: ChatMessage) -> str:
+    """Return the canonical JSON text of a message: sorted keys, no spaces."""
+    return orjson.dumps(message, option=orjson.OPT_SORT_KEYS).decode()
+
+
+def decode(body: str) -> ChatMessage:
+    """Return the message that `encode` wrote."""
+    return cast("ChatMessage", orjson.loads(body))
+
+
+def text_of(message: ChatMessage) -> str:
+    """Return the visible text of a message: its string, or its text parts joined by newlines."""
+    content = message.get("content")
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(part["text"]) for part in content if part.get("type") == "text")
+
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
+
+
+def clean_text(text: str) -> str:
+    """Return inbound text without lone surrogates, NULs and leaked `<memory-context>` tags.
+
+    A surrogate or a NUL cannot be stored or sent as JSON everywhere; both become U+FFFD.
+    """
+    text = _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
+    return _MEMORY_TAGS.sub("", text)
+
+
+def user_message(text: str, *, synthetic: bool = False) -> ChatMessage:
+    """Return a user message; `synthetic` marks what Parley wrote itself."""
+    message = ChatMessage(role="user", content=text)
+    if synthetic:
+        message["synthetic"] = True
+    return message
+
+
+def assistant_message(text: str) -> ChatMessage:
+    """Return a plain assistant message."""
+    return ChatMessage(role="assistant", content=text)
+
+
+def tool_message(call_id: str, name: str, text: str) -> ChatMessage:
+    """Return the result of the tool call `call_id`."""
+    return ChatMessage(role="tool", tool_call_id=call_id, name=name, content=text)
+
+
+def open_calls(messages: list[ChatMessage]) -> list[ToolCall]:
+    """Return the tool calls of the newest assistant message that have no result yet, in order."""
+    answered: set[str] = set()
+    for message in reversed(messages):
+        if message["role"] == "tool":
+            answered.add(message["tool_call_id"])
+        elif message["role"] == "assistant":
+            return [call for call in message.get("tool_calls", []) if call["id"] not in answered]
+        else:
+            return []
+    return []

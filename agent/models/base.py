@@ -1,0 +1,121 @@
+"""The protocol every model implements, and what goes in and comes out of one call."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from agent.messages import ChatMessage
+
+StopReason = Literal["stop", "tool_calls", "length", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call as the provider reported them.
+
+    `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Everything the model read: input + cache read + cache creation."""
+        created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
+        return self.input_tokens + self.cache_read_tokens + created
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool as shown to the model; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One call.
+
+    Attributes:
+        messages: System message first (if any), then the view, in order. Keys that the wire does
+            not know (`synthetic`, `reasoning`, foreign `opaque`) are left out by the model.
+        tools: In a fixed order; empty for none.
+        allow_tools: False forbids calls while the tools stay in the request (prefix stability).
+        conversation: Stable id of the conversation, for models that keep state by it and for the
+            provider's abuse reports.
+    """
+
+    messages: list[ChatMessage]
+    tools: tuple[ToolSchema, ...] = ()
+    max_output_tokens: int = 8192
+    allow_tools: bool = True
+    conversation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a call returned: one assistant message, complete.
+
+    Attributes:
+        usage: As reported, or estimated by a model that has no report; None if unknown.
+        model: The name the provider gave for what answered.
+    """
+
+    message: ChatMessage
+    stop_reason: StopReason
+    usage: Usage | None = None
+    model: str = ""
+
+
+class TextSink(Protocol):
+    """Where the growing answer is shown; both calls return at once and never raise."""
+
+    def push(self, delta: str) -> None:
+        """Append visible text."""
+        ...
+
+    def restart(self) -> None:
+        """Forget what was pushed: the call is made again or the text was not the answer."""
+        ...
+
+
+class ChatModel(Protocol):
+    """One model of one provider.
+
+    Attributes:
+        provider: "anthropic", "openai", "offline", …
+        name: The provider's name of the model.
+        context_length: Size of its window in tokens.
+    """
+
+    provider: str
+    name: str
+    context_length: int
+
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        """Make one streaming call; visible text goes to `sink` as it arrives.
+
+        Cancellation closes the connection. No retries happen in here.
+
+        Raises:
+            ModelError: Only its subclasses; see agent/errors.py.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Give back connections."""
+        ...

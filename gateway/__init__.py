@@ -1,0 +1,1 @@
+"""The gateway: admission, queue, turns and delivery, on one database."""

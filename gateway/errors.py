@@ -1,0 +1,48 @@
+"""What can go wrong in the gateway; the class says what to do next.
+
+GatewayError
+├── SettingsError        tell the operator which key to mend; nothing is started
+├── StorageError
+│   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
+│   ├── DatabaseLocked       another gateway process owns this database: do not start
+│   ├── DatabaseTooNew       written by a newer Parley: do not start, nothing was changed
+│   └── LeaseLost            another worker owns the conversation now: drop the work
+├── NotFound             the operator named something that is not there
+└── GatewayNotRunning    the command needs a running gateway
+"""
+
+
+class GatewayError(Exception):
+    """Base of everything the gateway raises on purpose."""
+
+
+class SettingsError(GatewayError):
+    """A setting is unknown or has a value that is not allowed; one line for each."""
+
+
+class StorageError(GatewayError):
+    """The database did not do what was asked."""
+
+
+class StorageUnavailable(StorageError):
+    """The transaction was rolled back (disk full, read-only, I/O error, closed)."""
+
+
+class DatabaseLocked(StorageError):
+    """A second process on the same SQLite file."""
+
+
+class DatabaseTooNew(StorageError):
+    """The schema's revision is unknown to this version of Parley."""
+
+
+class LeaseLost(StorageError):
+    """The fencing token is stale; nothing was written."""
+
+
+class NotFound(GatewayError):
+    """There is no such row."""
+
+
+class GatewayNotRunning(GatewayError):
+    """No gateway listens in this PARLEY_HOME."""
