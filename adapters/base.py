@@ -1,4 +1,4 @@
-"""The two ports between platforms and gateway: `Adapter` (a platform) and `Intake` (the gateway)."""
+"""The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

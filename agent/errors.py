@@ -23,7 +23,7 @@ class ModelError(AgentError):
 
 
 class RateLimited(ModelError):
-    """Too many requests or overloaded; `retry_after_s` is what the provider asked for, if it did."""
+    """Too many requests or overloaded; `retry_after_s` is what the provider asked for."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)

@@ -1,1 +1,1 @@
-"""Models behind one small protocol (`agent.models.base`); SDKs are imported by their own file only."""
+"""Models behind one small protocol (`agent.models.base`); each imports only its own SDK."""
