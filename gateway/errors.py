@@ -6,7 +6,8 @@ GatewayError
 │   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
 │   ├── DatabaseLocked       another gateway process owns this database: do not start
 │   ├── DatabaseTooNew       written by a newer Parley: do not start, nothing was changed
-│   └── LeaseLost            another worker owns the conversation now: drop the work
+│   ├── LeaseLost            another worker owns the conversation now: drop the work
+│   └── TurnCancelled        its user stopped the turn: end it as cancelled
 ├── NotFound             the operator named something that is not there
 └── GatewayNotRunning    the command needs a running gateway
 """
@@ -38,6 +39,10 @@ class DatabaseTooNew(StorageError):
 
 class LeaseLost(StorageError):
     """The fencing token is stale; nothing was written."""
+
+
+class TurnCancelled(StorageError):
+    """The turn lies at or below its conversation's `cancel_upto_seq`."""
 
 
 class NotFound(GatewayError):

@@ -1,0 +1,145 @@
+"""Dead letters: turns given up after their last attempt, and messages no platform would take.
+
+Their ids are `t<turn id>` and `s<conversation>.<outbox seq>` (a send).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, select, update
+
+from gateway.errors import NotFound
+from gateway.storage import inbox, leases, lineage, transcript
+from gateway.storage.models import conversation, iso_time, outbox, turn
+from gateway.storage.models import inbox as inbox_table
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """One thing that was given up, and why."""
+
+    id: str
+    kind: Literal["turn", "send"]
+    conversation: int
+    platform: str
+    chat: str
+    reason: str
+    text: str
+    at: str
+
+
+def find_all(conn: Connection, limit: int = 1000) -> list[DeadLetter]:
+    """Return all dead letters, oldest first."""
+    letters = [_turn_letter(conn, row) for row in conn.execute(_dead_turns().limit(limit))]
+    letters += [_send_letter(row) for row in conn.execute(_dead_sends().limit(limit))]
+    return sorted(letters, key=lambda letter: letter.at)
+
+
+def find(conn: Connection, letter_id: str) -> DeadLetter:
+    """Return one dead letter.
+
+    Raises:
+        NotFound: There is none by that id.
+    """
+    for letter in find_all(conn):
+        if letter.id == letter_id:
+            return letter
+    raise NotFound(f"there is no dead letter {letter_id}; `parley dead-letters list` shows them")
+
+
+def retry(conn: Connection, letter_id: str) -> DeadLetter:
+    """Put a dead letter back: a turn's messages are asked again, a send is tried again.
+
+    A turn's first try is taken out of the view (reason `retry`), so that the model sees what was
+    asked once.
+    """
+    letter = find(conn, letter_id)
+    if letter.kind == "send":
+        _set_send_state(conn, letter, "pending")
+        return letter
+    turn_id = int(letter_id[1:])
+    hide_turn(conn, letter.conversation, turn_id)
+    conn.execute(
+        update(inbox_table)
+        .where(inbox_table.c.conversation == letter.conversation, inbox_table.c.turn_id == turn_id)
+        .values(state="queued", turn_id=None)
+    )
+    _drop_turn(conn, turn_id)
+    leases.make_ready(conn, letter.conversation)
+    return letter
+
+
+def drop(conn: Connection, letter_id: str) -> DeadLetter:
+    """Take a dead letter off the list; its rows stay as a record."""
+    letter = find(conn, letter_id)
+    if letter.kind == "send":
+        _set_send_state(conn, letter, "dropped")
+    else:
+        _drop_turn(conn, int(letter_id[1:]))
+    return letter
+
+
+def hide_turn(conn: Connection, conversation_id: int, turn_id: int) -> None:
+    """Split the session so that its view leaves a turn's messages out."""
+    hidden = transcript.range_of_turn(conn, conversation_id, turn_id)
+    if hidden is not None:
+        session = lineage.active(conn, conversation_id)
+        lineage.split(conn, session, "retry", session.plan.hiding(*hidden))
+
+
+def _dead_turns() -> Any:
+    return (
+        select(turn, conversation.c.platform, conversation.c.chat)
+        .join(conversation, conversation.c.id == turn.c.conversation)
+        .where(turn.c.state == "dead")
+        .order_by(turn.c.id)
+    )
+
+
+def _dead_sends() -> Any:
+    return (
+        select(outbox, conversation.c.platform, conversation.c.chat)
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+        .where(outbox.c.state == "dead")
+        .order_by(outbox.c.at)
+    )
+
+
+def _turn_letter(conn: Connection, row: Row[Any]) -> DeadLetter:
+    entries = inbox.of_turn(conn, row.conversation, row.id)
+    return DeadLetter(
+        id=f"t{row.id}",
+        kind="turn",
+        conversation=row.conversation,
+        platform=row.platform,
+        chat=row.chat,
+        reason=row.error or row.outcome or "",
+        text="\n".join(entry.text for entry in entries),
+        at=iso_time(row.finished_at),
+    )
+
+
+def _send_letter(row: Row[Any]) -> DeadLetter:
+    return DeadLetter(
+        id=f"s{row.conversation}.{row.seq}",
+        kind="send",
+        conversation=row.conversation,
+        platform=row.platform,
+        chat=row.chat,
+        reason=row.error or "",
+        text=row.markdown,
+        at=iso_time(row.at),
+    )
+
+
+def _set_send_state(conn: Connection, letter: DeadLetter, state: str) -> None:
+    seq = int(letter.id.partition(".")[2])
+    conn.execute(
+        update(outbox)
+        .where(outbox.c.conversation == letter.conversation, outbox.c.seq == seq)
+        .values(state=state, attempt=0, next_at=0.0)
+    )
+
+
+def _drop_turn(conn: Connection, turn_id: int) -> None:
+    conn.execute(update(turn).where(turn.c.id == turn_id).values(state="dropped"))

@@ -1,0 +1,244 @@
+"""The two runners of transaction functions on SQLite: one writer thread, a few readers.
+
+The writer owns the only connection that writes. It runs the functions that wait in its queue one
+after another, each inside a savepoint, and commits them together: one fsync for many callers.
+"""
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from filelock import FileLock, Timeout
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from gateway.errors import DatabaseLocked, StorageUnavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BATCH = 256
+"""Most functions in one commit; beyond that the first caller would wait too long."""
+BUSY_TIMEOUT_S = 10.0
+READERS = 4
+NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
+"""SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
+
+
+class Job(NamedTuple):
+    """One transaction function that waits for the writer, and the future of its caller."""
+
+    fn: Callable[[Connection], Any]
+    future: asyncio.Future[Any]
+
+
+class Done(NamedTuple):
+    """What became of a job: its value, or the exception that its caller gets."""
+
+    job: Job
+    value: Any
+    error: Exception | None
+
+
+class Database:
+    """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
+
+    def __init__(self, path: Path, connection: Connection) -> None:
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
+        self._writer.start()
+        self._readers = create_async_engine(
+            f"sqlite+aiosqlite:///file:{path}?mode=ro&uri=true",
+            pool_size=READERS,
+            max_overflow=0,
+            connect_args={"timeout": BUSY_TIMEOUT_S},
+        )
+
+    async def write(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run `fn(conn, …)` in a transaction and return its value once that is committed.
+
+        A caller that is cancelled while it waits does not undo the transaction.
+
+        Raises:
+            StorageUnavailable: Rolled back; the disk, not the function, is to blame.
+            Exception: Whatever `fn` raised; its writes are rolled back, its neighbours' are not.
+        """
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._jobs.put(Job(lambda conn: fn(conn, *args, **kwargs), future))
+        return await asyncio.shield(future)
+
+    async def read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before."""
+        try:
+            async with self._readers.connect() as conn:
+                return await conn.run_sync(fn, *args, **kwargs)
+        except DBAPIError as exc:
+            raise StorageUnavailable(str(exc.orig)) from exc
+
+    async def close(self) -> None:
+        """Finish what is queued, then end the writer and the readers. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._writer.join)
+        await self._readers.dispose()
+
+    def _write_loop(self) -> None:
+        while batch := self._next_batch():
+            done = self._commit(batch)
+            self._loop.call_soon_threadsafe(_report, done)
+
+    def _next_batch(self) -> list[Job]:
+        """Return at least one job, or an empty list when the database closes."""
+        job = self._jobs.get()
+        batch: list[Job] = []
+        while job is not None:
+            batch.append(job)
+            if len(batch) == BATCH or self._jobs.empty():
+                return batch
+            job = self._jobs.get()
+        self._jobs.put(None)
+        return batch
+
+    def _commit(self, batch: list[Job]) -> list[Done]:
+        try:
+            with self._connection.begin():
+                return [self._run(job) for job in batch]
+        except DBAPIError as exc:
+            lost = StorageUnavailable(str(exc.orig))
+        except StorageUnavailable as exc:
+            lost = exc
+        return [Done(job, None, lost) for job in batch]
+
+    def _run(self, job: Job) -> Done:
+        conn = self._connection
+        conn.exec_driver_sql("SAVEPOINT job")
+        try:
+            done = Done(job, job.fn(conn), None)
+        except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
+            self._undo(exc)
+            return Done(job, None, _storage_error(exc))
+        conn.exec_driver_sql("RELEASE job")
+        return done
+
+    def _undo(self, cause: Exception) -> None:
+        """Roll one function back; a full disk may have made SQLite roll back the whole batch."""
+        raw = self._connection.connection.driver_connection
+        if not isinstance(raw, sqlite3.Connection) or not raw.in_transaction:
+            raise StorageUnavailable(f"the batch was rolled back: {cause}") from cause
+        self._connection.exec_driver_sql("ROLLBACK TO job")
+        self._connection.exec_driver_sql("RELEASE job")
+
+
+def _storage_error(exc: Exception) -> Exception:
+    """Return StorageUnavailable for trouble with the file, anything else as it is."""
+    if isinstance(exc, DBAPIError) and isinstance(exc.orig, sqlite3.OperationalError):
+        error = StorageUnavailable(str(exc.orig))
+        error.__cause__ = exc
+        return error
+    return exc
+
+
+def _report(done: list[Done]) -> None:
+    for job, value, error in done:
+        if job.future.done():
+            continue
+        if error is None:
+            job.future.set_result(value)
+        else:
+            job.future.set_exception(error)
+
+
+def lock_database(path: Path) -> FileLock:
+    """Take the lock that makes this process the only gateway on the file.
+
+    Raises:
+        DatabaseLocked: Another process holds it.
+        StorageUnavailable: The folder cannot be written.
+    """
+    lock = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout as exc:
+        raise DatabaseLocked(f"{path} is in use by another Parley process") from exc
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot write to {path.parent}: {exc.strerror}") from exc
+    return lock
+
+
+def connect(path: Path) -> Connection:
+    """Open the writing connection: WAL, synchronous=FULL, BEGIN IMMEDIATE.
+
+    Raises:
+        StorageUnavailable: Not a database, read-only, or on a network filesystem.
+    """
+    if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
+        raise StorageUnavailable(f"{path} is on {kind}: SQLite needs a local disk")
+    engine = create_engine(
+        f"sqlite:///{path}",
+        connect_args={
+            "isolation_level": None,
+            "timeout": BUSY_TIMEOUT_S,
+            "check_same_thread": False,
+        },
+    )
+    event.listen(engine, "begin", _begin_immediate)
+    try:
+        connection = engine.connect()
+        _set_pragmas(connection)
+    except DBAPIError as exc:
+        engine.dispose()
+        raise StorageUnavailable(f"cannot open {path}: {exc.orig}") from exc
+    return connection
+
+
+def _begin_immediate(conn: Connection) -> None:
+    conn.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _set_pragmas(connection: Connection) -> None:
+    raw = connection.connection
+    cursor = raw.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    if cursor.fetchone() != ("wal",):
+        raise StorageUnavailable("the database cannot use a write-ahead log here")
+    cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.execute("PRAGMA secure_delete=ON")
+    cursor.execute("PRAGMA synchronous")
+    if cursor.fetchone() != (2,):
+        raise StorageUnavailable("SQLite does not run with synchronous=FULL")
+    # The first write: a read-only file or disk shows itself here and not in the middle of a turn.
+    cursor.execute("PRAGMA user_version=1")
+    cursor.close()
+
+
+def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str | None:
+    """Return the type of the filesystem that holds `path`; None where the system does not say."""
+    try:
+        lines = mounts.read_text().splitlines()
+    except OSError:
+        return None
+    target = path.resolve()
+    best = max(
+        (line.split() for line in lines if target.is_relative_to(line.split()[1])),
+        key=lambda fields: len(fields[1]),
+        default=None,
+    )
+    return best[2] if best else None

@@ -1,0 +1,118 @@
+"""What people and operators look at: chats as shown on the web page, status, statistics."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, literal, or_, select, union_all
+
+from adapters.base import ChatItem, ChatSummary
+from adapters.messages import Address
+from gateway.storage.leases import PENDING
+from gateway.storage.models import alias, conversation, inbox, iso_time, outbox, session, turn
+
+CHATS = 200
+SHOWN = ("sent", "pending", "sending", "unknown", "dead")
+
+
+def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
+    """Return an account's conversations, newest activity first."""
+    newest = (
+        select(inbox.c.conversation, func.max(inbox.c.at).label("at"))
+        .group_by(inbox.c.conversation)
+        .subquery()
+    )
+    rows = conn.execute(
+        select(conversation.c.chat, conversation.c.title, newest.c.at)
+        .join(newest, newest.c.conversation == conversation.c.id)
+        .where(conversation.c.platform == platform, conversation.c.account == account)
+        .order_by(newest.c.at.desc())
+        .limit(CHATS)
+    )
+    return [ChatSummary(row.chat, row.title, iso_time(row.at)) for row in rows]
+
+
+def items(
+    conn: Connection, session_key: str, after_inbox: int, after_outbox: int
+) -> list[ChatItem]:
+    """Return what was said after the two positions, answers behind what they answer."""
+    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
+    zero = literal(0).label("outbox_seq")
+    asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at).where(
+        inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox, inbox.c.kind != "edit"
+    )
+    answered = select(outbox.c.inbox_seq, outbox.c.seq, outbox.c.markdown, outbox.c.at).where(
+        outbox.c.conversation.in_(of_key),
+        outbox.c.seq > after_outbox,
+        outbox.c.state.in_(SHOWN),
+    )
+    rows = conn.execute(union_all(asked, answered)).all()
+    found = [ChatItem(row[0], row[1], row[2], iso_time(row[3])) for row in rows]
+    return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
+
+
+def prompt_tokens(conn: Connection, session_key: str) -> int | None:
+    """Return what the model last reported for the conversation's view."""
+    return conn.scalar(
+        select(session.c.prompt_tokens)
+        .join(conversation, conversation.c.active_session_id == session.c.id)
+        .join(alias, alias.c.conversation == conversation.c.id)
+        .where(alias.c.session_key == session_key)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `/status` tells about a conversation; times are in seconds."""
+
+    conversation: int
+    session_id: int
+    prompt_tokens: int | None
+    messages: int
+    waiting: int
+    turn_running: bool
+    last_outcome: str | None
+
+
+def status(conn: Connection, conversation_id: int) -> Status:
+    """Return how a conversation stands."""
+    row = conn.execute(
+        select(conversation, session.c.prompt_tokens)
+        .join(session, session.c.id == conversation.c.active_session_id)
+        .where(conversation.c.id == conversation_id)
+    ).one()
+    waiting = conn.scalar(
+        select(func.count()).where(
+            inbox.c.conversation == conversation_id, inbox.c.state == "queued"
+        )
+    )
+    last = conn.execute(
+        select(turn.c.state, turn.c.outcome)
+        .where(turn.c.conversation == conversation_id)
+        .order_by(turn.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    return Status(
+        conversation=conversation_id,
+        session_id=row.active_session_id,
+        prompt_tokens=row.prompt_tokens,
+        messages=row.message_head,
+        waiting=waiting or 0,
+        turn_running=last is not None and last.state == "running",
+        last_outcome=last.outcome if last is not None else None,
+    )
+
+
+def is_busy(conn: Connection) -> bool:
+    """Whether anything at all waits for an answer or for being shown."""
+    unfinished = select(inbox.c.seq).where(inbox.c.state.in_(PENDING)).limit(1)
+    unsent = select(outbox.c.seq).where(
+        or_(*(outbox.c.state == state for state in ("pending", "sending", "unknown")))
+    )
+    return any(conn.execute(query).first() is not None for query in (unfinished, unsent.limit(1)))
+
+
+def address_of(conn: Connection, conversation_id: int) -> Address | None:
+    """Return where a conversation takes place; None for an unknown id."""
+    row = conn.execute(
+        select(conversation).where(conversation.c.id == conversation_id)
+    ).one_or_none()
+    return None if row is None else Address(row.platform, row.account, row.chat, row.thread)

@@ -1,0 +1,272 @@
+"""The inbox: admitted updates, one row each, with the next seq of their conversation."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, func, select, update
+
+from adapters.messages import Cursor, InboundMessage, Poison
+from gateway.storage import lineage
+from gateway.storage.leases import PENDING
+from gateway.storage.models import alias, conversation, cursor, inbox, now_s, quarantine
+
+InboxKind = Literal["message", "command", "edit"]
+InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead"]
+TITLE_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the inbox; `at` is in seconds since the epoch."""
+
+    conversation: int
+    seq: int
+    kind: InboxKind
+    sender: str
+    sender_name: str
+    text: str
+    message_ref: str | None
+    at: float
+
+
+def source_of(message: InboundMessage) -> str:
+    """Return the name within which a message's dedupe key is unique."""
+    return f"{message.address.platform}:{message.address.account}"
+
+
+def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
+    """Whether a message with this key was admitted, or put into quarantine, before."""
+    for table in (inbox, quarantine):
+        query = select(table.c.at).where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+        if conn.execute(query).one_or_none() is not None:
+            return True
+    return False
+
+
+def find_or_create(conn: Connection, session_key: str, message: InboundMessage) -> Row[Any]:
+    """Return the conversation of a session key, locked; a new one gets its first session."""
+    query = (
+        select(conversation)
+        .join(alias, alias.c.conversation == conversation.c.id)
+        .where(alias.c.session_key == session_key)
+        .with_for_update(of=conversation)
+    )
+    row = conn.execute(query).one_or_none()
+    if row is None:
+        _create(conn, session_key, message)
+        row = conn.execute(query).one()
+    return row
+
+
+def _create(conn: Connection, session_key: str, message: InboundMessage) -> None:
+    conversation_id = conn.execute(
+        conversation
+        .insert()
+        .values(
+            platform=message.address.platform,
+            account=message.address.account,
+            chat=message.address.chat,
+            thread=message.address.thread,
+            user=message.sender if message.chat_kind != "thread" else None,
+            title=_title(message.text),
+            created_at=now_s(),
+        )
+        .returning(conversation.c.id)
+    ).scalar_one()
+    conn.execute(alias.insert().values(session_key=session_key, conversation=conversation_id))
+    lineage.start_root(conn, conversation_id, "first_message")
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    message: InboundMessage,
+    *,
+    kind: InboxKind,
+    state: InboxState,
+) -> int:
+    """Insert one update with the conversation's next seq; returns the seq."""
+    seq = conn.scalar(
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(inbox_head=conversation.c.inbox_head + 1)
+        .returning(conversation.c.inbox_head)
+    )
+    conn.execute(
+        inbox.insert().values(
+            conversation=conversation_id,
+            seq=seq,
+            source=source_of(message),
+            dedupe_key=message.dedupe_key,
+            kind=kind,
+            sender=message.sender,
+            sender_name=message.sender_name,
+            text=message.text,
+            message_ref=message.message_ref,
+            raw=message.raw,
+            state=state,
+            at=now_s(),
+        )
+    )
+    return int(seq or 0)
+
+
+def set_title(conn: Connection, conversation_id: int, text: str) -> None:
+    """Name a conversation that has no name yet after its first readable message."""
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == conversation_id, conversation.c.title == "")
+        .values(title=_title(text))
+    )
+
+
+def count_pending(conn: Connection, conversation_id: int) -> int:
+    """Return how many entries wait or are being answered."""
+    query = select(func.count()).where(
+        inbox.c.conversation == conversation_id, inbox.c.state.in_(PENDING)
+    )
+    return conn.scalar(query) or 0
+
+
+def queued(conn: Connection, conversation_id: int) -> list[Entry]:
+    """Return what waits for a turn, in order."""
+    rows = conn.execute(
+        select(inbox)
+        .where(inbox.c.conversation == conversation_id, inbox.c.state == "queued")
+        .order_by(inbox.c.seq)
+    )
+    return [_entry(row) for row in rows]
+
+
+def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
+    """Return the entries that a turn answers, in order."""
+    rows = conn.execute(
+        select(inbox)
+        .where(inbox.c.conversation == conversation_id, inbox.c.turn_id == turn_id)
+        .order_by(inbox.c.seq)
+    )
+    return [_entry(row) for row in rows]
+
+
+def take(conn: Connection, entries: Sequence[Entry], turn_id: int) -> None:
+    """Assign entries to the turn that will answer them."""
+    conn.execute(
+        update(inbox)
+        .where(
+            inbox.c.conversation == entries[0].conversation,
+            inbox.c.seq.in_([entry.seq for entry in entries]),
+        )
+        .values(state="taken", turn_id=turn_id)
+    )
+
+
+def finish_turn(conn: Connection, conversation_id: int, turn_id: int, state: InboxState) -> None:
+    """Give a turn's entries their final state."""
+    conn.execute(
+        update(inbox)
+        .where(
+            inbox.c.conversation == conversation_id,
+            inbox.c.turn_id == turn_id,
+            inbox.c.state == "taken",
+        )
+        .values(state=state)
+    )
+
+
+def finish(conn: Connection, entry: Entry, state: InboxState) -> None:
+    """Give one entry its final state."""
+    conn.execute(
+        update(inbox)
+        .where(inbox.c.conversation == entry.conversation, inbox.c.seq == entry.seq)
+        .values(state=state)
+    )
+
+
+def cancel_queued(conn: Connection, conversation_id: int) -> int:
+    """Cancel everything that waits, commands too; returns how many entries that were."""
+    cancelled = conn.execute(
+        update(inbox)
+        .where(inbox.c.conversation == conversation_id, inbox.c.state == "queued")
+        .values(state="cancelled")
+    )
+    return cancelled.rowcount
+
+
+def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> None:
+    """Give the newest wording to an edited message that still waits for its turn."""
+    conn.execute(
+        update(inbox)
+        .where(
+            inbox.c.conversation == conversation_id,
+            inbox.c.message_ref == message.message_ref,
+            inbox.c.kind == "message",
+            inbox.c.state == "queued",
+        )
+        .values(text=message.text)
+    )
+
+
+def set_aside(conn: Connection, poison: Iterable[Poison]) -> None:
+    """Store updates that nobody can answer; a known one is skipped."""
+    for update_ in poison:
+        if not is_known(conn, update_.source, update_.dedupe_key):
+            conn.execute(
+                quarantine.insert().values(
+                    source=update_.source,
+                    dedupe_key=update_.dedupe_key,
+                    raw=update_.raw,
+                    reason=update_.reason,
+                    at=now_s(),
+                )
+            )
+
+
+def advance(conn: Connection, to: Cursor) -> None:
+    """Move a source's cursor forward; it never goes back."""
+    known = position(conn, to.source)
+    if known is None:
+        conn.execute(cursor.insert().values(source=to.source, position=to.position))
+    elif to.position > known:
+        conn.execute(
+            update(cursor).where(cursor.c.source == to.source).values(position=to.position)
+        )
+
+
+def position(conn: Connection, source: str) -> int | None:
+    """Return how far a source was read."""
+    return conn.scalar(select(cursor.c.position).where(cursor.c.source == source))
+
+
+def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
+    """Drop the raw updates of entries older than this; returns how many."""
+    old = conn.execute(
+        select(inbox.c.conversation, inbox.c.seq)
+        .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - older_than_s)
+        .limit(limit)
+    ).all()
+    for conversation_id, seq in old:
+        conn.execute(
+            update(inbox)
+            .where(inbox.c.conversation == conversation_id, inbox.c.seq == seq)
+            .values(raw=None)
+        )
+    return len(old)
+
+
+def _entry(row: Row[Any]) -> Entry:
+    return Entry(
+        row.conversation,
+        row.seq,
+        row.kind,
+        row.sender,
+        row.sender_name,
+        row.text,
+        row.message_ref,
+        row.at,
+    )

@@ -1,0 +1,183 @@
+"""Leases: who works on a conversation, and the fencing token that keeps everyone else out.
+
+A lease is (replica, epoch). Every claim and every reclaim raises the epoch, so a worker that was
+stopped for a minute and wakes up finds its token stale and writes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, ScalarSelect, delete, func, select, tuple_, update
+
+from adapters.messages import Address
+from gateway.errors import LeaseLost
+from gateway.storage.models import conversation, inbox, now_s, outbox, replica
+
+LEASE_S = 12.0
+"""How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
+
+PENDING = ("queued", "taken")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to work on one conversation; `epoch` is the fencing token."""
+
+    conversation: int
+    replica: int
+    epoch: int
+    address: Address
+
+
+def register(conn: Connection, name: str) -> int:
+    """Enter a new replica and return its id."""
+    values = {"name": name, "heartbeat_until": now_s() + LEASE_S}
+    return conn.execute(replica.insert().values(values).returning(replica.c.id)).scalar_one()
+
+
+def heartbeat(conn: Connection, replica_id: int) -> bool:
+    """Renew; False means that this replica was reaped and must take a new identity."""
+    renewed = conn.execute(
+        update(replica).where(replica.c.id == replica_id).values(heartbeat_until=now_s() + LEASE_S)
+    )
+    return renewed.rowcount == 1
+
+
+def reap_others(conn: Connection, replica_id: int) -> int:
+    """Take everything from all other replicas: on SQLite they are processes that are gone.
+
+    Returns:
+        How many conversations an earlier process had left behind.
+    """
+    orphaned = conn.execute(
+        update(conversation)
+        .where(conversation.c.owner.is_not(None), conversation.c.owner != replica_id)
+        .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=_next_ready_no())
+    )
+    conn.execute(
+        update(outbox).where(outbox.c.state == "sending").values(state="unknown", sender=None)
+    )
+    conn.execute(delete(replica).where(replica.c.id != replica_id))
+    return orphaned.rowcount
+
+
+def claim(
+    conn: Connection, replica_id: int, limit: int, accounts: Sequence[tuple[str, str]]
+) -> list[Lease]:
+    """Take up to `limit` ready conversations of the given (platform, account) pairs.
+
+    Returns:
+        Everything that the replica owns now, also what it took in a claim whose answer was lost.
+    """
+    ready = (
+        select(conversation.c.id)
+        .where(
+            conversation.c.owner.is_(None),
+            conversation.c.ready_no.is_not(None),
+            conversation.c.turn_not_before <= now_s(),
+            tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
+        )
+        .order_by(conversation.c.ready_no)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    ids = list(conn.scalars(ready))
+    if ids:
+        conn.execute(
+            update(conversation)
+            .where(conversation.c.id.in_(ids))
+            .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+        )
+    rows = conn.execute(select(conversation).where(conversation.c.owner == replica_id))
+    return [_lease(row) for row in rows]
+
+
+def fence(conn: Connection, lease: Lease) -> Row[Any]:
+    """Return the conversation's row if the lease still holds; the start of every fenced write.
+
+    Raises:
+        LeaseLost: The token is stale; the caller's transaction must write nothing.
+    """
+    row = conn.execute(
+        select(conversation)
+        .where(
+            conversation.c.id == lease.conversation,
+            conversation.c.owner == lease.replica,
+            conversation.c.epoch == lease.epoch,
+        )
+        .with_for_update()
+    ).one_or_none()
+    if row is None:
+        raise LeaseLost(f"conversation {lease.conversation} has another owner")
+    return row
+
+
+def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> None:
+    """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest."""
+    fence(conn, lease)
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == lease.conversation)
+        .values(
+            owner=None,
+            ready_no=_next_ready_no() if has_work(conn, lease.conversation) else None,
+            turn_not_before=now_s() + not_before_s if not_before_s else 0.0,
+        )
+    )
+
+
+def make_ready(conn: Connection, conversation_id: int) -> None:
+    """Put a conversation at the end of the ready line, unless it waits or is worked on already."""
+    conn.execute(
+        update(conversation)
+        .where(
+            conversation.c.id == conversation_id,
+            conversation.c.owner.is_(None),
+            conversation.c.ready_no.is_(None),
+        )
+        .values(ready_no=_next_ready_no())
+    )
+
+
+def has_work(conn: Connection, conversation_id: int) -> bool:
+    """Whether anything in the conversation's inbox still waits for an answer."""
+    pending = select(inbox.c.seq).where(
+        inbox.c.conversation == conversation_id, inbox.c.state.in_(PENDING)
+    )
+    return conn.execute(pending.limit(1)).one_or_none() is not None
+
+
+def ready_stuck(conn: Connection) -> int:
+    """Make conversations ready that have work, no owner and no place in the line.
+
+    There should be none; returns how many there were.
+    """
+    stuck = list(
+        conn.scalars(
+            select(conversation.c.id)
+            .where(
+                conversation.c.owner.is_(None),
+                conversation.c.ready_no.is_(None),
+                conversation.c.id.in_(
+                    select(inbox.c.conversation).where(inbox.c.state.in_(PENDING))
+                ),
+            )
+            .limit(1000)
+        )
+    )
+    for conversation_id in stuck:
+        make_ready(conn, conversation_id)
+    return len(stuck)
+
+
+def _next_ready_no() -> ScalarSelect[int]:
+    newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
+        conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)
+    )
+    return newest.scalar_subquery()
+
+
+def _lease(row: Row[Any]) -> Lease:
+    address = Address(row.platform, row.account, row.chat, row.thread)
+    return Lease(row.id, row.owner, row.epoch, address)

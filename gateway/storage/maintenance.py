@@ -1,0 +1,74 @@
+"""Backup, and erasing a conversation for good."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, delete, select, update
+
+from gateway.errors import NotFound, StorageUnavailable
+from gateway.storage.models import (
+    alias,
+    blob,
+    conversation,
+    inbox,
+    message,
+    outbox,
+    session,
+    step,
+    turn,
+)
+
+
+def backup(database: Path, target: Path) -> int:
+    """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
+
+    The copy is written beside the target and renamed, so that the target is whole or not there.
+
+    Raises:
+        StorageUnavailable: There is no database, or the target cannot be written.
+    """
+    if not database.is_file():
+        raise StorageUnavailable(f"there is no database at {database}")
+    partial = target.with_name(target.name + ".partial")
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(partial)) as copy,
+        ):
+            source.backup(copy)
+        partial.replace(target)
+    except (sqlite3.Error, OSError) as exc:
+        partial.unlink(missing_ok=True)
+        raise StorageUnavailable(f"cannot back up to {target}: {exc}") from exc
+    return target.stat().st_size
+
+
+def forget(conn: Connection, conversation_id: int) -> int:
+    """Erase one conversation: transcript, inbox, outbox, sessions, outputs, its keys and itself.
+
+    The pages are overwritten with zeros (PRAGMA secure_delete). A turn that runs at this moment
+    loses its lease and writes nothing more.
+
+    Returns:
+        How many messages its transcript had.
+
+    Raises:
+        NotFound: There is no such conversation.
+    """
+    known = select(conversation.c.message_head).where(conversation.c.id == conversation_id)
+    messages = conn.scalar(known)
+    if messages is None:
+        raise NotFound(f"there is no conversation {conversation_id}")
+    turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
+    conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
+    for table in (outbox, blob, message, inbox, alias, turn):
+        conn.execute(delete(table).where(table.c.conversation == conversation_id))
+    conn.execute(
+        update(session)
+        .where(session.c.conversation == conversation_id)
+        .values(parent_session_id=None)
+    )
+    conn.execute(delete(session).where(session.c.conversation == conversation_id))
+    conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
+    return int(messages)

@@ -1,0 +1,308 @@
+"""The schema (DURABILITY.md). Uniqueness rules are indexes; `message` rows are never updated.
+
+Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+REVISION = "0001"
+"""The alembic revision that this code needs; a test holds it equal to the newest migration."""
+
+
+class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """Seconds since the epoch by the database's clock."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now_s, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now_s, "postgresql")
+def _postgresql_now(*_: Any, **__: Any) -> str:
+    return "extract(epoch from clock_timestamp())"
+
+
+def iso_time(at: float) -> str:
+    """Return a stored time as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _id() -> Column[int]:
+    return Column("id", Integer, primary_key=True, autoincrement=True)
+
+
+def _conversation(*, primary_key: bool = False) -> Column[int]:
+    reference = ForeignKey("conversation.id")
+    return Column("conversation", Integer, reference, primary_key=primary_key, nullable=False)
+
+
+replica = Table(
+    "replica",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("heartbeat_until", Double, nullable=False),
+)
+
+conversation = Table(
+    "conversation",
+    metadata,
+    _id(),
+    Column("platform", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("thread", Text),
+    Column("user", Text),
+    Column("title", Text, nullable=False, server_default=""),
+    Column("active_session_id", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("inbox_head", Integer, nullable=False, server_default="0"),
+    Column("outbox_head", Integer, nullable=False, server_default="0"),
+    Column("message_head", Integer, nullable=False, server_default="0"),
+    Column("owner", Integer, ForeignKey("replica.id")),
+    Column("epoch", Integer, nullable=False, server_default="0"),
+    Column("ready_no", Integer),
+    Column("turn_not_before", Double, nullable=False, server_default="0"),
+    Column("cancel_upto_seq", Integer, nullable=False, server_default="0"),
+)
+Index(
+    "ix_conversation_ready",
+    conversation.c.ready_no,
+    sqlite_where=text("owner IS NULL AND ready_no IS NOT NULL"),
+    postgresql_where=text("owner IS NULL AND ready_no IS NOT NULL"),
+)
+Index(
+    "ix_conversation_owner",
+    conversation.c.owner,
+    sqlite_where=text("owner IS NOT NULL"),
+    postgresql_where=text("owner IS NOT NULL"),
+)
+
+alias = Table(
+    "alias",
+    metadata,
+    Column("session_key", Text, primary_key=True),
+    _conversation(),
+    Index("ix_alias_conversation", "conversation"),
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    _id(),
+    Column("source", Text, nullable=False),
+    Column("dedupe_key", Text, nullable=False),
+    Column("raw", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    UniqueConstraint("source", "dedupe_key"),
+)
+
+inbox = Table(
+    "inbox",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("dedupe_key", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # message | command | edit
+    Column("sender", Text, nullable=False),
+    Column("sender_name", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("message_ref", Text),
+    Column("raw", Text),  # NULL once pruned
+    Column("state", Text, nullable=False),  # queued | taken | done | cancelled | refused | dead
+    Column("turn_id", Integer),
+    Column("at", Double, nullable=False),
+    UniqueConstraint("source", "dedupe_key"),
+    sqlite_with_rowid=False,
+)
+_PENDING = text("state IN ('queued', 'taken')")
+Index(
+    "ix_inbox_pending",
+    inbox.c.conversation,
+    inbox.c.seq,
+    sqlite_where=_PENDING,
+    postgresql_where=_PENDING,
+)
+Index(
+    "ix_inbox_raw_at",
+    inbox.c.at,
+    sqlite_where=text("raw IS NOT NULL"),
+    postgresql_where=text("raw IS NOT NULL"),
+)
+
+cursor = Table(
+    "cursor",
+    metadata,
+    Column("source", Text, primary_key=True),
+    Column("position", Integer, nullable=False),
+)
+
+session = Table(
+    "session",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("parent_session_id", Integer, ForeignKey("session.id"), unique=True),
+    Column("start_reason", Text, nullable=False),
+    Column("end_reason", Text),
+    Column("view_plan", Text, nullable=False),
+    Column("system_prompt", Text),
+    Column("prompt_tokens", Integer),  # last reported by the model
+    Column("prompt_upto_seq", Integer),  # newest message that the report covers
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Index("ix_session_conversation", "conversation"),
+)
+
+turn = Table(
+    "turn",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("session_id", Integer, ForeignKey("session.id"), nullable=False),
+    Column("first_seq", Integer, nullable=False),
+    Column("upto_seq", Integer, nullable=False),
+    Column("state", Text, nullable=False),  # running | done | cancelled | dead | dropped
+    Column("outcome", Text),
+    Column("error", Text),
+    Column("epoch", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("progress", Integer, nullable=False, server_default="0"),
+    Column("attempt_progress", Integer, nullable=False, server_default="0"),
+    Column("preview_ref", Text),
+    Column("model", Text),
+    Column("iterations", Integer, nullable=False, server_default="0"),
+    Column("tool_calls", Integer, nullable=False, server_default="0"),
+    Column("input_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("started_at", Double, nullable=False),
+    Column("finished_at", Double),
+)
+Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
+Index(
+    "uq_turn_running",
+    turn.c.conversation,
+    unique=True,
+    sqlite_where=text("state = 'running'"),
+    postgresql_where=text("state = 'running'"),
+)
+Index(
+    "ix_turn_dead",
+    turn.c.id,
+    sqlite_where=text("state = 'dead'"),
+    postgresql_where=text("state = 'dead'"),
+)
+
+step = Table(
+    "step",
+    metadata,
+    Column("turn_id", Integer, ForeignKey("turn.id"), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("kind", Text, nullable=False),  # model | tool
+    Column("name", Text, nullable=False),
+    Column("call_id", Text),
+    Column("effect", Text),
+    Column("request_hash", Text),
+    Column("state", Text, nullable=False),  # started | done
+    Column("result", Text),  # JSON: usage of a model call, status of a tool
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+message = Table(
+    "message",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("session_id", Integer, nullable=False),
+    Column("turn_id", Integer),
+    Column("role", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+blob = Table(
+    "blob",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("turn_id", Integer),
+    Column("body", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_blob_conversation", "conversation"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("source_key", Text, nullable=False, unique=True),
+    Column("inbox_seq", Integer, nullable=False),  # what it answers; orders it among the inbox rows
+    Column("turn_id", Integer),
+    Column("payload", Text, nullable=False),
+    Column("markdown", Text, nullable=False),
+    Column("preview_ref", Text),
+    Column("reply_to", Text),
+    Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
+    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("sender", Integer),  # the replica that is sending
+    Column("next_at", Double, nullable=False, server_default="0"),
+    Column("platform_ref", Text),
+    Column("resent", Integer, nullable=False, server_default="0"),
+    Column("error", Text),
+    Column("at", Double, nullable=False),
+    Column("sent_at", Double),
+    sqlite_with_rowid=False,
+)
+_UNSENT = text("state IN ('pending', 'sending', 'unknown')")
+Index(
+    "ix_outbox_unsent",
+    outbox.c.conversation,
+    outbox.c.seq,
+    sqlite_where=_UNSENT,
+    postgresql_where=_UNSENT,
+)
+Index(
+    "ix_outbox_dead",
+    outbox.c.conversation,
+    outbox.c.seq,
+    sqlite_where=text("state = 'dead'"),
+    postgresql_where=text("state = 'dead'"),
+)

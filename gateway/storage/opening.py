@@ -1,0 +1,48 @@
+"""From a path to an open database: lock, connect, migrate, then start the writer."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from importlib import import_module
+from pathlib import Path
+
+from sqlalchemy import Connection, inspect, select, table
+from sqlalchemy import column as sql_column
+
+from gateway.storage.engine import Database, connect, lock_database
+from gateway.storage.models import REVISION
+
+
+@asynccontextmanager
+async def open_database(path: Path) -> AsyncIterator[Database]:
+    """Open the SQLite file at `path`, creating or migrating it, for this process alone.
+
+    Raises:
+        DatabaseLocked: Another process has it open.
+        DatabaseTooNew: Written by a newer version; nothing is changed.
+        StorageUnavailable: Not writable, or not a database.
+    """
+    with lock_database(path), closing(connect(path)) as connection:
+        try:
+            prepare_schema(connection)
+            database = Database(path, connection)
+            try:
+                yield database
+            finally:
+                await database.close()
+        finally:
+            connection.engine.dispose()
+
+
+def prepare_schema(connection: Connection) -> None:
+    """Migrate in one transaction where the schema is not this code's; else do nothing."""
+    with connection.begin():
+        if schema_revision(connection) != REVISION:
+            import_module("gateway.storage.migrate").upgrade(connection)
+
+
+def schema_revision(connection: Connection) -> str | None:
+    """Return the revision in the database, None for an empty one."""
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    version = table("alembic_version", sql_column("version_num"))
+    return connection.scalar(select(version.c.version_num))

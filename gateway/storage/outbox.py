@@ -1,0 +1,190 @@
+"""The outbox: what will be shown, one row per chunk, sent in order of seq.
+
+Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
+shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
+it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from adapters.messages import Address, Outgoing, Receipt
+from gateway.storage.models import conversation, now_s, outbox
+
+UNSENT = ("pending", "sending", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One message to be shown; `source_key` names its cause and is unique, so that it is once."""
+
+    source_key: str
+    payload: str
+    markdown: str
+    preview_ref: str | None = None
+    reply_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The next row of a conversation, and in how many seconds it may be sent."""
+
+    message: Outgoing
+    in_s: float
+    attempt: int
+    age_s: float
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    parts: Sequence[Part],
+    *,
+    inbox_seq: int,
+    turn_id: int | None = None,
+) -> None:
+    """Insert rows behind the conversation's newest; known source keys are skipped."""
+    for part in parts:
+        if is_known(conn, part.source_key):
+            continue
+        seq = conn.scalar(
+            update(conversation)
+            .where(conversation.c.id == conversation_id)
+            .values(outbox_head=conversation.c.outbox_head + 1)
+            .returning(conversation.c.outbox_head)
+        )
+        conn.execute(
+            outbox.insert().values(
+                conversation=conversation_id,
+                seq=seq,
+                source_key=part.source_key,
+                inbox_seq=inbox_seq,
+                turn_id=turn_id,
+                payload=part.payload,
+                markdown=part.markdown,
+                preview_ref=part.preview_ref,
+                reply_to=part.reply_to,
+                state="pending",
+                at=now_s(),
+            )
+        )
+
+
+def is_known(conn: Connection, source_key: str) -> bool:
+    """Whether something with this cause was entered before."""
+    query = select(outbox.c.seq).where(outbox.c.source_key == source_key)
+    return conn.execute(query).one_or_none() is not None
+
+
+def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
+    """Drop a turn's rows that nobody has seen."""
+    conn.execute(
+        update(outbox)
+        .where(
+            outbox.c.conversation == conversation_id,
+            outbox.c.turn_id == turn_id,
+            outbox.c.state == "pending",
+        )
+        .values(state="dropped")
+    )
+
+
+def next_due(conn: Connection, conversation_id: int) -> Due | None:
+    """Return the conversation's first unsent row; None when all is sent."""
+    row = conn.execute(
+        select(outbox, conversation, now_s().label("now"))
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+        .where(outbox.c.conversation == conversation_id, outbox.c.state.in_(UNSENT))
+        .order_by(outbox.c.seq)
+        .limit(1)
+    ).one_or_none()
+    if row is None:
+        return None
+    return Due(_outgoing(row), row.next_at - row.now, row.attempt, row.now - row.at)
+
+
+def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
+    """Note that a send begins; False where another replica has taken the row or it was dropped."""
+    marked = conn.execute(
+        _this(message)
+        .where(outbox.c.state.in_(("pending", "unknown")))
+        .values(state="sending", sender=replica_id, attempt=outbox.c.attempt + 1)
+    )
+    return marked.rowcount == 1
+
+
+def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> None:
+    """Record the receipt."""
+    conn.execute(
+        _this(message).values(
+            state="sent",
+            platform_ref=receipt.platform_ref,
+            resent=int(receipt.resent),
+            sent_at=now_s(),
+            error=None,
+        )
+    )
+
+
+def mark_delayed(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
+    """Nothing was shown: the same again in `in_s` seconds; a doubt from before stays."""
+    conn.execute(
+        _this(message).values(
+            state="unknown" if message.outcome_unknown else "pending",
+            sender=None,
+            next_at=now_s() + in_s,
+            error=reason,
+        )
+    )
+
+
+def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
+    """It may have been shown: to be resolved in `in_s` seconds."""
+    conn.execute(
+        _this(message).values(state="unknown", sender=None, next_at=now_s() + in_s, error=reason)
+    )
+
+
+def mark_dead(conn: Connection, message: Outgoing, reason: str) -> None:
+    """It will never be shown; an operator may try again."""
+    conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+
+
+def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the conversations of these (platform, account) pairs that have unsent rows."""
+    rows = conn.execute(
+        select(conversation.c.id, conversation.c.platform, conversation.c.account)
+        .where(
+            conversation.c.id.in_(select(outbox.c.conversation).where(outbox.c.state.in_(UNSENT)))
+        )
+        .order_by(conversation.c.id)
+    )
+    return [row.id for row in rows if (row.platform, row.account) in accounts]
+
+
+def nonce_of(source_key: str) -> str:
+    """Return the row's nonce: 24 hex characters, the same for every attempt."""
+    return hashlib.sha256(source_key.encode()).hexdigest()[:24]
+
+
+def _this(message: Outgoing) -> Any:
+    return update(outbox).where(
+        outbox.c.conversation == message.conversation, outbox.c.seq == message.seq
+    )
+
+
+def _outgoing(row: Row[Any]) -> Outgoing:
+    return Outgoing(
+        conversation=row.conversation,
+        address=Address(row.platform, row.account, row.chat, row.thread),
+        seq=row.seq,
+        payload=row.payload,
+        nonce=nonce_of(row.source_key),
+        preview_ref=row.preview_ref,
+        reply_to=row.reply_to,
+        outcome_unknown=row.state == "unknown",
+    )

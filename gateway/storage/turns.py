@@ -1,0 +1,351 @@
+"""Turns: begin or resume, journal each step, and end in exactly one way.
+
+Every function starts with the fence. A turn ends as done (answered), cancelled, or dead; the rows
+of all it touches change in the same transaction.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from sqlalchemy import Connection, Row, select, update
+
+from agent.messages import (
+    ChatMessage,
+    ToolCall,
+    assistant_message,
+    open_calls,
+    tool_message,
+    user_message,
+)
+from agent.models.base import Usage
+from agent.ports import Effect, ToolStatus
+from gateway.errors import TurnCancelled
+from gateway.storage import inbox, lineage, outbox, transcript
+from gateway.storage.inbox import Entry, InboxState
+from gateway.storage.leases import Lease, fence
+from gateway.storage.lineage import Session
+from gateway.storage.models import conversation, now_s, step, turn
+from gateway.storage.outbox import Part
+from gateway.storage.transcript import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One or more entries of the inbox on their way to one answer.
+
+    Attributes:
+        upto_seq: Newest entry that this turn answers; frozen when it began.
+        attempt: 1 for the first; grows only by crashes that left no new journalled step.
+        messages: What the turn has recorded so far; its user message first.
+        started_calls: Ids of side-effect calls that were started and have no result.
+        reply_to: The platform's id of the newest message that is answered.
+    """
+
+    id: int
+    lease: Lease
+    session: Session
+    first_seq: int
+    upto_seq: int
+    attempt: int
+    preview_ref: str | None
+    messages: tuple[ChatMessage, ...]
+    started_calls: frozenset[str]
+    reply_to: str | None
+
+    @property
+    def place(self) -> Place:
+        """Where this turn's messages are entered."""
+        return Place(self.lease.conversation, self.session.id, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnd:
+    """What is stored about a finished turn."""
+
+    outcome: str
+    last_usage: Usage | None = None
+    model: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a turn took, over all its attempts; counted from its journal."""
+
+    iterations: int
+    tool_calls: int
+    usage: Usage
+
+
+def find_running(conn: Connection, lease: Lease) -> Turn | None:
+    """Return the conversation's unfinished turn, counting one more attempt at it."""
+    fence(conn, lease)
+    row = conn.execute(
+        select(turn).where(turn.c.conversation == lease.conversation, turn.c.state == "running")
+    ).one_or_none()
+    if row is None:
+        return None
+    attempt = 1 if row.progress > row.attempt_progress else row.attempt + 1
+    conn.execute(
+        update(turn)
+        .where(turn.c.id == row.id)
+        .values(attempt=attempt, attempt_progress=row.progress, epoch=lease.epoch)
+    )
+    return _turn(conn, lease, row, attempt)
+
+
+def begin(
+    conn: Connection, lease: Lease, entries: Sequence[Entry], user_text: str, system_prompt: str
+) -> Turn:
+    """Freeze these queued entries into a new turn and record its user message.
+
+    Args:
+        conn: The writing connection.
+        lease: The conversation's lease.
+        entries: At least one queued message, in order.
+        user_text: Their texts merged.
+        system_prompt: Used only where the session has none yet.
+    """
+    session = lineage.active(conn, lease.conversation)
+    lineage.set_system_prompt(conn, session.id, system_prompt)
+    turn_id = conn.execute(
+        turn
+        .insert()
+        .values(
+            conversation=lease.conversation,
+            session_id=session.id,
+            first_seq=entries[0].seq,
+            upto_seq=entries[-1].seq,
+            state="running",
+            epoch=lease.epoch,
+            attempt=1,
+            started_at=now_s(),
+        )
+        .returning(turn.c.id)
+    ).scalar_one()
+    inbox.take(conn, entries, turn_id)
+    place = Place(lease.conversation, session.id, turn_id)
+    transcript.append(conn, place, [user_message(user_text)])
+    row = conn.execute(select(turn).where(turn.c.id == turn_id)).one()
+    return _turn(conn, lease, row, 1)
+
+
+def record_message(
+    conn: Connection, current: Turn, message: ChatMessage, usage: Usage | None
+) -> None:
+    """Append an intermediate message; a model's step keeps its usage in the journal."""
+    _continue(conn, current)
+    seq = transcript.append(conn, current.place, [message])
+    if message["role"] == "assistant":
+        _journal_model(conn, current, usage, seq)
+
+
+def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: Effect) -> None:
+    """Note that a tool is about to run; a second note for the same call changes nothing."""
+    _continue(conn, current)
+    known = select(step.c.n).where(step.c.turn_id == current.id, step.c.call_id == call["id"])
+    if conn.execute(known).first() is not None:
+        return
+    arguments = call["function"]["arguments"].encode()
+    _insert_step(
+        conn,
+        current,
+        kind="tool",
+        name=call["function"]["name"],
+        state="started",
+        call_id=call["id"],
+        effect=effect,
+        request_hash=hashlib.sha256(arguments).hexdigest()[:16],
+    )
+
+
+def record_result(
+    conn: Connection, current: Turn, message: ChatMessage, status: ToolStatus
+) -> None:
+    """Append a tool's result and close its journal entry."""
+    _continue(conn, current)
+    transcript.append(conn, current.place, [message])
+    conn.execute(
+        update(step)
+        .where(step.c.turn_id == current.id, step.c.call_id == message["tool_call_id"])
+        .values(state="done", result=orjson.dumps({"status": status}).decode())
+    )
+
+
+def store_output(conn: Connection, current: Turn, text: str) -> str:
+    """Store a tool's full output; returns its id."""
+    _continue(conn, current)
+    return transcript.store_blob(conn, current.lease.conversation, current.id, text)
+
+
+def set_preview(conn: Connection, current: Turn, ref: str) -> None:
+    """Remember the platform's id of the live preview, which the final answer will replace."""
+    fence(conn, current.lease)
+    conn.execute(update(turn).where(turn.c.id == current.id).values(preview_ref=ref))
+
+
+def commit(
+    conn: Connection,
+    current: Turn,
+    messages: Sequence[ChatMessage],
+    parts: Sequence[Part],
+    end: TurnEnd,
+) -> Totals:
+    """Answer: final messages, outbox rows, inbox done and counters in one transaction.
+
+    A repeat of a commit that succeeded has no effect.
+
+    Raises:
+        TurnCancelled: Its user stopped it before this could commit; nothing was written.
+    """
+    _continue(conn, current)
+    if not _is_running(conn, current):
+        return _totals(conn, current)
+    seq = transcript.append(conn, current.place, messages)
+    outbox.append(
+        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
+    )
+    if messages:
+        _journal_model(conn, current, end.last_usage, seq)
+    return _close(conn, current, "done", "done", end)
+
+
+def cancel(
+    conn: Connection, current: Turn, partial: str, parts: Sequence[Part], end: TurnEnd
+) -> Totals:
+    """End a turn that its user stopped: what was written so far stays, marked as stopped."""
+    fence(conn, current.lease)
+    _close_group(conn, current, "Cancelled by the user.")
+    if partial:
+        transcript.append(conn, current.place, [assistant_message(partial)])
+    outbox.drop_unsent(conn, current.lease.conversation, current.id)
+    outbox.append(
+        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
+    )
+    return _close(conn, current, "cancelled", "cancelled", end)
+
+
+def bury(conn: Connection, current: Turn, parts: Sequence[Part], end: TurnEnd) -> Totals:
+    """Give a turn up after its last attempt: a dead letter, and a notice to its chat."""
+    fence(conn, current.lease)
+    _close_group(conn, current, "The turn was given up before this finished.")
+    outbox.append(
+        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
+    )
+    return _close(conn, current, "dead", "dead", end)
+
+
+def forgive_attempt(conn: Connection, current: Turn) -> None:
+    """Take one attempt back: a graceful stop is not the turn's fault."""
+    fence(conn, current.lease)
+    conn.execute(
+        update(turn)
+        .where(turn.c.id == current.id, turn.c.attempt > 0)
+        .values(attempt=turn.c.attempt - 1)
+    )
+
+
+def cancelled_upto(conn: Connection, conversation_id: int) -> int:
+    """Return the newest inbox seq that a `/stop` covers."""
+    query = select(conversation.c.cancel_upto_seq).where(conversation.c.id == conversation_id)
+    return conn.scalar(query) or 0
+
+
+def _continue(conn: Connection, current: Turn) -> None:
+    """Fence, and find out about a `/stop` whose signal was lost."""
+    row = fence(conn, current.lease)
+    if row.cancel_upto_seq >= current.upto_seq:
+        raise TurnCancelled(f"turn {current.id} was stopped by its user")
+
+
+def _close_group(conn: Connection, current: Turn, text: str) -> None:
+    """Give open tool calls a result, so that no half group stays (invariant 6)."""
+    messages = transcript.of_turn(conn, current.lease.conversation, current.id)
+    results = [
+        tool_message(call["id"], call["function"]["name"], text) for call in open_calls(messages)
+    ]
+    transcript.append(conn, current.place, results)
+
+
+def _close(
+    conn: Connection,
+    current: Turn,
+    state: Literal["done", "cancelled", "dead"],
+    entries: InboxState,
+    end: TurnEnd,
+) -> Totals:
+    inbox.finish_turn(conn, current.lease.conversation, current.id, entries)
+    totals = _totals(conn, current)
+    usage = totals.usage
+    conn.execute(
+        update(turn)
+        .where(turn.c.id == current.id)
+        .values(
+            state=state,
+            outcome=end.outcome,
+            error=end.error,
+            model=end.model,
+            iterations=totals.iterations,
+            tool_calls=totals.tool_calls,
+            input_tokens=usage.input_tokens,
+            cache_read_tokens=usage.cache_read_tokens,
+            cache_write_tokens=usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
+            output_tokens=usage.output_tokens,
+            finished_at=now_s(),
+        )
+    )
+    return totals
+
+
+def _is_running(conn: Connection, current: Turn) -> bool:
+    return conn.scalar(select(turn.c.state).where(turn.c.id == current.id)) == "running"
+
+
+def _totals(conn: Connection, current: Turn) -> Totals:
+    steps = conn.execute(
+        select(step.c.kind, step.c.result).where(step.c.turn_id == current.id)
+    ).all()
+    models = [row.result for row in steps if row.kind == "model"]
+    usages = (Usage(**orjson.loads(result)) for result in models if result)
+    return Totals(len(models), len(steps) - len(models), sum(usages, Usage()))
+
+
+def _journal_model(conn: Connection, current: Turn, usage: Usage | None, seq: int) -> None:
+    result = None if usage is None else orjson.dumps(usage).decode()
+    _insert_step(conn, current, kind="model", name="", state="done", result=result)
+    if usage is not None:
+        lineage.report_prompt(conn, current.session.id, usage.prompt_tokens, seq)
+
+
+def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
+    n = conn.scalar(
+        update(turn)
+        .where(turn.c.id == current.id)
+        .values(progress=turn.c.progress + 1)
+        .returning(turn.c.progress)
+    )
+    conn.execute(step.insert().values(turn_id=current.id, n=n, at=now_s(), **values))
+
+
+def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int) -> Turn:
+    started = conn.scalars(
+        select(step.c.call_id).where(
+            step.c.turn_id == row.id, step.c.state == "started", step.c.effect == "side_effect"
+        )
+    )
+    entries = inbox.of_turn(conn, lease.conversation, row.id)
+    return Turn(
+        id=row.id,
+        lease=lease,
+        session=lineage.get(conn, row.session_id),
+        first_seq=row.first_seq,
+        upto_seq=row.upto_seq,
+        attempt=attempt,
+        preview_ref=row.preview_ref,
+        messages=tuple(transcript.of_turn(conn, lease.conversation, row.id)),
+        started_calls=frozenset(started),
+        reply_to=entries[-1].message_ref if entries else None,
+    )

@@ -1,0 +1,1 @@
+"""Alembic migrations of the schema in gateway/storage/models.py."""
