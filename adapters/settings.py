@@ -24,6 +24,26 @@ class TelegramSettings(PlatformSection):
     preview: Literal["edit", "draft"] = "edit"
 
 
+class DiscordSettings(PlatformSection):
+    """One bot. `api_url` holds for the whole process: the SDK's base is class-wide."""
+
+    name: str = "default"
+    token: SecretStr | None = None
+    api_url: str | None = None
+    gateway_url: str | None = None
+
+
+class SlackSettings(PlatformSection):
+    """One app. `base_url` ends in `/api/`."""
+
+    name: str = "default"
+    bot_token: SecretStr | None = None
+    app_token: SecretStr | None = None
+    signing_secret: SecretStr | None = None
+    base_url: str | None = None
+    mode: Literal["socket", "http"] = "socket"
+
+
 class WebSettings(PlatformSection):
     """The built-in web chat. A token is required on any host but loopback."""
 

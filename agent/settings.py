@@ -1,6 +1,6 @@
 """The agent's part of the settings tree (CONFIG.md); `gateway/settings.py` reads it once."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
@@ -20,6 +20,7 @@ class ModelSettings(Section):
     name: str | None = None
     base_url: str | None = None
     api_key: SecretStr | None = None
+    api_keys: tuple[SecretStr, ...] = ()
     context_length: int | None = Field(default=None, ge=1024)
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
@@ -31,6 +32,51 @@ class AgentSettings(Section):
 
     max_iterations: int = Field(default=90, ge=1)
     instructions: str | None = None
+
+
+class CompressionSettings(Section):
+    """When the in-loop compressor fires and what it keeps; fractions of the model's window."""
+
+    enabled: bool = True
+    threshold: float = Field(default=0.50, gt=0, le=1)
+    target_ratio: float = Field(default=0.20, ge=0.10, le=0.80)
+    protect_last_n: int = Field(default=20, ge=1)
+
+
+class AuxiliaryModelSettings(Section):
+    """The model of a side task; provider `main` means the one that answers."""
+
+    model: str | None = None
+    provider: Literal[Provider, "main"] = "auto"
+    base_url: str | None = None
+
+
+class AuxiliarySettings(Section):
+    """One block for each side task."""
+
+    compression: AuxiliaryModelSettings = AuxiliaryModelSettings()
+
+
+class RoundsSettings(Section):
+    """The context engine `rounds`."""
+
+    min_retain_rounds: int = Field(default=10, ge=1)
+    threshold: float = Field(default=0.8, gt=0, le=1)
+    summary: Literal["simple", "llm"] = "simple"
+
+
+class ContextSettings(Section):
+    """Which engine decides what the model sees; a plugin's name is allowed."""
+
+    engine: str = Field(default="compressor", min_length=1)
+    rounds: RoundsSettings = RoundsSettings()
+
+
+class CachingSettings(Section):
+    """Prompt caching."""
+
+    cache_ttl: Literal["5m", "1h"] = "5m"
+    strategy: Literal["system_and_3", "anchored"] = "system_and_3"
 
 
 class OutputSettings(Section):
@@ -45,4 +91,6 @@ class ToolSettings(Section):
     """Which tools the model may call."""
 
     enabled: tuple[str, ...] = ("read_conversation", "current_time", "calculate")
+    approval: Literal["side_effects", "always", "never"] = "side_effects"
     output: OutputSettings = OutputSettings()
+    mcp: dict[str, dict[str, Any]] = {}

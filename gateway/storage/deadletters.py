@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, select, update
 
 from gateway.errors import NotFound
-from gateway.storage import inbox, leases, lineage, transcript
+from gateway.storage import inbox, leases, turns
 from gateway.storage.models import conversation, iso_time, outbox, turn
 from gateway.storage.models import inbox as inbox_table
 
@@ -58,7 +58,7 @@ def retry(conn: Connection, letter_id: str) -> DeadLetter:
         _set_send_state(conn, letter, "pending")
         return letter
     turn_id = int(letter_id[1:])
-    hide_turn(conn, letter.conversation, turn_id)
+    turns.hide(conn, letter.conversation, turn_id)
     conn.execute(
         update(inbox_table)
         .where(inbox_table.c.conversation == letter.conversation, inbox_table.c.turn_id == turn_id)
@@ -77,14 +77,6 @@ def drop(conn: Connection, letter_id: str) -> DeadLetter:
     else:
         _drop_turn(conn, int(letter_id[1:]))
     return letter
-
-
-def hide_turn(conn: Connection, conversation_id: int, turn_id: int) -> None:
-    """Split the session so that its view leaves a turn's messages out."""
-    hidden = transcript.range_of_turn(conn, conversation_id, turn_id)
-    if hidden is not None:
-        session = lineage.active(conn, conversation_id)
-        lineage.split(conn, session, "retry", session.plan.hiding(*hidden))
 
 
 def _dead_turns() -> Any:

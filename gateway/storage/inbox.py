@@ -44,8 +44,17 @@ def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
     return False
 
 
-def find_or_create(conn: Connection, session_key: str, message: InboundMessage) -> Row[Any]:
-    """Return the conversation of a session key, locked; a new one gets its first session."""
+def find_or_create(
+    conn: Connection, session_key: str, message: InboundMessage, user: str | None
+) -> Row[Any]:
+    """Return the conversation of a session key, locked; a new one gets its first session.
+
+    Args:
+        conn: The writing connection.
+        session_key: See gateway/sessions.py.
+        message: Its first message, where it is new.
+        user: Whose conversation it is; None for a shared one.
+    """
     query = (
         select(conversation)
         .join(alias, alias.c.conversation == conversation.c.id)
@@ -54,12 +63,12 @@ def find_or_create(conn: Connection, session_key: str, message: InboundMessage) 
     )
     row = conn.execute(query).one_or_none()
     if row is None:
-        _create(conn, session_key, message)
+        _create(conn, session_key, message, user)
         row = conn.execute(query).one()
     return row
 
 
-def _create(conn: Connection, session_key: str, message: InboundMessage) -> None:
+def _create(conn: Connection, session_key: str, message: InboundMessage, user: str | None) -> None:
     conversation_id = conn.execute(
         conversation
         .insert()
@@ -68,7 +77,7 @@ def _create(conn: Connection, session_key: str, message: InboundMessage) -> None
             account=message.address.account,
             chat=message.address.chat,
             thread=message.address.thread,
-            user=message.sender if message.chat_kind != "thread" else None,
+            user=user,
             title=_title(message.text),
             created_at=now_s(),
         )

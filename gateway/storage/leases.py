@@ -17,6 +17,9 @@ from gateway.storage.models import conversation, inbox, now_s, outbox, replica
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
 
+LONGEST_BACKOFF_S = 60.0
+"""No back-off is longer: what is held for later than this shows a clock that was set back."""
+
 PENDING = ("queued", "taken")
 
 
@@ -33,7 +36,7 @@ class Lease:
 def register(conn: Connection, name: str) -> int:
     """Enter a new replica and return its id."""
     values = {"name": name, "heartbeat_until": now_s() + LEASE_S}
-    return conn.execute(replica.insert().values(values).returning(replica.c.id)).scalar_one()
+    return int(conn.execute(replica.insert().values(values).returning(replica.c.id)).scalar_one())
 
 
 def heartbeat(conn: Connection, replica_id: int) -> bool:
@@ -75,7 +78,7 @@ def claim(
         .where(
             conversation.c.owner.is_(None),
             conversation.c.ready_no.is_not(None),
-            conversation.c.turn_not_before <= now_s(),
+            ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
             tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
         )
         .order_by(conversation.c.ready_no)

@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, select, table
 from sqlalchemy import column as sql_column
 
+from gateway.settings import Settings
 from gateway.storage.engine import Database, connect, lock_database
 from gateway.storage.models import REVISION
 
@@ -46,3 +47,9 @@ def schema_revision(connection: Connection) -> str | None:
         return None
     version = table("alembic_version", sql_column("version_num"))
     return connection.scalar(select(version.c.version_num))
+
+
+def database_path(settings: Settings) -> Path:
+    """Return the SQLite file: `storage.url`, else parley.db in PARLEY_HOME."""
+    url = settings.storage.url
+    return Path(url.partition("///")[2]) if url else settings.home / "parley.db"

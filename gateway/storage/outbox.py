@@ -6,7 +6,7 @@ it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were 
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,9 @@ from sqlalchemy import Connection, Row, select, update
 
 from adapters.messages import Address, Outgoing, Receipt
 from gateway.storage.models import conversation, now_s, outbox
+
+Renderer = Callable[[str], list[str]]
+"""`Adapter.render`: markdown to payloads within the platform's limits."""
 
 UNSENT = ("pending", "sending", "unknown")
 
@@ -27,6 +30,27 @@ class Part:
     markdown: str
     preview_ref: str | None = None
     reply_to: str | None = None
+
+
+def parts_of(
+    render: Renderer,
+    source_key: str,
+    markdown: str,
+    *,
+    preview_ref: str | None = None,
+    reply_to: str | None = None,
+) -> list[Part]:
+    """Return a text as rows: one for each chunk that its platform needs.
+
+    The first chunk keeps the whole text, replaces the live preview and carries the reply.
+    """
+    payloads = render(markdown)
+    first = Part(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
+    rest = [
+        Part(f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})")
+        for n, payload in enumerate(payloads[1:], start=2)
+    ]
+    return [first, *rest]
 
 
 @dataclass(frozen=True, slots=True)

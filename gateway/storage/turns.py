@@ -17,6 +17,7 @@ from agent.messages import (
     ToolCall,
     assistant_message,
     open_calls,
+    text_of,
     tool_message,
     user_message,
 )
@@ -181,6 +182,14 @@ def store_output(conn: Connection, current: Turn, text: str) -> str:
     return transcript.store_blob(conn, current.lease.conversation, current.id, text)
 
 
+def notify(conn: Connection, current: Turn, parts: Sequence[Part]) -> None:
+    """Tell the chat something while the turn goes on."""
+    fence(conn, current.lease)
+    outbox.append(
+        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
+    )
+
+
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:
     """Remember the platform's id of the live preview, which the final answer will replace."""
     fence(conn, current.lease)
@@ -238,6 +247,52 @@ def bury(conn: Connection, current: Turn, parts: Sequence[Part], end: TurnEnd) -
     return _close(conn, current, "dead", "dead", end)
 
 
+def hide_newest(conn: Connection, conversation_id: int) -> str | None:
+    """Take the newest turn out of the view; return what was asked in it.
+
+    Returns:
+        The text of its user message; None where the view has no turn.
+    """
+    newest = conn.scalar(
+        select(turn.c.id)
+        .where(turn.c.conversation == conversation_id, turn.c.state != "running")
+        .order_by(turn.c.id.desc())
+        .limit(1)
+    )
+    if newest is None or not hide(conn, conversation_id, newest):
+        return None
+    return text_of(transcript.of_turn(conn, conversation_id, newest)[0])
+
+
+def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
+    """Split the session (reason `retry`) so that its view leaves a turn out.
+
+    Returns:
+        False where nothing of the turn is in the view, and nothing was done.
+    """
+    session = lineage.active(conn, conversation_id)
+    place = transcript.range_of_turn(conn, conversation_id, turn_id)
+    if place is None or not session.plan.shows(place[0]):
+        return False
+    lineage.split(conn, session, "retry", session.plan.hiding(*place))
+    return True
+
+
+def cancel_running(conn: Connection, conversation_id: int) -> None:
+    """Have the running turn, if any, cancelled: a newer message replaces it."""
+    upto = conn.scalar(
+        select(turn.c.upto_seq).where(
+            turn.c.conversation == conversation_id, turn.c.state == "running"
+        )
+    )
+    if upto is not None:
+        conn.execute(
+            update(conversation)
+            .where(conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < upto)
+            .values(cancel_upto_seq=upto)
+        )
+
+
 def forgive_attempt(conn: Connection, current: Turn) -> None:
     """Take one attempt back: a graceful stop is not the turn's fault."""
     fence(conn, current.lease)
@@ -246,12 +301,6 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
         .where(turn.c.id == current.id, turn.c.attempt > 0)
         .values(attempt=turn.c.attempt - 1)
     )
-
-
-def cancelled_upto(conn: Connection, conversation_id: int) -> int:
-    """Return the newest inbox seq that a `/stop` covers."""
-    query = select(conversation.c.cancel_upto_seq).where(conversation.c.id == conversation_id)
-    return conn.scalar(query) or 0
 
 
 def _continue(conn: Connection, current: Turn) -> None:

@@ -1,0 +1,46 @@
+"""A platform without an outside: `parley replay` and the benchmarks talk through it."""
+
+import asyncio
+from collections.abc import Callable
+
+from adapters.messages import Address, Outgoing, Receipt
+
+
+class NullAdapter:
+    """Shows nothing and tells its caller what would be shown.
+
+    Args:
+        on_send: Called with every message that is sent, at the moment it is.
+    """
+
+    platform = "null"
+    account = "default"
+    idempotent_sends = True
+    preview_interval_s = 0.0
+    connected = True
+
+    def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
+        self._on_send = on_send
+
+    async def run(self) -> None:
+        """Receive nothing, until cancelled."""
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    def render(self, markdown: str) -> list[str]:
+        """Return the text as the only payload; there is no limit."""
+        return [markdown]
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Hand the message to the caller."""
+        self._on_send(message)
+        return Receipt(f"{message.conversation}:{message.seq}")
+
+    async def preview(self, _address: Address, _text: str, _ref: str | None) -> str | None:
+        """Show no preview."""
+        return None
+
+    async def show_working(self, _address: Address) -> None:
+        """Show nothing."""

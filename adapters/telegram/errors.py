@@ -1,0 +1,123 @@
+"""Maps the SDK's exceptions to the adapters' tree; the only place that reads their texts."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import structlog
+from telegram.error import (
+    BadRequest,
+    ChatMigrated,
+    Conflict,
+    Forbidden,
+    InvalidToken,
+    NetworkError,
+    TelegramError,
+)
+
+from adapters.errors import (
+    AdapterDisconnected,
+    AdapterError,
+    AdapterRefused,
+    SendDelayed,
+    SendRejected,
+    SendUnknown,
+)
+from adapters.telegram.client import MalformedAnswer, ServerTrouble, TooManyRequests, redact
+
+log = structlog.get_logger()
+
+# Raised by httpx before the first byte of the request has left.
+_NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.ProxyError,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+_GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
+# What decoding a success answer of the wrong shape raises inside of the SDK.
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+class MessageGone(SendRejected):
+    """The message to be edited does not exist any more: its text must be sent anew."""
+
+
+@contextmanager
+def mapped_receiving(token: str) -> Iterator[None]:
+    """Turn what the SDK raises while receiving into AdapterDisconnected or AdapterRefused."""
+    try:
+        yield
+    except InvalidToken as exc:
+        refusal = "Telegram does not know this bot; correct platforms.telegram.token"
+        raise AdapterRefused(refusal) from exc
+    except Conflict as exc:
+        log.warning("telegram_poll_conflicted", reason=redact(exc.message, token))
+        reason = f"another program receives for this bot: {redact(exc.message, token)}"
+        raise AdapterDisconnected(reason) from exc
+    except TelegramError as exc:
+        raise AdapterDisconnected(redact(str(exc), token)) from exc
+    except _UNREADABLE as exc:
+        raise AdapterDisconnected("Telegram's answer cannot be understood") from exc
+
+
+@contextmanager
+def mapped_send(token: str) -> Iterator[None]:
+    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected."""
+    try:
+        yield
+    except TelegramError as exc:
+        reason = redact(str(exc), token)
+        if _maybe_shown(exc):
+            raise SendUnknown(reason) from exc
+        raise _send_error(exc, reason) from exc
+    except _UNREADABLE as exc:
+        raise SendUnknown("Telegram's answer cannot be understood") from exc
+
+
+@contextmanager
+def mapped_edit(token: str) -> Iterator[None]:
+    """Like `mapped_send`; an edit can be repeated, so nothing about it is ever unknown.
+
+    "Message is not modified" means that it is shown already: the block ends as a success.
+
+    Raises:
+        MessageGone: There is nothing to edit.
+    """
+    try:
+        yield
+    except BadRequest as exc:
+        reason = redact(exc.message, token)
+        if "message is not modified" in reason.lower():
+            return
+        if any(text in reason.lower() for text in _GONE):
+            raise MessageGone(reason) from exc
+        raise SendRejected(reason) from exc
+    except TelegramError as exc:
+        raise _send_error(exc, redact(str(exc), token)) from exc
+    except _UNREADABLE as exc:
+        raise SendDelayed("Telegram's answer cannot be understood") from exc
+
+
+def _maybe_shown(exc: TelegramError) -> bool:
+    """Whether the request may have been carried out although it failed.
+
+    BadRequest and TimedOut are NetworkErrors too. Error answers carry no cause; what broke on
+    the way has the transport's exception as its cause.
+    """
+    if isinstance(exc, MalformedAnswer):
+        return True
+    if isinstance(exc, BadRequest | ServerTrouble) or not isinstance(exc, NetworkError):
+        return False
+    return exc.__cause__ is not None and not isinstance(exc.__cause__, _NOT_SENT)
+
+
+def _send_error(exc: TelegramError, reason: str) -> AdapterError:
+    if isinstance(exc, TooManyRequests):
+        return SendDelayed(reason, exc.retry_after_s)
+    if isinstance(exc, BadRequest | Forbidden | ChatMigrated):
+        return SendRejected(reason)
+    # A revoked token is among these: it can be mended, so nothing is buried for it.
+    return SendDelayed(reason)

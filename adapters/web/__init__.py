@@ -1,0 +1,1 @@
+"""The built-in web chat: pages, JSON API and event streams on the gateway's HTTP server."""

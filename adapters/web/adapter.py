@@ -1,0 +1,126 @@
+"""`WebAdapter`: the web chat as one more platform (steps 1 and 9 of the path of a message).
+
+The gateway owns the HTTP server; this module gives it the routes. A page reads what was said from
+the history by position, so `send` only has to wake those who look.
+"""
+
+import asyncio
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from adapters.messages import Address, InboundMessage, Receipt
+from adapters.web import pages
+from adapters.web.errors import json_response
+from adapters.web.events import EventStreams
+from adapters.web.guard import Guard
+from adapters.web.hub import Hub
+from adapters.web.requests import PostedMessage, chat_of, posted_message, posted_token
+
+if TYPE_CHECKING:
+    from adapters.base import History, Intake
+    from adapters.messages import Outgoing
+    from adapters.settings import WebSettings
+
+PING_S = 15.0
+
+
+class WebAdapter:
+    """The web chat. `close` ends the open streams: call it before the server stops."""
+
+    platform = "web"
+    account = "default"
+    idempotent_sends = True
+    preview_interval_s = 0.05
+
+    def __init__(
+        self,
+        settings: "WebSettings",
+        intake: "Intake",
+        history: "History",
+        *,
+        ping_s: float = PING_S,
+    ) -> None:
+        self._intake = intake
+        self._history = history
+        self._hub = Hub()
+        self._guard = Guard(settings.token)
+        self._streams = EventStreams(history, self._hub, ping_s)
+        self._running = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return all routes of the web chat, each behind its guard."""
+        protect = self._guard.protect
+        return [
+            web.get("/", protect(pages.index, public=True)),
+            web.get("/static/{name}", protect(pages.static, public=True)),
+            web.post("/api/login", protect(self._log_in, public=True)),
+            web.get("/api/chats", protect(self._list_chats)),
+            web.post("/api/chats/{chat}/messages", protect(self._take_message)),
+            web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
+        ]
+
+    async def _log_in(self, request: web.Request) -> web.Response:
+        return self._guard.log_in(await posted_token(request))
+
+    async def _list_chats(self, _request: web.Request) -> web.Response:
+        chats = await self._history.chats(self.platform, self.account)
+        return json_response({"chats": [asdict(chat) for chat in chats]})
+
+    async def _take_message(self, request: web.Request) -> web.Response:
+        chat = chat_of(request)
+        posted = await posted_message(request)
+        [admission] = await self._intake.accept([to_inbound(chat, posted)])
+        self._hub.refresh(chat)
+        return json_response({"outcome": admission.outcome, "seq": admission.seq}, 202)
+
+    @property
+    def connected(self) -> bool:
+        """Whether `run` is under way."""
+        return self._running
+
+    async def run(self) -> None:
+        """Wait until cancelled: messages come in through the routes."""
+        self._running = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self._running = False
+
+    async def close(self) -> None:
+        """End all event streams; the pages reconnect to the next process."""
+        self._hub.close()
+
+    def render(self, markdown: str) -> list[str]:
+        """Return the answer in one piece; a page has no limit."""
+        return [markdown]
+
+    async def send(self, message: "Outgoing") -> Receipt:
+        """Have the pages read the committed answer in place of its preview."""
+        self._hub.show(message.address.chat, "")
+        self._hub.refresh(message.address.chat)
+        return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
+
+    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+        """Show the growing answer; there is one in a chat, so it needs no id."""
+        self._hub.show(address.chat, text)
+        return ref
+
+    async def show_working(self, address: Address) -> None:
+        """Show the sign of work on the pages that are open."""
+        self._hub.show_working(address.chat)
+
+
+def to_inbound(chat: str, posted: PostedMessage) -> InboundMessage:
+    """Return a posted message as the gateway takes it; the guard knows who sent it."""
+    return InboundMessage(
+        address=Address("web", "default", chat),
+        chat_kind="dm",
+        sender="web",
+        sender_name="You",
+        text=posted.text,
+        dedupe_key=f"{chat}:{posted.id}",
+        raw=posted.raw,
+        authenticated=True,
+    )

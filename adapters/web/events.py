@@ -1,0 +1,210 @@
+"""Event streams: what was said after a position, then what happens, as server-sent events.
+
+The position is two numbers, how far the person's messages (inbox) and the answers (outbox) were
+read; it is the id of every item, so a browser that reconnects says by itself where it was. Both
+count on their own: an answer to an older message may come after a newer message.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING
+
+import orjson
+import structlog
+from aiohttp import web
+
+from adapters.markdown import to_html
+from adapters.messages import Address
+from adapters.web.errors import Refusal
+from adapters.web.requests import chat_of
+
+if TYPE_CHECKING:
+    from adapters.base import ChatItem, ContextGauge, History
+    from adapters.web.hub import Hub, Listener, Preview
+
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Accel-Buffering": "no",
+}
+# A client that takes nothing for this long is given up; it comes back with its position.
+WRITE_TIMEOUT_S = 60.0
+
+log = structlog.get_logger()
+
+_EVENT_ID = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything up to these two sequence numbers was read."""
+
+    inbox: int = 0
+    outbox: int = 0
+
+
+class EventStreams:
+    """Handler of GET /api/chats/{chat}/events.
+
+    `ping_s` is the longest silence in seconds; with each ping the history is read again, so that
+    an answer which another process committed arrives as well.
+    """
+
+    def __init__(self, history: "History", hub: "Hub", ping_s: float) -> None:
+        self._history = history
+        self._hub = hub
+        self._ping_s = ping_s
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Serve one stream until the client leaves or the hub is closed."""
+        address = Address("web", "default", chat_of(request))
+        start = requested_position(request)
+        response = web.StreamResponse(headers=STREAM_HEADERS)
+        await response.prepare(request)
+        with self._hub.listen(address.chat) as listener:
+            stream = _Stream(self._history, address, response, start)
+            stream.as_markdown = request.query.get("format") == "markdown"
+            try:
+                await self._follow(stream, listener)
+            except (ConnectionError, TimeoutError) as exc:
+                log.debug("web_stream_broken", chat=address.chat, reason=type(exc).__name__)
+        return response
+
+    async def _follow(self, stream: "_Stream", listener: "Listener") -> None:
+        while not self._hub.closed:
+            listener.woken.clear()
+            await stream.write_news(listener, self._hub.preview(stream.address.chat))
+            try:
+                async with asyncio.timeout(self._ping_s):
+                    await listener.woken.wait()
+            except TimeoutError:
+                listener.stale = True
+                await stream.write(b": ping\n\n")
+
+
+class _Stream:
+    """One client's view of a chat: what it was told so far."""
+
+    as_markdown = False
+
+    def __init__(
+        self, history: "History", address: Address, response: web.StreamResponse, start: Position
+    ) -> None:
+        self.address = address
+        self._history = history
+        self._response = response
+        self._position = start
+        self._synced = False
+        self._gauge: ContextGauge | None = None
+        self._preview: Preview | None = None
+
+    async def write_news(self, listener: "Listener", preview: "Preview | None") -> None:
+        if listener.stale:
+            listener.stale = False
+            await self._write_items()
+            await self._write_gauge()
+        if not self._synced:
+            self._synced = True
+            await self.write(frame("synced", {}))
+        if listener.working:
+            listener.working = False
+            await self.write(frame("working", {}))
+        if preview is not self._preview:
+            self._preview = preview
+            await self.write(self._preview_frame(preview))
+
+    async def write(self, data: bytes) -> None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await self._response.write(data)
+
+    async def _write_items(self) -> None:
+        items = await self._history.items(
+            self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
+        )
+        for item, position in zip(items, positions(self._position, items), strict=True):
+            await self.write(frame("item", item_data(item, as_markdown=self.as_markdown), position))
+            self._position = position
+
+    async def _write_gauge(self) -> None:
+        gauge = await self._history.gauge(self.address)
+        if gauge != self._gauge:
+            self._gauge = gauge
+            data = {"used": gauge.used_tokens, "window": gauge.window_tokens}
+            await self.write(frame("gauge", data))
+
+    def _preview_frame(self, preview: "Preview | None") -> bytes:
+        if preview is None:
+            return frame("preview_end", {})
+        key, text = _answer(preview.text, as_markdown=self.as_markdown)
+        return frame("preview", {key: text})
+
+
+def requested_position(request: web.Request) -> Position:
+    """Return where the client was: `Last-Event-ID` (a reconnect) before the query's numbers.
+
+    Raises:
+        Refusal: The numbers are none.
+    """
+    known = _EVENT_ID.fullmatch(request.headers.get("Last-Event-ID", ""))
+    if known:
+        return Position(int(known[1]), int(known[2]))
+    query = f"{request.query.get('inbox', '0')}-{request.query.get('outbox', '0')}"
+    asked = _EVENT_ID.fullmatch(query)
+    if not asked:
+        raise Refusal(400, "bad_position", "inbox and outbox are whole numbers from 0.")
+    return Position(int(asked[1]), int(asked[2]))
+
+
+def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
+    """Return for each item the furthest position from which no later item would be missed.
+
+    Answers need not come in the order of their outbox numbers (a command is answered while an
+    older message is still worked on), so the outbox part waits for the lower numbers.
+    """
+    found: list[Position] = []
+    pending = sorted(item.outbox_seq for item in items if item.outbox_seq)
+    done: set[int] = set()
+    inbox, outbox = start.inbox, start.outbox
+    for item in items:
+        if item.outbox_seq:
+            done.add(item.outbox_seq)
+        else:
+            inbox = max(inbox, item.inbox_seq)
+        while pending and pending[0] in done:
+            outbox = pending.pop(0)
+        found.append(Position(inbox, outbox))
+    return found
+
+
+def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, object]:
+    """Return an item as the page gets it: a person's words as text, an answer as safe HTML."""
+    who = "parley" if item.outbox_seq else "you"
+    key, text = _answer(item.markdown, as_markdown=as_markdown)
+    if who == "you" and not as_markdown:
+        text = escape(item.markdown)
+    place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
+    return {**place, key: text, "who": who, "at": item.at}
+
+
+def page_html(markdown: str) -> str:
+    """Return an answer's HTML without style attributes, which the page's CSP forbids.
+
+    A quote in text or in an attribute is always escaped, so only the renderer's own match.
+    """
+    return to_html(markdown).replace(' style="text-align:', ' class="align-')
+
+
+def frame(event: str, data: Mapping[str, object], position: Position | None = None) -> bytes:
+    """Return one server-sent event."""
+    lines: Iterable[bytes] = (b"event: " + event.encode(), b"data: " + orjson.dumps(data), b"\n")
+    if position is not None:
+        lines = (f"id: {position.inbox}-{position.outbox}".encode(), *lines)
+    return b"\n".join(lines)
+
+
+def _answer(markdown: str, *, as_markdown: bool) -> tuple[str, str]:
+    return ("markdown", markdown) if as_markdown else ("html", page_html(markdown))

@@ -1,0 +1,197 @@
+// Parley's web chat: opens the chat that the address names and connects the parts of the page.
+
+import { ApiError, listChats, logIn } from "./api.js";
+import { Composer } from "./composer.js";
+import { MessageList } from "./messages.js";
+import { Outbox } from "./outbox.js";
+import { load, newId, save } from "./storage.js";
+import { Stream } from "./stream.js";
+
+const $ = (selector) => document.querySelector(selector);
+const STATES = { connecting: "Connecting…", open: "Connected", reconnecting: "Reconnecting…" };
+const narrow = matchMedia("(max-width: 48rem)");
+
+let chat = null;
+let chats = [];
+let titleTimer = 0;
+
+const list = new MessageList({ onDiscard: (id) => outbox.discard(id) });
+const outbox = new Outbox({
+  onAccepted: (message, admission) => message.chat === chat && list.accept(message.id, admission.seq),
+  onFailed: (message) => list.fail(message),
+  onLoginNeeded: askForToken,
+  onChanged: () => list.showPending(outbox.of(chat)),
+});
+const stream = new Stream({ onEvent: take, onState: showConnection, onBreak: refreshChats });
+const composer = new Composer({ onSend: send });
+
+addEventListener("hashchange", openFromAddress);
+$("#new-chat").addEventListener("click", () => goTo(newId()));
+$("#open-sidebar").addEventListener("click", () => showDrawer(true));
+$("#close-sidebar").addEventListener("click", () => showDrawer(false));
+$("#backdrop").addEventListener("click", () => showDrawer(false));
+$("#sidebar").addEventListener("keydown", (event) => event.key === "Escape" && showDrawer(false));
+$("#skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  composer.focus();
+});
+$("#login form").addEventListener("submit", submitToken);
+$("#login").addEventListener("cancel", (event) => event.preventDefault());
+for (const button of document.querySelectorAll(".suggestion")) {
+  button.addEventListener("click", () => composer.fill(button.textContent));
+}
+narrow.addEventListener("change", () => showDrawer(false));
+
+showDrawer(false);
+openFromAddress();
+
+function openFromAddress() {
+  const asked = location.hash.slice(1);
+  if (/^[A-Za-z0-9_-]{1,64}$/.test(asked)) openChat(asked);
+  else location.replace(`#${load("last", null) ?? newId()}`);
+}
+
+function goTo(id) {
+  location.hash = id;
+}
+
+function openChat(id) {
+  chat = id;
+  save("last", id);
+  showDrawer(false);
+  list.clear(outbox.of(id));
+  showGauge({ used: null, window: 0 });
+  composer.open(id);
+  stream.open(id);
+  showChats();
+  refreshChats();
+  outbox.flush();
+  if (!narrow.matches) composer.focus();
+}
+
+function send(text) {
+  outbox.add(chat, text);
+  list.showPending(outbox.of(chat));
+  list.toBottom();
+}
+
+function take(name, data) {
+  if (name === "item") list.addItem(data);
+  else if (name === "preview") list.showPreview(data.html);
+  else if (name === "preview_end") list.endPreview();
+  else if (name === "working") list.showWorking();
+  else if (name === "gauge") showGauge(data);
+  else list.synced();
+  if (name === "item" || name === "synced") showTitle();
+}
+
+function showConnection(state) {
+  $("#connection").dataset.state = state;
+  $("#connection span").textContent = STATES[state];
+  if (state !== "open") return;
+  list.endPreview();
+  outbox.flush();
+}
+
+// Many items arrive together when a chat is opened; one look at the list is enough.
+function showTitle() {
+  clearTimeout(titleTimer);
+  titleTimer = setTimeout(refreshChats, 150);
+}
+
+async function refreshChats() {
+  try {
+    chats = await listChats();
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    if (error.status === 401) askForToken();
+    return;
+  }
+  showChats();
+}
+
+function showChats() {
+  const known = chats.some((other) => other.chat === chat);
+  const fresh = { chat, title: "New chat", updated_at: null };
+  const shown = known ? chats : [fresh, ...chats];
+  $("#chats").replaceChildren(...shown.map(chatLink));
+  const title = shown.find((other) => other.chat === chat).title || "New chat";
+  $("#title").textContent = title;
+  document.title = known ? `${title} – Parley` : "Parley";
+}
+
+function chatLink(summary) {
+  const item = document.createElement("li");
+  const link = document.createElement("a");
+  link.href = `#${summary.chat}`;
+  if (summary.chat === chat) link.setAttribute("aria-current", "page");
+  const title = document.createElement("span");
+  title.textContent = summary.title || "New chat";
+  link.append(title);
+  if (summary.updated_at) link.append(shortTime(summary.updated_at));
+  link.addEventListener("click", () => showDrawer(false));
+  item.append(link);
+  return item;
+}
+
+function shortTime(iso) {
+  const time = document.createElement("time");
+  const at = new Date(iso);
+  const today = at.toDateString() === new Date().toDateString();
+  time.dateTime = iso;
+  time.textContent = today
+    ? at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })
+    : at.toLocaleDateString([], { day: "numeric", month: "short" });
+  return time;
+}
+
+function showGauge({ used, window: size }) {
+  const meter = $("#gauge-meter");
+  $("#gauge").hidden = size === 0;
+  if (size === 0) return;
+  const share = (used ?? 0) / size;
+  Object.assign(meter, { max: 1, low: 0.5, high: 0.85, optimum: 0, value: Math.min(share, 1) });
+  $("#gauge-text").textContent = `${percent(share)} of ${short(size)}`;
+  meter.title = `${(used ?? 0).toLocaleString()} of ${size.toLocaleString()} tokens`;
+}
+
+function percent(share) {
+  return share > 0 && share < 0.01 ? "< 1 %" : `${Math.round(share * 100)} %`;
+}
+
+function short(tokens) {
+  return tokens >= 1e6 ? `${+(tokens / 1e6).toFixed(1)}M` : `${Math.round(tokens / 1000)}k`;
+}
+
+function showDrawer(open) {
+  const shown = open && narrow.matches;
+  const had = document.body.classList.contains("drawer");
+  document.body.classList.toggle("drawer", shown);
+  $("#backdrop").hidden = !shown;
+  $("#main").inert = shown;
+  $("#sidebar").inert = narrow.matches && !shown;
+  $("#open-sidebar").setAttribute("aria-expanded", String(shown));
+  if (shown) $("#new-chat").focus();
+  else if (had) $("#open-sidebar").focus();
+}
+
+function askForToken() {
+  if (!$("#login").open) $("#login").showModal();
+}
+
+async function submitToken(event) {
+  event.preventDefault();
+  $("#login-error").textContent = "";
+  try {
+    await logIn($("#token").value);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    $("#login-error").textContent = error.message;
+    return;
+  }
+  $("#token").value = "";
+  $("#login").close();
+  stream.resume();
+  refreshChats();
+  outbox.flush();
+}

@@ -1,0 +1,246 @@
+// The list of messages, in the order of their positions; unconfirmed ones stand at its end, and
+// below it the answer that is being written.
+
+import { answerNodes } from "./answer.js";
+
+const NEAR_BOTTOM_PX = 80;
+const WORKING_MS = 7000;
+const GIVE_UP_MS = 5000;
+const NAMES = { you: "You", parley: "Parley" };
+
+export class MessageList {
+  #log = document.querySelector("#messages");
+  #scroller = document.querySelector("#scroller");
+  #jump = document.querySelector("#jump");
+  #welcome = document.querySelector("#welcome");
+  #working = document.querySelector("#working");
+  #preview = document.querySelector("#preview");
+  #previewBody = document.querySelector("#preview .body");
+  #items = new Set();
+  #pending = new Map();
+  #synced = false;
+  #stick = true;
+  #frame = 0;
+  #html = null;
+  #workingTimer = 0;
+
+  // onDiscard(id): the person gives up an unsent message
+  constructor({ onDiscard }) {
+    this.onDiscard = onDiscard;
+    this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
+    this.#jump.addEventListener("click", () => this.toBottom());
+    const observer = new ResizeObserver(() => this.#follow());
+    observer.observe(this.#log.parentElement);
+    observer.observe(this.#scroller);
+  }
+
+  clear(pending) {
+    this.#items.clear();
+    this.#pending.clear();
+    this.#log.replaceChildren();
+    this.#log.setAttribute("aria-busy", "true");
+    this.#synced = false;
+    this.endPreview();
+    this.#showWorking(false);
+    this.showPending(pending);
+    this.toBottom();
+  }
+
+  synced() {
+    this.#synced = true;
+    this.#log.removeAttribute("aria-busy");
+    this.#refreshWelcome();
+  }
+
+  addItem(item) {
+    const key = `${item.inbox_seq}-${item.outbox_seq}`;
+    if (this.#items.has(key)) return;
+    const article = itemArticle(key, item);
+    this.#items.add(key);
+    this.#place(article, [item.inbox_seq, item.outbox_seq]);
+    if (item.who === "you") this.#dropPendingFor(item.inbox_seq, article);
+    else this.#answered();
+    this.#refreshWelcome();
+    if (!this.#stick && this.#synced) this.#jump.hidden = false;
+  }
+
+  showPending(messages) {
+    const wanted = new Set(messages.map((message) => message.id));
+    for (const [id, entry] of this.#pending) {
+      if (!wanted.has(id) && entry.state !== "sent") this.#dropPending(id);
+    }
+    for (const message of messages) {
+      if (!this.#pending.has(message.id)) this.#addPending(message);
+    }
+    this.#refreshWelcome();
+  }
+
+  accept(id, seq) {
+    const entry = this.#pending.get(id);
+    if (!entry) return;
+    if (seq !== null && this.#items.has(`${seq}-0`)) return this.#dropPending(id);
+    this.#setState(entry, "sent", "");
+    entry.seq = seq;
+    setTimeout(() => this.#dropPending(id), GIVE_UP_MS);
+  }
+
+  fail(message) {
+    const entry = this.#pending.get(message.id);
+    if (entry) this.#setFailed(entry, message);
+  }
+
+  showPreview(html) {
+    this.#html = html;
+    this.#frame ||= requestAnimationFrame(() => this.#paintPreview());
+  }
+
+  endPreview() {
+    this.#html = null;
+    cancelAnimationFrame(this.#frame);
+    this.#frame = 0;
+    this.#preview.hidden = true;
+    this.#previewBody.replaceChildren();
+  }
+
+  showWorking() {
+    this.#showWorking(true);
+  }
+
+  toBottom() {
+    this.#stick = true;
+    this.#jump.hidden = true;
+    this.#follow();
+  }
+
+  // New items nearly always belong at the end, so the search starts there.
+  #place(article, order) {
+    let before = this.#pending.values().next().value?.article ?? null;
+    let last = before ? before.previousElementSibling : this.#log.lastElementChild;
+    while (last && follows(orderOf(last), order)) {
+      before = last;
+      last = last.previousElementSibling;
+    }
+    this.#log.insertBefore(article, before);
+  }
+
+  #addPending(message) {
+    const article = messageArticle("you");
+    article.querySelector(".body").textContent = message.text;
+    const entry = { article, text: message.text, seq: null, state: "" };
+    this.#pending.set(message.id, entry);
+    if (message.failed) this.#setFailed(entry, message);
+    else this.#setState(entry, "sending", "sending…");
+    this.#log.append(article);
+  }
+
+  // The item of a message may arrive before the answer to its post, hence the look at the text.
+  #dropPendingFor(seq, article) {
+    if (!this.#synced) return;
+    const text = article.querySelector(".body").textContent;
+    for (const [id, entry] of this.#pending) {
+      const same = entry.seq === null ? entry.state !== "failed" && entry.text === text : entry.seq === seq;
+      if (same) return this.#dropPending(id);
+    }
+  }
+
+  #dropPending(id) {
+    this.#pending.get(id)?.article.remove();
+    this.#pending.delete(id);
+    this.#refreshWelcome();
+  }
+
+  #setState(entry, state, label) {
+    entry.state = state;
+    entry.article.dataset.state = state;
+    entry.article.querySelector(".state").textContent = label;
+  }
+
+  #setFailed(entry, message) {
+    this.#setState(entry, "failed", `Not sent: ${message.failed} `);
+    const discard = document.createElement("button");
+    discard.type = "button";
+    discard.textContent = "Remove";
+    discard.addEventListener("click", () => {
+      this.onDiscard(message.id);
+      this.#dropPending(message.id);
+    });
+    entry.article.querySelector(".state").append(discard);
+  }
+
+  #answered() {
+    this.endPreview();
+    this.#showWorking(false);
+  }
+
+  #paintPreview() {
+    this.#frame = 0;
+    if (this.#html === null) return;
+    this.#previewBody.replaceChildren(answerNodes(this.#html));
+    this.#preview.hidden = false;
+    this.#showWorking(false);
+  }
+
+  #showWorking(on) {
+    clearTimeout(this.#workingTimer);
+    const text = on && this.#preview.hidden ? "Parley is working…" : "";
+    if (this.#working.textContent !== text) this.#working.textContent = text;
+    if (text) this.#workingTimer = setTimeout(() => this.#showWorking(false), WORKING_MS);
+  }
+
+  #refreshWelcome() {
+    this.#welcome.hidden = !this.#synced || this.#items.size + this.#pending.size > 0;
+  }
+
+  #noteScroll() {
+    const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
+    this.#stick = scrollHeight - scrollTop - clientHeight < NEAR_BOTTOM_PX;
+    if (this.#stick) this.#jump.hidden = true;
+  }
+
+  #follow() {
+    if (this.#stick) this.#scroller.scrollTop = this.#scroller.scrollHeight;
+  }
+}
+
+function follows([inbox, outbox], [otherInbox, otherOutbox]) {
+  return inbox > otherInbox || (inbox === otherInbox && outbox > otherOutbox);
+}
+
+function orderOf(article) {
+  return article.dataset.key.split("-").map(Number);
+}
+
+function itemArticle(key, item) {
+  const article = messageArticle(item.who);
+  article.dataset.key = key;
+  const time = article.querySelector("time");
+  const at = new Date(item.at);
+  time.dateTime = item.at;
+  time.textContent = clock(at);
+  time.title = at.toLocaleString();
+  article.querySelector(".body").append(answerNodes(item.html));
+  return article;
+}
+
+function messageArticle(who) {
+  const article = document.createElement("article");
+  article.className = "message";
+  article.dataset.who = who;
+  const header = document.createElement("header");
+  const name = document.createElement("span");
+  name.className = who === "you" ? "unseen" : "who";
+  name.textContent = NAMES[who];
+  const state = document.createElement("span");
+  state.className = "state";
+  header.append(name, document.createElement("time"), state);
+  const body = document.createElement("div");
+  body.className = who === "you" ? "body" : "body answer";
+  article.append(header, body);
+  return article;
+}
+
+function clock(at) {
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  if (at.toDateString() === new Date().toDateString()) return time;
+  return `${at.toLocaleDateString([], { day: "numeric", month: "short" })}, ${time}`;
+}

@@ -1,0 +1,81 @@
+// Messages that Parley has not confirmed yet. Each keeps its id until it is: however often it is
+// posted, it is taken once. They go out one after another, so that their order is kept.
+
+import { ApiError, postMessage } from "./api.js";
+import { load, newId, save } from "./storage.js";
+
+const KEY = "outbox";
+const LONGEST_PAUSE_MS = 8000;
+
+export class Outbox {
+  #running = false;
+  #wake = () => {};
+
+  // onAccepted(message, {outcome, seq}), onFailed(message), onLoginNeeded(), onChanged()
+  constructor({ onAccepted, onFailed, onLoginNeeded, onChanged }) {
+    Object.assign(this, { onAccepted, onFailed, onLoginNeeded });
+    addEventListener("storage", (event) => event.key === `parley.${KEY}` && onChanged());
+  }
+
+  of(chat) {
+    return load(KEY, []).filter((message) => message.chat === chat);
+  }
+
+  add(chat, text) {
+    const message = { id: newId(), chat, text };
+    save(KEY, [...load(KEY, []), message]);
+    this.flush();
+    return message;
+  }
+
+  discard(id) {
+    save(
+      KEY,
+      load(KEY, []).filter((message) => message.id !== id),
+    );
+  }
+
+  async flush() {
+    this.#wake();
+    if (this.#running) return;
+    this.#running = true;
+    try {
+      await this.#sendAll();
+    } finally {
+      this.#running = false;
+    }
+  }
+
+  async #sendAll() {
+    let pause = 0;
+    for (let next; (next = load(KEY, []).find((message) => !message.failed)); ) {
+      try {
+        const admission = await postMessage(next);
+        pause = 0;
+        this.discard(next.id);
+        this.onAccepted(next, admission);
+      } catch (error) {
+        if (!(error instanceof ApiError)) throw error;
+        if (error.status === 401) return this.onLoginNeeded();
+        if (error.retry) await this.#rest((pause = Math.min(pause * 2 || 500, LONGEST_PAUSE_MS)));
+        else this.#fail(next, error.message);
+      }
+    }
+  }
+
+  #fail(message, reason) {
+    const failed = { ...message, failed: reason };
+    save(
+      KEY,
+      load(KEY, []).map((other) => (other.id === message.id ? failed : other)),
+    );
+    this.onFailed(failed);
+  }
+
+  #rest(ms) {
+    return new Promise((resolve) => {
+      const timer = setTimeout(resolve, ms);
+      this.#wake = () => (clearTimeout(timer), resolve());
+    });
+  }
+}

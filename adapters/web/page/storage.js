@@ -1,0 +1,35 @@
+// What must survive a reload: drafts, unsent messages, the chat that was open. A browser that
+// refuses to store (private mode, full) still works, until it is closed.
+
+const fallback = new Map();
+
+export function load(key, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem(`parley.${key}`)) ?? fallback.get(key) ?? otherwise;
+  } catch {
+    return fallback.get(key) ?? otherwise;
+  }
+}
+
+export function save(key, value) {
+  try {
+    fallback.delete(key);
+    localStorage.setItem(`parley.${key}`, JSON.stringify(value));
+  } catch {
+    fallback.set(key, value);
+  }
+}
+
+export function remove(key) {
+  fallback.delete(key);
+  try {
+    localStorage.removeItem(`parley.${key}`);
+  } catch {
+    // Nothing can be stored here, so nothing is left behind.
+  }
+}
+
+export function newId() {
+  const bytes = crypto.getRandomValues(new Uint8Array(12));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,64 @@
+// The event stream of the open chat. After a break it goes on where it was; a hidden page gives its
+// connection back, because browsers allow only six to one server.
+
+const LONGEST_PAUSE_MS = 5000;
+const EVENTS = ["item", "preview", "preview_end", "working", "gauge", "synced"];
+
+export class Stream {
+  #source = null;
+  #timer = 0;
+  #pause = 0;
+  #chat = null;
+  #position = "0-0";
+
+  // onEvent(name, data), onState("connecting" | "open" | "reconnecting"), onBreak() before a retry
+  constructor({ onEvent, onState, onBreak }) {
+    Object.assign(this, { onEvent, onState, onBreak });
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.#stop() : this.resume()));
+    addEventListener("online", () => this.resume());
+  }
+
+  open(chat) {
+    this.#stop();
+    this.#chat = chat;
+    this.#position = "0-0";
+    this.onState("connecting");
+    this.#connect();
+  }
+
+  resume() {
+    this.#pause = 0;
+    if (this.#chat && this.#source?.readyState !== EventSource.OPEN) this.#connect();
+  }
+
+  #connect() {
+    this.#stop();
+    if (document.hidden) return;
+    const [inbox, outbox] = this.#position.split("-");
+    const source = new EventSource(`/api/chats/${this.#chat}/events?inbox=${inbox}&outbox=${outbox}`);
+    this.#source = source;
+    source.onopen = () => this.onState("open");
+    source.onerror = () => this.#retry();
+    for (const name of EVENTS) source.addEventListener(name, (event) => this.#take(name, event));
+  }
+
+  #take(name, event) {
+    this.#pause = 0;
+    if (event.lastEventId) this.#position = event.lastEventId;
+    this.onEvent(name, JSON.parse(event.data));
+  }
+
+  #retry() {
+    this.#stop();
+    this.onState("reconnecting");
+    this.onBreak();
+    this.#pause = Math.min(this.#pause * 2 || 300, LONGEST_PAUSE_MS);
+    this.#timer = setTimeout(() => this.#connect(), this.#pause);
+  }
+
+  #stop() {
+    clearTimeout(this.#timer);
+    this.#source?.close();
+    this.#source = null;
+  }
+}

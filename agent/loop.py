@@ -1,0 +1,237 @@
+"""The agent's turn (step 6 of the path): call the model, run its tools, until there is an answer.
+
+Read `run_turn` first. The transcript is the turn's memory: every step is recorded before the next
+begins, so a turn that was interrupted goes on where its records end.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from agent.errors import ModelError
+from agent.messages import (
+    ChatMessage,
+    assistant_message,
+    open_calls,
+    text_of,
+    tool_message,
+    user_message,
+)
+from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, Usage
+from agent.ports import TurnJournal
+from agent.recovery import RetryPolicy, complete_with_recovery
+from agent.settings import AgentSettings, OutputSettings
+from agent.tools.execute import run_calls
+from agent.tools.registry import ToolBox, ToolContext
+
+Outcome = Literal["final_text", "partial", "empty", "max_iterations", "refused"]
+
+MAX_CONTINUATIONS = 3
+"""How often an answer that hit the output limit is continued. Source: CONTEXT.md §6."""
+MAX_EMPTY_RETRIES = 1
+
+CONTINUE = "Continue exactly where you stopped; do not repeat anything."
+WRAP_UP = (
+    "You have reached the limit of steps for this turn. Without calling any tool, say what was"
+    " done, what was found, and what is left to do."
+)
+OUTCOME_UNKNOWN = (
+    "Error: the process ended while this ran, so its outcome is unknown. It was not run again."
+    " Find out what its effect was before you repeat it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What answers: models in order of preference, tools, limits. Shared by all turns."""
+
+    models: Sequence[ChatModel]
+    tools: ToolBox
+    settings: AgentSettings
+    output: OutputSettings
+    retry: RetryPolicy
+    max_output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPorts:
+    """What connects a turn to its surroundings."""
+
+    journal: TurnJournal
+    sink: TextSink
+    tool_context: ToolContext
+    on_trouble: Callable[[ModelError], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class TurnState:
+    """Everything that changes during a turn.
+
+    Attributes:
+        view: System prompt, earlier messages and this turn's messages; grows at its end.
+        own_from: Where in the view this turn's messages begin (its user message).
+        unknown_calls: Side-effect calls that an earlier attempt started and never finished.
+    """
+
+    view: list[ChatMessage]
+    own_from: int
+    unknown_calls: frozenset[str] = frozenset()
+    iterations: int = field(init=False)
+    continuations: int = field(init=False)
+    empty_retries: int = 0
+
+    def __post_init__(self) -> None:
+        own = self.view[self.own_from :]
+        self.iterations = sum(message["role"] == "assistant" for message in own)
+        self.continuations = sum(_is_continuation(message) for message in own)
+
+    def partial_text(self) -> str:
+        """Return the parts of an answer that was continued so far."""
+        own = self.view[self.own_from :]
+        return "".join(text_of(part) for part, after in pairwise(own) if _is_continuation(after))
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended.
+
+    Attributes:
+        message: The last assistant message, not yet recorded; None if there was no text.
+        text: What the person gets to read, earlier parts of a continued answer included.
+        usage: Of the last call.
+    """
+
+    outcome: Outcome
+    message: ChatMessage | None
+    text: str
+    usage: Usage | None
+    model: str
+
+
+async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
+    """Answer the newest user message of the view.
+
+    Intermediate steps are recorded through the journal; the final message is left to the caller,
+    who commits it together with its delivery.
+
+    Raises:
+        ModelError: No model answered; what was recorded stays.
+        LeaseLost, TurnCancelled: From the journal.
+    """
+    await finish_open_group(state, agent, ports)
+    while state.iterations < agent.settings.max_iterations:
+        completion = await call_model(state, agent, ports)
+        calls = completion.message.get("tool_calls")
+        if calls:
+            await record(state, ports, completion)
+            state.view += await run_calls(
+                calls, agent.tools, ports.tool_context, ports.journal, agent.output
+            )
+        elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
+            await continue_answer(state, ports, completion)
+        elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
+            state.empty_retries += 1
+        else:
+            return finish(state, completion)
+    return await wrap_up(state, agent, ports)
+
+
+async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
+    """Complete the tool calls that an earlier attempt left open (invariants 6 and 11).
+
+    Calls that only read, or may be repeated, run again; a side effect of unknown outcome is
+    reported to the model.
+    """
+    calls = open_calls(state.view[state.own_from :])
+    for call in calls:
+        if call["id"] in state.unknown_calls:
+            result = tool_message(call["id"], call["function"]["name"], OUTCOME_UNKNOWN)
+            await ports.journal.record_result(result, "unknown")
+            state.view.append(result)
+    again = [call for call in calls if call["id"] not in state.unknown_calls]
+    if again:
+        state.view += await run_calls(
+            again, agent.tools, ports.tool_context, ports.journal, agent.output
+        )
+
+
+async def call_model(
+    state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool = True
+) -> Completion:
+    """Make one model request, with all that recovery may try."""
+    state.iterations += 1
+    ports.sink.restart()
+    request = ModelRequest(
+        messages=list(state.view),
+        tools=agent.tools.schemas,
+        max_output_tokens=agent.max_output_tokens,
+        allow_tools=allow_tools,
+        conversation=ports.tool_context.conversation,
+    )
+    return await complete_with_recovery(
+        agent.models, request, ports.sink, agent.retry, ports.on_trouble
+    )
+
+
+async def record(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
+    """Record an intermediate assistant message."""
+    await ports.journal.record_message(completion.message, completion.usage)
+    state.view.append(completion.message)
+
+
+async def continue_answer(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
+    """Record the part that was cut by the output limit, and ask for the rest."""
+    await record(state, ports, completion)
+    request = user_message(CONTINUE, synthetic=True)
+    await ports.journal.record_message(request)
+    state.view.append(request)
+    state.continuations += 1
+
+
+async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
+    """Use the last call, without tools, for a summary of what was done and what is left."""
+    request = user_message(WRAP_UP, synthetic=True)
+    await ports.journal.record_message(request)
+    state.view.append(request)
+    completion = await call_model(state, agent, ports, allow_tools=False)
+    return finish(state, completion, reached="max_iterations")
+
+
+def finish(
+    state: TurnState, completion: Completion, *, reached: Outcome = "final_text"
+) -> TurnResult:
+    """Return the result of a turn whose last call is `completion`."""
+    text = state.partial_text() + text_of(completion.message)
+    return TurnResult(
+        outcome=_outcome(completion, text, reached),
+        message=without_calls(completion.message) if text_of(completion.message) else None,
+        text=text,
+        usage=completion.usage,
+        model=completion.model,
+    )
+
+
+def is_empty(state: TurnState, completion: Completion) -> bool:
+    """Whether a call that ended well said nothing."""
+    said = state.partial_text() + text_of(completion.message)
+    return completion.stop_reason == "stop" and not said.strip()
+
+
+def without_calls(message: ChatMessage) -> ChatMessage:
+    """Return a message that ends a turn: a call in it would never get a result."""
+    if "tool_calls" not in message:
+        return message
+    return assistant_message(text_of(message))
+
+
+def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
+    if completion.stop_reason == "refused":
+        return "refused"
+    if not text.strip():
+        return "empty"
+    return "partial" if completion.stop_reason == "length" else reached
+
+
+def _is_continuation(message: ChatMessage) -> bool:
+    return message.get("synthetic", False) and message.get("content") == CONTINUE

@@ -1,0 +1,123 @@
+"""One assistant message as it grows out of the deltas of a stream, whatever the provider."""
+
+import re
+from dataclasses import dataclass, field
+from hashlib import blake2s
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent.messages import ChatMessage, FunctionCall, ToolCall
+from agent.models.base import Completion, StopReason, Usage
+
+if TYPE_CHECKING:
+    from agent.models.base import TextSink
+
+_HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
+
+
+@dataclass(slots=True)
+class CallDraft:
+    """A tool call as it grows."""
+
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list)
+
+
+class AnswerDraft:
+    """Collects deltas and pushes the visible ones.
+
+    Attributes:
+        calls: Tool calls in the order in which they began.
+        opaque: Provider fields to replay verbatim, by provider name.
+    """
+
+    def __init__(self, sink: "TextSink", position: int) -> None:
+        """Start empty; `position` is where in the conversation the message will stand."""
+        self.calls: list[CallDraft] = []
+        self.opaque: dict[str, Any] = {}
+        self._sink = sink
+        self._position = position
+        self._text: list[str] = []
+        self._thoughts: list[str] = []
+        self._half = ""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to show and nothing to call."""
+        return not self.calls and not "".join(self._text).strip()
+
+    def say(self, delta: str) -> None:
+        """Append visible text. Half a surrogate pair waits for its other half."""
+        delta = self._half + delta
+        cut = _HIGH_SURROGATE_END.search(delta)
+        self._half = cut[0] if cut else ""
+        visible = mend_surrogates(delta.removesuffix(self._half))
+        if visible:
+            self._text.append(visible)
+            self._sink.push(visible)
+
+    def think(self, delta: str) -> None:
+        """Append reasoning, which is never pushed."""
+        self._thoughts.append(delta)
+
+    def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
+        """Return the finished message.
+
+        The stop reason follows from the calls where both disagree: servers call "stop" what ends
+        in tool calls. A call that was cut by the output limit is left out.
+        """
+        calls = self._finished_calls(stop)
+        text = "".join(self._text)
+        message = ChatMessage(role="assistant", content=text or (None if calls else ""))
+        if calls:
+            message["tool_calls"] = calls
+        if thoughts := mend_surrogates("".join(self._thoughts)):
+            message["reasoning"] = thoughts
+        if self.opaque:
+            message["opaque"] = self.opaque
+        return Completion(message, _settle_reason(stop, calls), usage, model)
+
+    def _finished_calls(self, stop: StopReason) -> list[ToolCall]:
+        if stop == "refused":
+            return []
+        calls: list[ToolCall] = []
+        for index, draft in enumerate(self.calls):
+            arguments = mend_surrogates("".join(draft.arguments))
+            if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
+                continue
+            calls.append(self._finish(draft, index, arguments, {call["id"] for call in calls}))
+        return calls
+
+    def _finish(self, draft: CallDraft, index: int, arguments: str, taken: set[str]) -> ToolCall:
+        arguments = arguments if arguments.strip() else "{}"
+        call_id = draft.id
+        if not call_id or call_id in taken:
+            digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
+            call_id = f"call_{self._position}_{index}_{digest}"
+        function = FunctionCall(name=draft.name, arguments=arguments)
+        return ToolCall(id=call_id, type="function", function=function)
+
+
+def _settle_reason(stop: StopReason, calls: list[ToolCall]) -> StopReason:
+    if calls:
+        return "tool_calls"
+    return "stop" if stop == "tool_calls" else stop
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """Return the JSON object in the text, its keys in the order written; None if it is none."""
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def mend_surrogates(text: str) -> str:
+    """Return the text with surrogate pairs joined; a lone surrogate becomes U+FFFD.
+
+    Servers that split an emoji's JSON escape over two deltas make them.
+    """
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

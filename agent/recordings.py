@@ -1,0 +1,303 @@
+"""Reads recorded conversations into one normal form, as input for replays and tests.
+
+Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of OpenAI messages.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+from agent.messages import ChatMessage, FunctionCall, ToolCall, clean_text, text_of, tool_message
+
+NO_RESULT = "[no result in the recording]"
+END_OF_RECORDING = "[end of the recording]"
+
+
+class BadRecording(ValueError):
+    """A file is in none of the formats; the text names file, item and what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One user message and what followed it.
+
+    Attributes:
+        user: Text of the user message, never empty.
+        steps: Assistant and tool messages up to the next user message. Every call has its result
+            behind it, and the last step is an assistant text.
+    """
+
+    user: str
+    steps: tuple[ChatMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded conversation; no call id stands in it twice."""
+
+    name: str
+    exchanges: tuple[Exchange, ...]
+
+
+def load_recordings(path: Path) -> list[Recording]:
+    r"""Return the conversations of a file, in its order.
+
+    Normalised: system messages and everything before the first user message are left out, as are
+    empty messages and results without a call; user messages without an answer between them are
+    joined by a blank line, and so is an assistant text with the assistant message after it. A
+    call without a result gets `NO_RESULT`, an exchange without a final text `END_OF_RECORDING`;
+    a call id that was used before gets a number.
+
+    Raises:
+        BadRecording: The file is not in one of the formats.
+        OSError: The file cannot be read.
+    """
+    try:
+        return [
+            Recording(name, _exchanges(messages))
+            for name, messages in _conversations(path.stem, _parse(path))
+        ]
+    except ValueError as exc:
+        raise BadRecording(f"{path}: {exc}") from exc
+
+
+def _parse(path: Path) -> Any:
+    """Return the JSON value of a file; of JSON lines, a list marked as a session."""
+    text = path.read_text("utf-8-sig")
+    if path.suffix != ".jsonl":
+        return json.loads(text)
+    lines = []
+    # Not splitlines(): JSON strings may hold U+2028.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            lines.append(_line(number, line))
+    return {"session": lines}
+
+
+def _line(number: int, line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as exc:
+        raise BadRecording(f"line {number}: {exc}") from exc
+
+
+def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[ChatMessage]]]:
+    """Yield name and messages of each conversation."""
+    match data:
+        case {"session": list() as lines}:
+            yield stem, _convert(lines, _from_pi, "line", first=1)
+        case {"history": list() as history}:
+            yield stem, _convert(history, _from_openai, "history item")
+        case [{"traj": _}, *_]:
+            for number, item in enumerate(data):
+                yield f"{stem}#{number}", _trajectory(number, item)
+        case [_, *_]:
+            yield stem, _convert(data, _from_openai, "message")
+        case _:
+            raise BadRecording("neither a list of messages or trajectories nor a history")
+
+
+def _trajectory(number: int, item: Any) -> list[ChatMessage]:
+    if not isinstance(item, dict) or not isinstance(item.get("traj"), list):
+        raise BadRecording(f"item {number}: has no list `traj`")
+    return _convert(item["traj"], _from_openai, f"item {number}, message")
+
+
+Reader = Callable[[dict[str, Any]], Iterable[ChatMessage]]
+
+
+def _convert(items: list[Any], read: Reader, where: str, first: int = 0) -> list[ChatMessage]:
+    """Return the messages of all items; `read` yields those of one item."""
+    messages: list[ChatMessage] = []
+    for number, item in enumerate(items, first):
+        try:
+            messages.extend(read(_object(item)))
+        except ValueError as exc:
+            raise BadRecording(f"{where} {number}: {exc}") from exc
+    if not any(message["role"] == "user" and text_of(message) for message in messages):
+        raise BadRecording(f"{where}s: there is no user message with text")
+    return messages
+
+
+def _object(item: Any) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise BadRecording("is not an object")
+    return item
+
+
+def _from_openai(item: dict[str, Any]) -> Iterator[ChatMessage]:
+    """Yield the message of an OpenAI or SWE-agent item; a result for several calls is repeated."""
+    match item.get("role"):
+        case "user":
+            yield ChatMessage(role="user", content=_text(item.get("content")).strip())
+        case "assistant":
+            calls = [_call(call) for call in _listed(item, "tool_calls")]
+            yield _assistant(_text(item.get("content")), calls)
+        case "tool":
+            text = _text(item.get("content"))
+            for call_id in item.get("tool_call_ids") or [item.get("tool_call_id")]:
+                yield tool_message(str(call_id), str(item.get("name", "")), text)
+        case "system" | "developer":
+            return
+        case role:
+            raise BadRecording(f"unknown role {role!r}")
+
+
+def _from_pi(line: dict[str, Any]) -> Iterator[ChatMessage]:
+    """Yield the message of a pi line; other lines and roles (bashExecution, …) have none."""
+    if line.get("type") != "message":
+        return
+    item = line.get("message")
+    if not isinstance(item, dict):
+        raise BadRecording("has no object `message`")
+    text = _text(item.get("content"))
+    match item.get("role"):
+        case "user":
+            yield ChatMessage(role="user", content=text.strip())
+        case "toolResult":
+            yield tool_message(str(item.get("toolCallId")), str(item.get("toolName", "")), text)
+        case "assistant":
+            parts = _listed(item, "content")
+            calls = [_pi_call(part) for part in parts if part.get("type") == "toolCall"]
+            thoughts = [str(part["thinking"]) for part in parts if part.get("thinking")]
+            yield _assistant(text, calls, "\n\n".join(thoughts))
+
+
+def _text(content: Any) -> str:
+    """Return the text of a content: a string, None, or a list of parts."""
+    if isinstance(content, list) and not all(isinstance(part, dict) for part in content):
+        raise BadRecording("`content` is a list with something else than objects")
+    if content is not None and not isinstance(content, str | list):
+        raise BadRecording("`content` is neither text nor a list")
+    parts = content if isinstance(content, list) else []
+    if any(part.get("type") == "text" and "text" not in part for part in parts):
+        raise BadRecording("a text part of `content` has no `text`")
+    return clean_text(text_of(ChatMessage(role="user", content=content)))
+
+
+def _listed(item: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    """Return a list of objects; none for a missing value or a plain text."""
+    value = item.get(key) or []
+    if isinstance(value, str):
+        return []
+    if not isinstance(value, list) or not all(isinstance(part, dict) for part in value):
+        raise BadRecording(f"`{key}` is not a list of objects")
+    return cast("list[dict[str, Any]]", value)
+
+
+def _assistant(text: str, calls: list[ToolCall], reasoning: str = "") -> ChatMessage:
+    message = ChatMessage(role="assistant", content=text or None)
+    if calls:
+        message["tool_calls"] = calls
+    if reasoning:
+        message["reasoning"] = clean_text(reasoning)
+    return message
+
+
+def _call(call: dict[str, Any]) -> ToolCall:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadRecording("a tool call has no function name")
+    return _tool_call(call.get("id"), function["name"], function.get("arguments"))
+
+
+def _pi_call(part: dict[str, Any]) -> ToolCall:
+    if not isinstance(part.get("name"), str):
+        raise BadRecording("a tool call has no name")
+    return _tool_call(part.get("id"), part["name"], part.get("arguments"))
+
+
+def _tool_call(call_id: Any, name: str, arguments: Any) -> ToolCall:
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False, separators=(",", ":"))
+    function = FunctionCall(name=name, arguments=clean_text(arguments))
+    return ToolCall(id=str(call_id or "call"), type="function", function=function)
+
+
+def _exchanges(messages: Iterable[ChatMessage]) -> tuple[Exchange, ...]:
+    builder = _Builder()
+    for message in messages:
+        match message["role"]:
+            case "user":
+                builder.add_user(text_of(message))
+            case "assistant":
+                builder.add_assistant(message)
+            case "tool":
+                builder.add_result(message)
+    return builder.finish()
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Grows exchanges message by message; every rule of the normal form is one method."""
+
+    exchanges: list[Exchange] = field(default_factory=list)
+    user: str = ""
+    steps: list[ChatMessage] = field(default_factory=list)
+    waiting: list[tuple[str, ToolCall]] = field(default_factory=list)
+    used_ids: set[str] = field(default_factory=set)
+
+    def add_user(self, text: str) -> None:
+        if not text:
+            return
+        if self.steps:
+            self._close()
+        self.user = f"{self.user}\n\n{text}" if self.user else text
+
+    def add_assistant(self, message: ChatMessage) -> None:
+        calls = message.get("tool_calls", [])
+        if not self.user or not (calls or text_of(message)):
+            return
+        self._stub_missing_results()
+        renamed = [ToolCall(**{**call, "id": self._unique(call["id"])}) for call in calls]
+        self.waiting = [(old["id"], new) for old, new in zip(calls, renamed, strict=True)]
+        if renamed:
+            message["tool_calls"] = renamed
+        if self.steps and self.steps[-1]["role"] == "assistant":
+            message = _merged(self.steps.pop(), message)
+        self.steps.append(message)
+
+    def add_result(self, message: ChatMessage) -> None:
+        recorded_id = message["tool_call_id"]
+        for position, (call_id, call) in enumerate(self.waiting):
+            if call_id == recorded_id:
+                del self.waiting[position]
+                self._append_result(call, text_of(message))
+                return
+
+    def finish(self) -> tuple[Exchange, ...]:
+        self._close()
+        return tuple(self.exchanges)
+
+    def _close(self) -> None:
+        self._stub_missing_results()
+        if not self.steps or self.steps[-1]["role"] != "assistant":
+            self.steps.append(ChatMessage(role="assistant", content=END_OF_RECORDING))
+        self.exchanges.append(Exchange(self.user, tuple(self.steps)))
+        self.user, self.steps = "", []
+
+    def _stub_missing_results(self) -> None:
+        for _, call in self.waiting:
+            self._append_result(call, NO_RESULT)
+        self.waiting = []
+
+    def _append_result(self, call: ToolCall, text: str) -> None:
+        self.steps.append(tool_message(call["id"], call["function"]["name"], text))
+
+    def _unique(self, call_id: str) -> str:
+        candidates = (f"{call_id}_{number}" if number > 1 else call_id for number in count(1))
+        unused = next(candidate for candidate in candidates if candidate not in self.used_ids)
+        self.used_ids.add(unused)
+        return unused
+
+
+def _merged(text: ChatMessage, after: ChatMessage) -> ChatMessage:
+    """Return `after` with the text and the reasoning of the message before it in front."""
+    merged = after.copy()
+    merged["content"] = "\n\n".join(filter(None, (text_of(text), text_of(after))))
+    if reasoning := "\n\n".join(filter(None, (m.get("reasoning") for m in (text, after)))):
+        merged["reasoning"] = reasoning
+    return merged

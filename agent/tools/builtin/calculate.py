@@ -1,0 +1,157 @@
+"""The tool `calculate`: arithmetic on a parsed expression, nothing is ever evaluated as code."""
+
+import ast
+import math
+import operator
+from collections.abc import Callable
+
+from pydantic import Field
+
+from agent.errors import ToolError
+from agent.tools.registry import Arguments, Tool, ToolContext
+
+Number = int | float
+
+MAX_EXPRESSION_CHARS = 500
+MAX_RESULT_BITS = 10_000
+"""Size of the largest whole number on the way, about 3,000 digits (Python prints up to 4,300)."""
+MAX_FACTORIAL = 1000
+MAX_ROUNDING = 300
+
+
+class CalculateArguments(Arguments):
+    """The expression."""
+
+    expression: str = Field(
+        description="For example 3 * (4 + 5) ** 2, sqrt(2), 10 % 3, round(pi, 4), factorial(20)"
+    )
+
+
+async def calculate(_context: ToolContext, arguments: CalculateArguments) -> str:
+    """Return the value of an expression; whole numbers exact, others with 15 digits."""
+    return shown(evaluate(arguments.expression))
+
+
+def evaluate(expression: str) -> Number:
+    """Return the value of an arithmetic expression.
+
+    Raises:
+        ToolError: Not arithmetic, undefined, or larger than the bounds; refused before the work.
+    """
+    if len(expression) > MAX_EXPRESSION_CHARS:
+        raise ToolError(f"the expression is longer than {MAX_EXPRESSION_CHARS} characters")
+    try:
+        tree = ast.parse(expression.translate(_SIGNS).strip(), mode="eval")
+        return _value(tree.body)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as exc:
+        raise ToolError(f"this is not valid arithmetic: {exc}") from exc
+    except ZeroDivisionError as exc:
+        raise ToolError("division by zero") from exc
+    except OverflowError as exc:
+        raise ToolError("the result is too large") from exc
+    except TypeError as exc:
+        raise ToolError(f"wrong arguments: {exc}") from exc
+
+
+def shown(value: Number) -> str:
+    """Return a number as text: 0.1 + 0.2 is 0.3, 6 / 3 is 2."""
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
+_SIGNS = str.maketrans({
+    "^": "**",
+    "\N{MULTIPLICATION SIGN}": "*",
+    "\N{MIDDLE DOT}": "*",
+    "\N{DIVISION SIGN}": "/",
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+})
+
+
+def _value(node: ast.expr) -> Number:
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return _bounded(value)
+        case ast.Name(id=name) if name.lower() in _CONSTANTS:
+            return _CONSTANTS[name.lower()]
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=operand):
+            value = _value(operand)
+            return -value if isinstance(sign, ast.USub) else value
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATORS:
+            return _bounded(_OPERATORS[type(sign)](_value(left), _value(right)))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name.lower() in _FUNCTIONS:
+            return _bounded(_FUNCTIONS[name.lower()](*map(_value, args)))
+        case _:
+            raise ToolError(f"{ast.unparse(node)!r} is not supported; use numbers, {_VOCABULARY}")
+
+
+def _bounded(value: object) -> Number:
+    """Return a real number within the bounds."""
+    if isinstance(value, int) and value.bit_length() <= MAX_RESULT_BITS:
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, complex):
+        raise ToolError("the result is not a real number")
+    raise ToolError("the result is too large")
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    both_whole = isinstance(base, int) and isinstance(exponent, int)
+    if both_whole and abs(base) > 1 and exponent * math.log2(abs(base)) > MAX_RESULT_BITS:
+        raise ToolError("the result is too large")
+    result: Number = base**exponent
+    return result
+
+
+def _factorial(value: Number) -> int:
+    if value != int(value) or value < 0:
+        raise ToolError("factorial needs a whole number from 0 on")
+    if value > MAX_FACTORIAL:
+        raise ToolError(f"factorial is limited to {MAX_FACTORIAL}")
+    return math.factorial(int(value))
+
+
+def _round(value: Number, digits: Number = 0) -> Number:
+    if abs(digits) > MAX_ROUNDING:
+        raise ToolError(f"round is limited to {MAX_ROUNDING} digits")
+    return round(value, int(digits)) if digits else round(value)
+
+
+_CONSTANTS: dict[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
+_OPERATORS: dict[type[ast.operator], Callable[[Number, Number], Number]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: _power,
+}
+_FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "sqrt": math.sqrt,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tan": math.tan,
+    "log": math.log,
+    "log10": math.log10,
+    "exp": math.exp,
+    "abs": abs,
+    "round": _round,
+    "min": min,
+    "max": max,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "factorial": _factorial,
+}
+NAMES = frozenset({*_FUNCTIONS, *_CONSTANTS})
+"""Functions and constants that an expression may hold."""
+_VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTANTS)}"
+
+TOOL = Tool(
+    name="calculate",
+    description="Computes an arithmetic expression exactly. Use it for every calculation.",
+    effect="read",
+    arguments=CalculateArguments,
+    run=calculate,
+)

@@ -1,0 +1,103 @@
+"""Cuts an oversized tool result down to the limits of the view, once, before it enters it."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from agent.settings import OutputSettings
+
+Direction = Literal["head", "tail", "head_tail"]
+
+_LINES_FOR_BOTH_ENDS = 3  # one of each end and the mark
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationStats:
+    """Sizes of a text before and after the cut, the mark not counted.
+
+    Attributes:
+        kept_lines: Lines of which at least a part is shown.
+        direction: Which part is shown; "head" where two lines leave no room for both ends.
+    """
+
+    original_lines: int
+    original_bytes: int
+    kept_lines: int
+    kept_bytes: int
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A tool result as the view shows it; `preview` is the whole text if not `truncated`."""
+
+    preview: str
+    truncated: bool
+    stats: TruncationStats
+
+
+def truncate(text: str, limits: OutputSettings) -> Observation:
+    r"""Return `text` within both limits; a mark stands where something was left out.
+
+    Lines end with "\n"; a newline at the end of the text opens no further line. The mark counts
+    towards both limits. A character is never split.
+    """
+    raw = text.encode("utf-8", "replace")
+    lines = _count_lines(raw)
+    whole = TruncationStats(lines, len(raw), lines, len(raw), limits.direction)
+    if lines <= limits.max_lines and len(raw) <= limits.max_bytes:
+        return Observation(text, truncated=False, stats=whole)
+    return _cut(raw, whole, limits)
+
+
+def _count_lines(raw: bytes) -> int:
+    return raw.count(b"\n") + (not raw.endswith(b"\n") and raw != b"")
+
+
+def _cut(raw: bytes, whole: TruncationStats, limits: OutputSettings) -> Observation:
+    two_ends = limits.direction == "head_tail"
+    direction: Direction = (
+        "head" if two_ends and limits.max_lines < _LINES_FOR_BOTH_ENDS else limits.direction
+    )
+    # With a single line the mark has to share it.
+    joint, room = ("\n", limits.max_lines - 1) if limits.max_lines > 1 else (" ", 1)
+    longest_mark = _mark(whole.original_lines, whole.original_bytes)
+    budget = limits.max_bytes - len(longest_mark) - 2
+    body = raw.removesuffix(b"\n")
+    head, tail = _ends(body, direction, room, budget)
+
+    shown_lines = sum(part.count("\n") + 1 for part in (head, tail) if part)
+    kept = replace(
+        whole,
+        direction=direction,
+        # Both ends may show parts of the same line.
+        kept_lines=min(shown_lines, whole.original_lines),
+        kept_bytes=len(head.encode()) + len(tail.encode()),
+    )
+    mark = _mark(kept.original_lines - kept.kept_lines, kept.original_bytes - kept.kept_bytes)
+    preview = joint.join(part for part in (head, mark, tail) if part)
+    return Observation(preview, truncated=True, stats=kept)
+
+
+def _mark(lines: int, size: int) -> str:
+    """Return the mark; never longer than that of larger numbers."""
+    left_out = f"{size:,} bytes" if lines <= 0 else f"{lines:,} lines, {size:,} bytes"
+    return f"[... {left_out} left out ...]"
+
+
+def _ends(body: bytes, direction: Direction, room: int, budget: int) -> tuple[str, str]:
+    """Return what is kept of the start and of the end: `room` lines, `budget` bytes in all."""
+    if direction == "head":
+        return _first(body, room, budget), ""
+    if direction == "tail":
+        return "", _last(body, room, budget)
+    return _first(body, room - room // 2, budget - budget // 2), _last(body, room // 2, budget // 2)
+
+
+def _first(body: bytes, lines: int, size: int) -> str:
+    window = b"\n".join(body[:size].split(b"\n", lines)[:lines])
+    return window.decode("utf-8", "ignore")
+
+
+def _last(body: bytes, lines: int, size: int) -> str:
+    window = b"\n".join(body[-size:].rsplit(b"\n", lines)[-lines:])
+    return window.decode("utf-8", "ignore")

@@ -1,0 +1,274 @@
+"""Assembles a gateway from the settings and runs it: the only file that knows concrete classes.
+
+A platform or model that is not configured is not imported: the SDKs cost 40 to 75 MB each.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from adapters.base import Adapter, Intake
+from agent.errors import ModelError
+from agent.loop import Agent
+from agent.models.base import ChatModel
+from agent.models.factory import build_model
+from agent.recovery import RetryPolicy
+from agent.tools.catalog import builtin_tools
+from gateway import commands, control
+from gateway.access import Access
+from gateway.chats import ChatHistory
+from gateway.commands import ModelFacts
+from gateway.delivery import Delivery
+from gateway.errors import SettingsError, StorageError
+from gateway.health import Health
+from gateway.http import HttpServer
+from gateway.intake import GatewayIntake, IntakeRules
+from gateway.settings import Settings
+from gateway.storage import inbox, leases
+from gateway.storage.engine import Database
+from gateway.storage.opening import database_path, open_database
+from gateway.supervision import Supervised
+from gateway.turn import TurnRunner
+from gateway.wakeups import Wakeups
+from gateway.worker import Worker
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+log = structlog.get_logger()
+
+Account = tuple[str, str]
+
+DELIVER_WITHIN_S = 5.0
+"""How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
+PRUNE_EVERY_S = 3600.0
+
+
+@dataclass(slots=True)
+class Gateway:
+    """A running gateway's parts, in the order of the path of a message."""
+
+    settings: Settings
+    database: Database
+    adapters: dict[Account, Adapter]
+    intake: GatewayIntake
+    worker: Worker
+    delivery: Delivery
+    supervised: list[Supervised]
+    server: HttpServer
+
+
+async def run(settings: Settings, on_ready: Callable[[int], None]) -> None:
+    """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
+
+    Args:
+        settings: All of them.
+        on_ready: Called with the HTTP port once messages are accepted.
+
+    Raises:
+        GatewayError: It cannot start; nothing was changed.
+    """
+    stop = asyncio.Event()
+    force = asyncio.Event()
+
+    def on_signal() -> None:
+        (force if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    agent = build_agent(settings)
+    prepare_home(settings.home)
+    async with (
+        open_database(database_path(settings)) as database,
+        assembled(settings, database, agent, build_adapters) as gateway,
+    ):
+        await serve(gateway, stop, force, on_ready)
+
+
+async def serve(
+    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, on_ready: Callable[[int], None]
+) -> None:
+    """Run all parts; after `stop`: intake off, turns finish, then deliver, then close."""
+    async with asyncio.TaskGroup() as tasks:
+        sending = tasks.create_task(gateway.delivery.run(), name="delivery")
+        working = tasks.create_task(gateway.worker.run(), name="worker")
+        pruning = tasks.create_task(_prune(gateway), name="prune")
+        receiving = [
+            tasks.create_task(supervised.run(), name=supervised.name)
+            for supervised in gateway.supervised
+        ]
+        port = await gateway.server.start()
+        log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
+        on_ready(port)
+        await stop.wait()
+        log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
+        for task in (pruning, *receiving):
+            task.cancel()
+        forced = tasks.create_task(force.wait(), name="second signal")
+        await _finish_turns(gateway, working, forced)
+        await _within(DELIVER_WITHIN_S, gateway.delivery.wait_idle())
+        sending.cancel()
+        await gateway.server.stop()
+    log.info("gateway_stopped")
+
+
+async def _finish_turns(
+    gateway: Gateway, working: asyncio.Task[None], forced: asyncio.Task[bool]
+) -> None:
+    gateway.worker.stop()
+    grace_s = gateway.settings.queue.grace_s
+    await asyncio.wait({working, forced}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    forced.cancel()
+    working.cancel()
+    await asyncio.wait({working})
+
+
+async def _within(seconds: float, waiting: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await waiting
+    except TimeoutError:
+        log.warning("delivery_unfinished", after_s=seconds)
+
+
+async def _prune(gateway: Gateway) -> None:
+    """Drop raw updates that are older than `storage.raw_days`, a few at a time."""
+    older_than_s = gateway.settings.storage.raw_days * 86400.0
+    while True:
+        try:
+            pruned = await gateway.database.write(inbox.prune_raw, older_than_s)
+        except StorageError as exc:
+            log.warning("prune_failed", error=str(exc))
+            pruned = 0
+        await asyncio.sleep(1.0 if pruned else PRUNE_EVERY_S)
+
+
+@asynccontextmanager
+async def assembled(
+    settings: Settings,
+    database: Database,
+    agent: Agent,
+    make_adapters: Callable[[Settings, Intake, ChatHistory], Sequence[Adapter]],
+) -> AsyncIterator[Gateway]:
+    """Connect the parts. Whatever an earlier process left unfinished becomes ready."""
+    replica = await database.write(leases.register, f"pid {os.getpid()}")
+    reclaimed = await database.write(leases.reap_others, replica)
+    if reclaimed:
+        log.info("conversations_reclaimed", count=reclaimed)
+    model = agent.models[0]
+    wakeups = Wakeups()
+    renderers: dict[Account, Callable[[str], list[str]]] = {}
+    intake = GatewayIntake(database, _rules(settings, model), renderers, wakeups)
+    chats = ChatHistory(database, model.context_length)
+    adapters = {
+        (adapter.platform, adapter.account): adapter
+        for adapter in make_adapters(settings, intake, chats)
+    }
+    renderers.update((account, adapter.render) for account, adapter in adapters.items())
+    turns = TurnRunner(database, agent, adapters, settings.queue, wakeups)
+    worker = Worker(database, replica, turns, settings.queue, list(adapters))
+    delivery = Delivery(database, replica, adapters)
+    wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
+    wakeups.outbox = delivery.notify
+    supervised = [Supervised(adapter) for adapter in adapters.values()]
+    server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
+    try:
+        yield Gateway(settings, database, adapters, intake, worker, delivery, supervised, server)
+    finally:
+        for adapter in adapters.values():
+            await adapter.close()
+        for each in agent.models:
+            await each.close()
+
+
+def _rules(settings: Settings, model: ChatModel) -> IntakeRules:
+    return IntakeRules(
+        access=Access(settings.access),
+        queue=settings.queue,
+        groups=settings.sessions.groups,
+        model=ModelFacts(model.name, model.context_length),
+    )
+
+
+def _server(
+    settings: Settings,
+    supervised: Sequence[Supervised],
+    health: Health,
+    database: Database,
+    wakeups: Wakeups,
+) -> HttpServer:
+    chat_page: list[web.RouteDef] = []
+    webhooks: list[web.RouteDef] = []
+    for each in supervised:
+        routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
+        (chat_page if each.adapter.platform == "web" else webhooks).extend(routes)
+    public = [*health.routes(), *webhooks, *(chat_page if settings.web.enabled else [])]
+    private = control.routes(database, wakeups)
+    if not settings.web.enabled:
+        private += chat_page
+    return HttpServer(
+        settings.web.host,
+        settings.web.port,
+        settings.home / control.SOCKET,
+        public=public,
+        private=private,
+    )
+
+
+def build_agent(settings: Settings) -> Agent:
+    """Return the agent: the configured model, its fallbacks and the enabled tools.
+
+    Raises:
+        SettingsError: A model lacks its key, or a tool does not exist.
+    """
+    try:
+        models = [build_model(block) for block in (settings.model, *settings.fallbacks)]
+        tools = builtin_tools(settings.tools.enabled)
+    except ModelError as exc:
+        raise SettingsError(f"model: {exc}") from exc
+    except ValueError as exc:
+        raise SettingsError(f"tools.enabled: {exc}") from exc
+    return Agent(
+        models=models,
+        tools=tools,
+        settings=settings.agent,
+        output=settings.tools.output,
+        retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
+        max_output_tokens=settings.model.max_output_tokens,
+    )
+
+
+def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
+    """Return the adapters of all configured platforms, the web chat first.
+
+    The web chat is always there: `parley chat` reaches it through the Unix socket also where
+    `web.enabled` is false and the page is not served.
+    """
+    menu = list(commands.DESCRIPTIONS.items())
+    web_adapter = import_module("adapters.web.adapter").WebAdapter
+    adapters: list[Adapter] = [web_adapter(settings.web, intake, chats)]
+    for block in settings.platforms.telegram:
+        if block.token is not None:
+            telegram = import_module("adapters.telegram.adapter").TelegramAdapter
+            adapters.append(telegram(block, intake, menu))
+    return adapters
+
+
+def prepare_home(home: Path) -> None:
+    """Create PARLEY_HOME for its owner alone.
+
+    Raises:
+        SettingsError: It cannot be created.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc

@@ -1,0 +1,33 @@
+"""What the web chat reads from the database: `adapters.base.History`."""
+
+from dataclasses import dataclass
+
+from adapters.base import ChatItem, ChatSummary, ContextGauge
+from adapters.messages import Address
+from gateway.sessions import address_key
+from gateway.storage import history
+from gateway.storage.engine import Database
+
+
+@dataclass(frozen=True, slots=True)
+class ChatHistory:
+    """Reads of direct chats; `window_tokens` is the size of the first model's window."""
+
+    database: Database
+    window_tokens: int
+
+    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
+        """Return the account's conversations, newest activity first."""
+        return await self.database.read(history.chats, platform, account)
+
+    async def items(
+        self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
+    ) -> list[ChatItem]:
+        """Return what was said after the two positions, in order."""
+        key = address_key(address)
+        return await self.database.read(history.items, key, after_inbox, after_outbox)
+
+    async def gauge(self, address: Address) -> ContextGauge:
+        """Return how much of the window the conversation fills."""
+        used = await self.database.read(history.prompt_tokens, address_key(address))
+        return ContextGauge(used, self.window_tokens)

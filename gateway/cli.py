@@ -1,0 +1,244 @@
+"""The `parley` command. Each subcommand is a few lines; the work is done by other modules.
+
+What only one command needs is imported when it runs, so that `parley run` stays small.
+"""
+
+import asyncio
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gateway.errors import GatewayError
+from gateway.settings import Loaded, Settings, load_settings, secret_values
+
+app = typer.Typer(
+    name="parley",
+    help="A durable chat gateway for an LLM agent.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
+db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
+letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(db_app, name="db")
+app.add_typer(letters_app, name="dead-letters")
+
+out = Console()
+err = Console(stderr=True)
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="Settings file instead of PARLEY_HOME/parley.yaml.")
+]
+chosen: dict[str, Path | None] = {"config": None}
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit code 1."""
+    try:
+        app()
+    except GatewayError as exc:
+        err.print(str(exc), style="red", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(1)
+
+
+@app.callback()
+def _options(config: ConfigOption = None) -> None:
+    chosen["config"] = config
+
+
+def loaded(**overrides: Any) -> Loaded:
+    """Read the settings; options override them, None means not given."""
+    named = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_settings(config=chosen["config"], overrides=named)
+
+
+def database_path(settings: Settings) -> Path:
+    """Return the database's file."""
+    path: Path = import_module("gateway.storage.opening").database_path(settings)
+    return path
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Instead of web.port.")] = None,
+) -> None:
+    """Start the gateway; Ctrl-C stops it once the running answers are finished."""
+    found = loaded(web__host=host, web__port=port)
+    settings = found.settings
+    gateway = import_module("gateway.app")
+    gateway.prepare_home(settings.home)
+    logs = import_module("gateway.logs")
+    close_logs = logs.configure_logging(settings.logging, settings.home, secret_values(settings))
+    for warning in found.warnings:
+        err.print(warning, style="yellow", markup=False)
+    try:
+        asyncio.run(gateway.run(settings, lambda port: _welcome(settings, port)))
+    finally:
+        close_logs()
+
+
+def _welcome(settings: Settings, port: int) -> None:
+    """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
+    if settings.web.enabled:
+        err.print(f"\n[bold]Parley is ready:[/bold] http://{settings.web.host}:{port}/")
+    else:
+        err.print(f"\n[bold]Parley is ready[/bold] (health on {settings.web.host}:{port})")
+    err.print("  talk in the terminal:  parley chat")
+    file = settings.home / "parley.yaml"
+    provider = import_module("agent.models.factory").resolve_provider(settings.model)
+    if provider == "offline":
+        err.print("  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,")
+        err.print(f"                         or `model:` in {file}", markup=False)
+    if all(block.token is None for block in settings.platforms.telegram):
+        err.print("  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN, and")
+        err.print(
+            "                         PARLEY_ACCESS__TELEGRAM='[\"<your id>\"]'", markup=False
+        )
+    err.print()
+
+
+@app.command()
+def chat(
+    name: Annotated[str, typer.Argument(help="Name of the chat to go on with.")] = "terminal",
+) -> None:
+    """Talk to the running gateway from the terminal."""
+    settings = loaded().settings
+    socket = settings.home / import_module("gateway.control").SOCKET
+    asyncio.run(import_module("gateway.chat").chat(socket, name))
+
+
+@app.command()
+def logs(
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
+    session: Annotated[str | None, typer.Option(help="Only this session or conversation.")] = None,
+    event: Annotated[str | None, typer.Option(help="Only this event.")] = None,
+    level: Annotated[str | None, typer.Option(help="Only this level and above.")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", help="Newest lines.")] = None,
+) -> None:
+    """Print the log readably."""
+    settings = loaded().settings
+    path = import_module("gateway.logs").log_path(settings.logging, settings.home)
+    if path is None:
+        raise GatewayError("logging.file is false: there is no log file to show")
+    logview = import_module("gateway.logview")
+    chosen_lines = logview.LogFilter(session=session, event=event, level=level)
+    logview.view(path, chosen_lines, out, lines=lines, follow=follow)
+
+
+@config_app.command("show")
+def config_show(
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Print every setting with its value and where that comes from; secrets are masked."""
+    found = loaded()
+    configview = import_module("gateway.configview")
+    if json:
+        out.print_json(configview.as_json(found))
+    else:
+        configview.show(found, out)
+
+
+@db_app.command("upgrade")
+def db_upgrade() -> None:
+    """Bring the database to this version's schema (`parley run` does it by itself)."""
+    files = import_module("gateway.storage.files")
+    out.print(f"schema revision {files.upgrade(database_path(loaded().settings))}")
+
+
+@db_app.command("current")
+def db_current() -> None:
+    """Print the schema revision of the database."""
+    files = import_module("gateway.storage.files")
+    out.print(files.current(database_path(loaded().settings)) or "no schema yet")
+
+
+@db_app.command("check")
+def db_check() -> None:
+    """Compare the database with this version: revision, tables, integrity."""
+    files = import_module("gateway.storage.files")
+    problems = files.check(database_path(loaded().settings))
+    for problem in problems:
+        err.print(problem, style="red", markup=False)
+    if problems:
+        raise typer.Exit(1)
+    out.print("the database is sound and has this version's schema")
+
+
+@app.command()
+def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy.")]) -> None:
+    """Copy the database, consistently, also while the gateway runs."""
+    maintenance = import_module("gateway.storage.maintenance")
+    size = maintenance.backup(database_path(loaded().settings), file)
+    out.print(f"{file}: {size:,} bytes", markup=False)
+
+
+@app.command()
+def conversations() -> None:
+    """List the conversations with their ids."""
+    files = import_module("gateway.storage.files")
+    table = Table("id", "platform", "chat", "messages", "title", box=None)
+    for row in files.conversations(database_path(loaded().settings)):
+        table.add_row(*(str(cell) for cell in row))
+    out.print(table)
+
+
+@app.command()
+def forget(
+    conversation: Annotated[str, typer.Argument(help="Id from `parley conversations`.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase one conversation for good: transcript, queue, sessions, stored outputs."""
+    settings = loaded().settings
+    if not yes:
+        typer.confirm(f"Erase conversation {conversation} for good?", abort=True)
+    messages = _act(settings, "forget", conversation)
+    out.print(f"erased conversation {conversation} with {messages} messages", markup=False)
+
+
+@letters_app.command("list")
+def letters_list() -> None:
+    """List what was given up."""
+    files = import_module("gateway.storage.files")
+    table = Table("id", "kind", "conversation", "platform", "at", "reason", box=None)
+    for letter in files.dead_letters(database_path(loaded().settings)):
+        cells = (letter.id, letter.kind, letter.conversation, letter.platform, letter.at)
+        table.add_row(*(str(cell) for cell in cells), letter.reason)
+    out.print(table)
+
+
+@letters_app.command("show")
+def letters_show(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
+    """Print one dead letter with its text."""
+    files = import_module("gateway.storage.files")
+    found = files.dead_letter(database_path(loaded().settings), letter)
+    for name in ("id", "kind", "conversation", "platform", "chat", "at", "reason"):
+        out.print(f"{name}: {getattr(found, name)}", markup=False)
+    out.print(f"\n{found.text}", markup=False)
+
+
+@letters_app.command("retry")
+def letters_retry(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
+    """Put a dead letter back into its queue."""
+    _act(loaded().settings, "retry-dead-letter", letter)
+    out.print(f"{letter} is back in its queue", markup=False)
+
+
+@letters_app.command("drop")
+def letters_drop(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
+    """Take a dead letter off the list."""
+    _act(loaded().settings, "drop-dead-letter", letter)
+    out.print(f"{letter} is dropped", markup=False)
+
+
+def _act(settings: Settings, action: str, target: str) -> Any:
+    control = import_module("gateway.control")
+    database = database_path(settings)
+    return asyncio.run(control.act(settings.home, database, action, target))

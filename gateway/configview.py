@@ -1,0 +1,64 @@
+"""`parley config show`: the effective settings and where each comes from, secrets masked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+from pydantic import SecretStr
+from rich.text import Text
+
+from gateway.redaction import MASK, Redactor
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gateway.settings import Loaded
+
+_redactor = Redactor()
+
+
+class Row(NamedTuple):
+    """One key; `value` is JSON data, secrets replaced by asterisks."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+def rows(loaded: "Loaded") -> list[Row]:
+    """Return every key in the order of the tree."""
+    return [Row(key, _masked(value), loaded.origins[key]) for key, value in loaded.values.items()]
+
+
+def as_json(loaded: "Loaded") -> str:
+    """Return the rows as a JSON map, key → {value, origin}."""
+    data = {row.key: {"value": row.value, "origin": row.origin} for row in rows(loaded)}
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+
+
+def show(loaded: "Loaded", console: "Console") -> None:
+    """Print one aligned line for each key, then the warnings; what was set stands out."""
+    table = rows(loaded)
+    shown = [orjson.dumps(row.value).decode() for row in table]
+    widths = max(len(row.key) for row in table), min(max(map(len, shown)), 40)
+    for row, value in zip(table, shown, strict=True):
+        style = "dim" if row.origin == "default" else ""
+        line = Text(f"{row.key:<{widths[0]}}  ", "cyan")
+        line.append(f"{value:<{widths[1]}}  ", style).append(row.origin, "dim")
+        console.print(line, soft_wrap=True)
+    for warning in loaded.warnings:
+        console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case SecretStr():
+            return MASK
+        case Path():
+            return str(value)
+        case tuple() | list():
+            return [_masked(item) for item in value]
+        case dict():
+            return {str(name): _masked(item) for name, item in value.items()}
+        case _:
+            return _redactor.value(value)

@@ -1,0 +1,86 @@
+"""Writes from the command line: through the running gateway's Unix socket, else directly.
+
+Only the socket's owner can connect to it. An action is one transaction function; the gateway is
+the only writer while it runs.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from sqlalchemy import Connection
+
+from gateway.errors import GatewayError, NotFound
+from gateway.storage import deadletters, maintenance
+from gateway.storage.engine import Database
+from gateway.storage.opening import open_database
+from gateway.wakeups import Wakeups
+
+SOCKET = "parley.sock"
+
+
+def _forget(conn: Connection, target: str) -> int:
+    if not target.isdecimal():
+        raise NotFound(f"{target!r} is no conversation id; `parley conversations` lists them")
+    return maintenance.forget(conn, int(target))
+
+
+ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
+    "retry-dead-letter": deadletters.retry,
+    "drop-dead-letter": deadletters.drop,
+    "forget": _forget,
+}
+
+
+def routes(database: Database, wakeups: Wakeups) -> list[web.RouteDef]:
+    """Return the control route; for the Unix socket only."""
+
+    async def act(request: web.Request) -> web.Response:
+        action = ACTIONS.get(request.match_info["action"])
+        if action is None:
+            return web.json_response({"error": "unknown action"}, status=404)
+        target = (await request.json())["target"]
+        try:
+            result = await database.write(action, target)
+        except GatewayError as exc:
+            return web.json_response({"error": str(exc)}, status=409)
+        if isinstance(result, deadletters.DeadLetter):
+            wakeups.work(result.conversation)
+            wakeups.outbox(result.conversation)
+        return web.json_response({"result": _plain(result)})
+
+    return [web.post("/control/{action}", act)]
+
+
+async def act(home: Path, database: Path, action: str, target: str) -> Any:
+    """Carry out an action in the gateway that runs in `home`, or directly where none does.
+
+    Raises:
+        NotFound: There is no such target.
+        StorageError: The database cannot be opened or written.
+    """
+    with suppress(aiohttp.ClientConnectorError):
+        return await _ask(home / SOCKET, action, target)
+    async with open_database(database) as opened:
+        return _plain(await opened.write(ACTIONS[action], target))
+
+
+async def _ask(socket: Path, action: str, target: str) -> Any:
+    connector = aiohttp.UnixConnector(str(socket))
+    timeout = aiohttp.ClientTimeout(total=30)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+        http.post(f"http://parley/control/{action}", json={"target": target}) as response,
+    ):
+        body = await response.json()
+    if "error" in body:
+        raise NotFound(body["error"])
+    return body["result"]
+
+
+def _plain(result: Any) -> Any:
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

@@ -1,0 +1,124 @@
+"""Rules that hold between settings, and settings that this version accepts but does not use."""
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
+
+from gateway.settingkeys import Keys, dotted
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+Contradiction = tuple[str, str]
+
+# Shorter values cannot be kept out of the logs without making those unreadable.
+MIN_SECRET_CHARS = 4
+_WITHOUT_EFFECT = (
+    "compression.",
+    "auxiliary.",
+    "context.",
+    "prompt_caching.",
+    "budget.",
+    "sessions.reset",
+    "sessions.timezone",
+    "sessions.at_hour",
+    "sessions.idle_minutes",
+    "tools.approval",
+    "tools.mcp",
+    "platforms.discord.",
+    "platforms.slack.",
+)
+
+
+def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Yield (key, what is wrong) for every rule that is broken.
+
+    Args:
+        settings: The tree.
+        values: The same by dotted key.
+    """
+    yield from _short_secrets(values)
+    yield from _wrong_urls(values)
+    yield from _open_web(settings)
+    yield from _webhooks(values)
+    yield from _double_names(settings)
+    yield from _storage(settings)
+
+
+def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for every changed key whose feature this version does not have."""
+    defaults = {dotted(key.pattern): key.default for key in keys if key.kind != "section"}
+    for name, value in values.items():
+        plain = ".".join(step for step in name.split(".") if not step.isdecimal())
+        if name.startswith(_WITHOUT_EFFECT) and value != defaults.get(plain):
+            yield f"{name} is set, but has no effect in this version"
+        elif name.endswith(".api_keys") and len(value) > 1:
+            yield f"{name}: only the first key is used in this version"
+
+
+def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    for name, value in values.items():
+        for secret in value if isinstance(value, tuple) else (value,):
+            if isinstance(secret, SecretStr) and len(secret) < MIN_SECRET_CHARS:
+                text = f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
+                yield name, text
+
+
+def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    for name, value in values.items():
+        schemes = ("ws://", "wss://") if name.endswith("gateway_url") else ("http://", "https://")
+        is_url = name.endswith("_url") and value is not None
+        if is_url and not value.startswith(schemes):
+            yield name, f"must begin with {' or '.join(schemes)}"
+
+
+def _open_web(settings: "Settings") -> Iterator[Contradiction]:
+    if not settings.web.token and not _is_loopback(settings.web.host):
+        host = settings.web.host
+        text = f"is required when web.host is {host!r}; only a loopback host may go without"
+        yield "web.token", text
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _webhooks(values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    for name, value in values.items():
+        if name.startswith("platforms.telegram") and name.endswith(".mode") and value == "webhook":
+            section = name.removesuffix(".mode")
+            needed = (f"{section}.webhook_url", f"{section}.webhook_secret")
+            yield from (
+                (key, f"is required by {name}: webhook") for key in needed if not values[key]
+            )
+
+
+def _double_names(settings: "Settings") -> Iterator[Contradiction]:
+    platforms = settings.platforms
+    for platform in ("telegram", "discord", "slack"):
+        counts = Counter(account.name for account in getattr(platforms, platform))
+        for name in counts:
+            if counts[name] > 1:
+                yield f"platforms.{platform}", f"{counts[name]} blocks have the name {name!r}"
+            if not name or ":" in name:
+                text = f"the name {name!r} is not allowed; must not be empty nor hold a colon"
+                yield f"platforms.{platform}", text
+
+
+def _storage(settings: "Settings") -> Iterator[Contradiction]:
+    url = settings.storage.url
+    scheme, separator, rest = (url or "sqlite:///x").partition("://")
+    if separator and scheme == "postgresql+asyncpg":
+        yield "storage.url", "PostgreSQL is not built yet in this version; write null for SQLite"
+    elif not separator or scheme != "sqlite":
+        yield "storage.url", "must be null, sqlite:///PATH or postgresql+asyncpg://…"
+    elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
+        yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"

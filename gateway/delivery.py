@@ -1,0 +1,163 @@
+"""Delivery (steps 8 and 9 of the path): outbox rows to their platform, in order, until shown.
+
+A conversation has a task only while it has unsent rows. One chat that cannot be reached delays no
+other; turns do not wait for sends.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+import structlog
+
+from adapters.base import Adapter
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from gateway.errors import StorageError
+from gateway.storage import outbox
+from gateway.storage.engine import Database
+from gateway.storage.outbox import Due
+
+log = structlog.get_logger()
+
+GIVE_UP_AFTER_S = 24 * 3600.0
+"""A message that nobody could be shown for a day becomes a dead letter."""
+LONGEST_DELAY_S = 120.0
+LONGEST_RETRY_AFTER_S = 3600.0
+"""Nothing waits longer: a row due later than this shows that the clock was set back."""
+STORAGE_RETRY_S = 1.0
+MOST_FAILURES = 5
+"""Attempts at a row whose sending raises what no adapter should raise."""
+
+
+class Delivery:
+    """Sends what the outbox holds for the adapters of this process."""
+
+    def __init__(
+        self, database: Database, replica: int, adapters: Mapping[tuple[str, str], Adapter]
+    ) -> None:
+        self._database = database
+        self._replica = replica
+        self._adapters = adapters
+        self._waiting: asyncio.Queue[int] = asyncio.Queue()
+        self._again: dict[int, bool] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def notify(self, conversation_id: int) -> None:
+        """Hint that a conversation has something to be sent."""
+        self._idle.clear()
+        self._waiting.put_nowait(conversation_id)
+
+    async def run(self) -> None:
+        """Send until cancelled, beginning with what an earlier process left."""
+        accounts = list(self._adapters)
+        for conversation_id in await self._database.read(outbox.unsent_conversations, accounts):
+            self.notify(conversation_id)
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                conversation_id = await self._waiting.get()
+                if conversation_id in self._again:
+                    self._again[conversation_id] = True
+                    continue
+                self._again[conversation_id] = False
+                tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
+
+    async def wait_idle(self) -> None:
+        """Return when nothing is left that could be sent now."""
+        await self._idle.wait()
+
+    async def _drain(self, conversation_id: int) -> None:
+        """Send a conversation's rows until there is none, also those that come meanwhile."""
+        while True:
+            self._again[conversation_id] = False
+            try:
+                due = await self._database.read(outbox.next_due, conversation_id)
+                if due is not None:
+                    await self._deliver(due)
+                    continue
+            except StorageError as exc:
+                log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
+                continue
+            if not self._again[conversation_id]:
+                break
+        del self._again[conversation_id]
+        if not self._again and self._waiting.empty():
+            self._idle.set()
+
+    async def _deliver(self, due: Due) -> None:
+        message = due.message
+        if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+            await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
+            return
+        adapter = self._adapters[message.address.platform, message.address.account]
+        marks = not adapter.idempotent_sends
+        if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
+            return
+        try:
+            receipt = await adapter.send(message)
+        except SendDelayed as exc:
+            await self._delay(due, exc.retry_after_s, str(exc))
+        except SendRejected as exc:
+            await self._bury(due, str(exc))
+        except SendUnknown as exc:
+            await self._doubt(due, str(exc))
+        except Exception as exc:
+            log.exception("send_failed", conversation=message.conversation, seq=message.seq)
+            await self._fail(due, repr(exc))
+        else:
+            await self._database.write(outbox.mark_sent, message, receipt)
+            log.info(
+                "message_sent",
+                conversation=message.conversation,
+                seq=message.seq,
+                platform=message.address.platform,
+                resent=receipt.resent,
+                age_ms=round(due.age_s * 1000),
+            )
+
+    async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
+        if due.age_s > GIVE_UP_AFTER_S:
+            await self._bury(due, f"not delivered within a day: {reason}")
+            return
+        delay_s = backoff_s(due.attempt) if retry_after_s is None else retry_after_s
+        delay_s = min(delay_s, LONGEST_RETRY_AFTER_S)
+        log.warning(
+            "send_delayed",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            delay_s=round(delay_s, 1),
+            reason=reason,
+        )
+        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason)
+
+    async def _doubt(self, due: Due, reason: str) -> None:
+        log.warning(
+            "send_outcome_unknown",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            reason=reason,
+        )
+        await self._database.write(outbox.mark_unknown, due.message, backoff_s(due.attempt), reason)
+
+    async def _fail(self, due: Due, reason: str) -> None:
+        if due.attempt >= MOST_FAILURES:
+            await self._bury(due, reason)
+        else:
+            await self._doubt(due, reason)
+
+    async def _bury(self, due: Due, reason: str) -> None:
+        await self._database.write(outbox.mark_dead, due.message, reason)
+        log.error(
+            "message_buried",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            platform=due.message.address.platform,
+            reason=reason,
+        )
+
+
+def backoff_s(attempt: int) -> float:
+    """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
+    bound = min(2.0 ** min(attempt, 10), LONGEST_DELAY_S)
+    return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing

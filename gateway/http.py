@@ -1,0 +1,77 @@
+"""The gateway's HTTP server: one port for pages, webhooks and health, one Unix socket for tools."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+from aiohttp import web
+
+from gateway.errors import GatewayError
+
+log = structlog.get_logger()
+
+SHUTDOWN_S = 2.0
+MAX_BODY_BYTES = 2 * 1024 * 1024
+LONGEST_SOCKET_PATH = 100
+"""Linux takes 107 bytes, macOS 103. Source: unix(7)."""
+
+
+class HttpServer:
+    """Serves `public` routes on host and port, and `private` ones as well on the Unix socket."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        socket: Path,
+        *,
+        public: Sequence[web.RouteDef],
+        private: Sequence[web.RouteDef],
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._socket = socket
+        self._public = _runner(public)
+        self._private = _runner([*public, *private])
+
+    async def start(self) -> int:
+        """Listen; returns the port, which differs from the setting where that is 0.
+
+        Raises:
+            GatewayError: The port is taken or may not be used.
+        """
+        await self._public.setup()
+        site = web.TCPSite(self._public, self._host, self._port, shutdown_timeout=SHUTDOWN_S)
+        try:
+            await site.start()
+        except OSError as exc:
+            text = (
+                f"cannot listen on {self._host}:{self._port} (web.host, web.port): {exc.strerror}"
+            )
+            raise GatewayError(text) from exc
+        await self._start_socket()
+        return int(self._public.addresses[0][1])
+
+    async def stop(self) -> None:
+        """Close all connections."""
+        await self._public.cleanup()
+        await self._private.cleanup()
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()
+
+    async def _start_socket(self) -> None:
+        await self._private.setup()
+        if len(str(self._socket).encode()) > LONGEST_SOCKET_PATH:
+            log.warning("control_socket_skipped", reason="PARLEY_HOME's path is too long")
+            return
+        with contextlib.suppress(FileNotFoundError):
+            self._socket.unlink()
+        await web.UnixSite(self._private, self._socket, shutdown_timeout=SHUTDOWN_S).start()
+        self._socket.chmod(0o600)
+
+
+def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:
+    application = web.Application(client_max_size=MAX_BODY_BYTES)
+    application.add_routes(routes)
+    return web.AppRunner(application, access_log=None, handle_signals=False)

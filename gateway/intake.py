@@ -1,0 +1,221 @@
+"""Admission (steps 2 and 3 of the path): allowed? duplicate? command? then one durable row.
+
+Everything one call brings is one transaction, the source's cursor with it. What bypasses the queue
+is answered in that same transaction, so that an answer exists exactly if its question does.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from sqlalchemy import Connection, Row, update
+
+from adapters.messages import Admission, Cursor, InboundMessage, Poison
+from agent.messages import clean_text
+from gateway import commands
+from gateway.access import Access, stranger_notice
+from gateway.commands import ModelFacts
+from gateway.sessions import GroupSessions, session_key, sole_sender
+from gateway.settings import QueueSettings
+from gateway.storage import history, inbox, leases, outbox, turns
+from gateway.storage.engine import Database
+from gateway.storage.models import conversation
+from gateway.storage.outbox import Renderer, parts_of
+from gateway.wakeups import Wakeups
+
+if TYPE_CHECKING:
+    from gateway.storage.inbox import InboxKind
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """What decides about an update; all of it fixed at start."""
+
+    access: Access
+    queue: QueueSettings
+    groups: GroupSessions
+    model: ModelFacts
+
+
+class GatewayIntake:
+    """The gateway's side of `adapters.base.Intake`."""
+
+    def __init__(
+        self,
+        database: Database,
+        rules: IntakeRules,
+        renderers: Mapping[tuple[str, str], Renderer],
+        wakeups: Wakeups,
+    ) -> None:
+        self._database = database
+        self._rules = rules
+        self._renderers = renderers
+        self._wakeups = wakeups
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        *,
+        cursor: Cursor | None = None,
+        poison: Sequence[Poison] = (),
+    ) -> list[Admission]:
+        """Commit updates in one transaction; see `adapters.base.Intake`."""
+        cleaned = [replace(message, text=clean_text(message.text)) for message in messages]
+        admissions = await self._database.write(self._admit_all, cleaned, cursor, poison)
+        for message, admission in zip(cleaned, admissions, strict=True):
+            self._report(message, admission)
+        for update_ in poison:
+            log.warning("update_quarantined", source=update_.source, reason=update_.reason)
+        return admissions
+
+    async def position(self, source: str) -> int | None:
+        """Return the committed position of a source's cursor."""
+        return await self._database.read(inbox.position, source)
+
+    def _admit_all(
+        self,
+        conn: Connection,
+        messages: Sequence[InboundMessage],
+        cursor: Cursor | None,
+        poison: Sequence[Poison],
+    ) -> list[Admission]:
+        inbox.set_aside(conn, poison)
+        if cursor is not None:
+            inbox.advance(conn, cursor)
+        return [self._admit(conn, message) for message in messages]
+
+    def _admit(self, conn: Connection, message: InboundMessage) -> Admission:
+        if inbox.is_known(conn, inbox.source_of(message), message.dedupe_key):
+            return Admission("duplicate")
+        if not self._rules.access.allows(message):
+            return self._deny(conn, message)
+        row = self._conversation(conn, message)
+        return self._handler_of(conn, message, row)(conn, message, row)
+
+    def _conversation(self, conn: Connection, message: InboundMessage) -> Row[Any]:
+        groups = self._rules.groups
+        key, user = session_key(message, groups), sole_sender(message, groups)
+        return inbox.find_or_create(conn, key, message, user)
+
+    def _handler_of(
+        self, conn: Connection, message: InboundMessage, row: Row[Any]
+    ) -> Callable[[Connection, InboundMessage, Row[Any]], Admission]:
+        if message.kind == "edit":
+            return self._revise
+        if not message.text.strip():
+            return self._refuse_unreadable
+        if commands.parse(message.text) in commands.BYPASSING:
+            return self._answer_command
+        if inbox.count_pending(conn, row.id) >= self._rules.queue.max_pending:
+            return self._refuse_full
+        return self._enqueue
+
+    def _enqueue(self, conn: Connection, message: InboundMessage, row: Row[Any]) -> Admission:
+        kind: InboxKind = "command" if commands.parse(message.text) else "message"
+        if message.unreadable:
+            note = f"[It came with {message.unreadable}, which cannot be read here.]"
+            message = replace(message, text=f"{message.text}\n\n{note}")
+        seq = inbox.append(conn, row.id, message, kind=kind, state="queued")
+        inbox.set_title(conn, row.id, message.text)
+        if self._rules.queue.mode == "interrupt":
+            turns.cancel_running(conn, row.id)
+        leases.make_ready(conn, row.id)
+        return Admission("queued", row.id, seq)
+
+    def _answer_command(
+        self, conn: Connection, message: InboundMessage, row: Row[Any]
+    ) -> Admission:
+        seq = inbox.append(conn, row.id, message, kind="command", state="done")
+        name = commands.parse(message.text)
+        if name == "stop":
+            text = self._stop(conn, row.id, seq)
+        elif name == "status":
+            text = commands.status_text(history.status(conn, row.id), self._rules.model)
+        else:
+            text = commands.help_text()
+        self._reply(conn, message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _stop(self, conn: Connection, conversation_id: int, seq: int) -> str:
+        was_running = history.status(conn, conversation_id).turn_running
+        dropped = inbox.cancel_queued(conn, conversation_id)
+        conn.execute(
+            update(conversation)
+            .where(conversation.c.id == conversation_id)
+            .values(cancel_upto_seq=seq)
+        )
+        return commands.stop_text(was_running=was_running, dropped=dropped)
+
+    def _revise(self, conn: Connection, message: InboundMessage, row: Row[Any]) -> Admission:
+        seq = inbox.append(conn, row.id, message, kind="edit", state="done")
+        inbox.revise(conn, row.id, message)
+        return Admission("updated", row.id, seq)
+
+    def _refuse_unreadable(
+        self, conn: Connection, message: InboundMessage, row: Row[Any]
+    ) -> Admission:
+        what = message.unreadable or "a message without text"
+        return self._refuse(conn, message, row, f"I can only read text so far, and this is {what}.")
+
+    def _refuse_full(self, conn: Connection, message: InboundMessage, row: Row[Any]) -> Admission:
+        limit = self._rules.queue.max_pending
+        text = (
+            f"I did not take this message: {limit} are waiting already."
+            " Please send it again when I have answered, or send /stop to drop what waits."
+        )
+        return self._refuse(conn, message, row, text)
+
+    def _refuse(
+        self, conn: Connection, message: InboundMessage, row: Row[Any], text: str
+    ) -> Admission:
+        seq = inbox.append(conn, row.id, message, kind="message", state="refused")
+        self._reply(conn, message, row.id, seq, text)
+        return Admission("refused", row.id, seq)
+
+    def _deny(self, conn: Connection, message: InboundMessage) -> Admission:
+        source = inbox.source_of(message)
+        inbox.set_aside(conn, [Poison(source, message.dedupe_key, message.raw, "stranger")])
+        if not self._rules.access.answers_strangers(message):
+            return Admission("denied")
+        row = self._conversation(conn, message)
+        today = datetime.now(UTC).date().isoformat()
+        key = f"stranger:{source}:{message.sender}:{today}"
+        parts = parts_of(self._renderer(message), key, stranger_notice(message))
+        outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
+        return Admission("denied", row.id)
+
+    def _reply(
+        self, conn: Connection, message: InboundMessage, conversation_id: int, seq: int, text: str
+    ) -> None:
+        key = f"reply:{conversation_id}:{seq}"
+        parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
+        outbox.append(conn, conversation_id, parts, inbox_seq=seq)
+
+    def _renderer(self, message: InboundMessage) -> Renderer:
+        return self._renderers[message.address.platform, message.address.account]
+
+    def _report(self, message: InboundMessage, admission: Admission) -> None:
+        """Log an admission and hint at the work it brings."""
+        log.info(
+            "message_admitted",
+            outcome=admission.outcome,
+            platform=message.address.platform,
+            account=message.address.account,
+            conversation=admission.conversation,
+            seq=admission.seq,
+            chars=len(message.text),
+        )
+        if admission.conversation is None:
+            return
+        if admission.outcome == "queued":
+            self._wakeups.work(admission.conversation)
+            if self._rules.queue.mode == "interrupt":
+                self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
+        else:
+            self._wakeups.outbox(admission.conversation)
+        if admission.outcome == "command" and commands.parse(message.text) == "stop":
+            self._wakeups.stop(admission.conversation, admission.seq or 0)

@@ -1,0 +1,52 @@
+"""What Parley itself says in a chat about a turn: trouble, failure, giving up, stopping."""
+
+from agent.errors import (
+    ContextOverflow,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    RateLimited,
+)
+from agent.loop import TurnResult
+
+TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
+GAVE_UP = (
+    "I had to give up on this message: it failed at every attempt. It is kept for the operator."
+    " You can send /retry to try again."
+)
+STOPPED = "*[stopped]*"
+EMPTY = "The model gave an empty answer. Send /retry to ask again."
+REFUSED = "The model declined to answer this."
+CUT = "\n\n*[the answer reached the output limit and ends here]*"
+
+
+def answer_text(result: TurnResult) -> str:
+    """Return what the person reads for the result of a turn; never empty."""
+    if result.outcome == "refused":
+        return f"{result.text}\n\n{REFUSED}".strip()
+    if not result.text.strip():
+        return EMPTY
+    return result.text + CUT if result.outcome == "partial" else result.text
+
+
+def stopped_text(partial: str) -> str:
+    """Return the part of an answer that was written before it was stopped, marked as such."""
+    return f"{partial}\n\n{STOPPED}"
+
+
+def failure_text(failure: ModelError) -> str:
+    """Return what the person reads when no model answered. Holds nothing from the provider."""
+    if isinstance(failure, ModelRefused):
+        return REFUSED
+    if isinstance(failure, ContextOverflow):
+        why = "this conversation has grown too long for the model. Send /new to start afresh"
+    elif isinstance(failure, CredentialsRefused):
+        why = "the model provider refuses the key. The operator has to mend that; then send /retry"
+    elif isinstance(failure, ModelNotFound):
+        why = "the provider does not know the model. The operator has to mend that"
+    elif isinstance(failure, RateLimited):
+        why = "the model is overloaded. Send /retry in a few minutes"
+    else:
+        why = "the model could not be reached or failed. Send /retry to try again"
+    return f"I could not answer: {why}."

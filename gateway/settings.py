@@ -1,0 +1,262 @@
+"""The settings: one frozen tree, read once at start; the only file that reads the environment.
+
+Lowest first: defaults, parley.yaml, `PARLEY_SECTION__KEY`, command line. docs/configuration.md
+lists every key.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import platformdirs
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
+from agent.settings import (
+    AgentSettings,
+    AuxiliarySettings,
+    CachingSettings,
+    CompressionSettings,
+    ContextSettings,
+    ModelSettings,
+    Section,
+    ToolSettings,
+)
+from gateway.complaints import complaint
+from gateway.crosschecks import contradictions, without_effect
+from gateway.errors import SettingsError
+from gateway.providers import completions
+from gateway.settingkeys import Keys, flatten
+from gateway.sources import Sources
+
+CONFIG_NAME = "parley.yaml"
+
+
+class BudgetSettings(Section):
+    """Spending limits per day in US dollars; null: none."""
+
+    daily_usd: float | None = Field(default=None, ge=0)
+    sender_daily_usd: float | None = Field(default=None, ge=0)
+
+
+class QueueSettings(Section):
+    """From an accepted message to its turn."""
+
+    mode: Literal["collect", "followup", "interrupt"] = "collect"
+    debounce_ms: int = Field(default=400, ge=0, le=60_000)
+    max_pending: int = Field(default=100, ge=1, le=100_000)
+    max_concurrent_turns: int = Field(default=64, ge=1, le=10_000)
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    grace_s: float = Field(default=30, ge=0, le=3600)
+
+
+class SessionSettings(Section):
+    """When a session starts anew, and who shares one."""
+
+    reset: Literal["none", "daily", "idle", "both"] = "none"
+    timezone: str = "UTC"
+    at_hour: int = Field(default=4, ge=0, le=23)
+    idle_minutes: int = Field(default=1440, ge=1)
+    groups: Literal["per_user", "shared"] = "per_user"
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone_exists(cls, name: str) -> str:
+        if name != "UTC":
+            try:
+                ZoneInfo(name)
+            except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+                raise ValueError("must be an IANA time zone, such as Europe/Berlin") from exc
+        return name
+
+
+class AccessSettings(Section):
+    """Who may talk to the bot; ids as the platform writes them."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    mode: Literal["pairing", "allowlist", "open"] = "pairing"
+    owners: tuple[str, ...] = ()
+    telegram: tuple[str, ...] = ()
+    discord: tuple[str, ...] = ()
+    slack: tuple[str, ...] = ()
+
+
+class PlatformSettings(Section):
+    """The accounts of each platform; an account is on when it has its token."""
+
+    telegram: tuple[TelegramSettings, ...] = (TelegramSettings(),)
+    discord: tuple[DiscordSettings, ...] = (DiscordSettings(),)
+    slack: tuple[SlackSettings, ...] = (SlackSettings(),)
+
+
+class StorageSettings(Section):
+    """Where the data lies; `url` null: SQLite in PARLEY_HOME."""
+
+    url: str | None = None
+    raw_days: int = Field(default=30, ge=1)
+
+
+class LoggingSettings(Section):
+    """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+    file: Path | Literal[False] | None = None
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _path_or_false(cls, value: Any) -> Any:
+        if value is None or value is False or isinstance(value, Path):
+            return value
+        if not isinstance(value, str) or not value:
+            raise ValueError("must be a path, false or null")
+        return False if value.lower() == "false" else Path(value).expanduser()
+
+
+class Settings(Section):
+    """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet."""
+
+    # Values may be secrets: pydantic's own text of an error must not hold them.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    home: Path
+    model: ModelSettings = ModelSettings()
+    fallbacks: tuple[ModelSettings, ...] = ()
+    agent: AgentSettings = AgentSettings()
+    compression: CompressionSettings = CompressionSettings()
+    auxiliary: AuxiliarySettings = AuxiliarySettings()
+    context: ContextSettings = ContextSettings()
+    prompt_caching: CachingSettings = CachingSettings()
+    budget: BudgetSettings = BudgetSettings()
+    queue: QueueSettings = QueueSettings()
+    sessions: SessionSettings = SessionSettings()
+    access: AccessSettings = AccessSettings()
+    tools: ToolSettings = ToolSettings()
+    platforms: PlatformSettings = PlatformSettings()
+    web: WebSettings = WebSettings()
+    storage: StorageSettings = StorageSettings()
+    logging: LoggingSettings = LoggingSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `load_settings` found.
+
+    Attributes:
+        settings: The effective values.
+        values: The same by dotted key, in the order of the tree.
+        origins: Dotted key → "default", the file, the variable or the option it comes from.
+        warnings: Old spellings and values without effect, for the operator.
+        config_file: The file that was read; None if there is none.
+    """
+
+    settings: Settings
+    values: dict[str, Any]
+    origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    config_file: Path | None = None
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read all sources once.
+
+    Args:
+        config: The file named by `--config`; it must exist. None: PARLEY_CONFIG, else parley.yaml
+            in PARLEY_HOME if it is there.
+        environ: Instead of the process environment.
+        overrides: Command-line options, dotted key → value; None means not given. "home" as well.
+
+    Raises:
+        SettingsError: One line for each problem, all of them at once.
+    """
+    environ = os.environ if environ is None else environ
+    options = dict(overrides or {})
+    home, home_origin = _home(environ, options.pop("home", None))
+    keys = Keys(Settings)
+    sources = Sources(keys)
+    config_file = _add_config(sources, config, environ, home)
+    sources.add_environment(environ)
+    sources.add_options(options)
+    settings, added = _with_providers(_validated(sources, keys, home), environ)
+    values = {sources.name(path): value for path, value in flatten(settings)}
+    origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
+    origins |= {"home": home_origin, **added}
+    _refuse([
+        f"{key}: {text} ({origins.get(key, 'default')})"
+        for key, text in contradictions(settings, values)
+    ])
+    warnings = (*sources.warnings, *without_effect(keys, values))
+    return Loaded(settings, values, origins, warnings, config_file)
+
+
+def secret_values(settings: Settings) -> tuple[str, ...]:
+    """Return every configured secret, for the redaction of logs."""
+    found = []
+    for _, value in flatten(settings):
+        several = value if isinstance(value, tuple) else (value,)
+        found += [item.get_secret_value() for item in several if isinstance(item, SecretStr)]
+    return tuple(found)
+
+
+def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:
+    if option:
+        return Path(option).expanduser().absolute(), "--home"
+    if named := environ.get("PARLEY_HOME"):
+        return Path(named).expanduser().absolute(), "PARLEY_HOME"
+    return Path(platformdirs.user_data_dir("parley")), "default"
+
+
+def _add_config(
+    sources: Sources, config: Path | None, environ: Mapping[str, str], home: Path
+) -> Path | None:
+    named = config or environ.get("PARLEY_CONFIG") or None
+    path = Path(named).expanduser() if named else home / CONFIG_NAME
+    if named or path.exists():
+        sources.add_file(path, str(path) if named else CONFIG_NAME)
+        return path
+    return None
+
+
+def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
+    tree = sources.tree()
+    problems = list(sources.problems)
+    try:
+        settings = Settings.model_validate({**tree, "home": home})
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            path = error["loc"]
+            problems.append(complaint(error, keys, sources.name(path), sources.origin(path)))
+        raise SettingsError("\n".join(problems)) from exc
+    _refuse(problems)
+    return settings
+
+
+def _with_providers(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Complete every model block; return the origins of what was added as well."""
+    origins: dict[str, str] = {}
+    blocks = []
+    names = ["model", *(f"fallbacks.{index}" for index in range(len(settings.fallbacks)))]
+    for name, block in zip(names, (settings.model, *settings.fallbacks), strict=True):
+        added = completions(block, environ, name)
+        blocks.append(
+            block.model_copy(update={field: value for field, (value, _) in added.items()})
+        )
+        origins |= {f"{name}.{field}": origin for field, (_, origin) in added.items()}
+    update = {"model": blocks[0], "fallbacks": tuple(blocks[1:])}
+    return settings.model_copy(update=update), origins
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise SettingsError("\n".join(problems))

@@ -1,0 +1,103 @@
+"""What the command line does with the database's file, with or without a running gateway."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, NullPool, create_engine, select
+from sqlalchemy.exc import DBAPIError
+
+from gateway.errors import StorageUnavailable
+from gateway.storage import deadletters, migrate
+from gateway.storage.deadletters import DeadLetter
+from gateway.storage.engine import connect, lock_database
+from gateway.storage.models import conversation
+from gateway.storage.opening import prepare_schema, schema_revision
+
+
+class ConversationRow(NamedTuple):
+    """A line of `parley conversations`."""
+
+    id: int
+    platform: str
+    chat: str
+    messages: int
+    title: str
+
+
+def upgrade(path: Path) -> str | None:
+    """Migrate the database; returns its revision. No gateway may be running on it."""
+    with lock_database(path), closing(connect(path)) as connection:
+        prepare_schema(connection)
+        return schema_revision(connection)
+
+
+def current(path: Path) -> str | None:
+    """Return the database's revision; None for an empty one."""
+    with reading(path) as conn:
+        return migrate.current(conn)
+
+
+def check(path: Path) -> list[str]:
+    """Return what is wrong with the database, one line each; empty when nothing is."""
+    with reading(path) as conn:
+        migrate.refuse_newer(conn)
+        integrity = [row[0] for row in conn.exec_driver_sql("PRAGMA integrity_check")]
+        orphans = [
+            f"foreign key: {row}" for row in conn.exec_driver_sql("PRAGMA foreign_key_check")
+        ]
+        broken = [line for line in integrity if line != "ok"]
+        revision = migrate.current(conn)
+        if revision != migrate.head():
+            return [f"schema revision {revision}; this version needs {migrate.head()}", *broken]
+        return [*migrate.differences(conn), *broken, *orphans]
+
+
+def conversations(path: Path) -> list[ConversationRow]:
+    """Return all conversations by id."""
+    table = conversation.c
+    columns = (table.id, table.platform, table.chat, table.message_head, table.title)
+    with reading(path) as conn:
+        rows = conn.execute(select(*columns).order_by(table.id))
+        return [ConversationRow(*row) for row in rows]
+
+
+def dead_letters(path: Path) -> list[DeadLetter]:
+    """Return all dead letters."""
+    with reading(path) as conn:
+        return deadletters.find_all(conn)
+
+
+def dead_letter(path: Path, letter_id: str) -> DeadLetter:
+    """Return one dead letter.
+
+    Raises:
+        NotFound: There is none by that id.
+    """
+    with reading(path) as conn:
+        return deadletters.find(conn, letter_id)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Connection]:
+    """Open the database read-only; a running gateway is not disturbed.
+
+    Raises:
+        StorageUnavailable: It is not there, or no database of Parley's.
+    """
+    if not path.is_file():
+        raise StorageUnavailable(f"there is no database at {path}")
+
+    def connect_read_only() -> Any:
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+    engine = create_engine("sqlite://", creator=connect_read_only, poolclass=NullPool)
+    try:
+        with engine.connect() as conn:
+            yield conn
+    except DBAPIError as exc:
+        raise StorageUnavailable(f"cannot read {path}: {exc.orig}") from exc
+    finally:
+        engine.dispose()

@@ -1,0 +1,54 @@
+"""Keeps adapters running: restart with back-off, stop on refused credentials, never drag others."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import structlog
+
+from adapters.base import Adapter
+from adapters.errors import AdapterDisconnected, AdapterRefused
+
+log = structlog.get_logger()
+
+LONGEST_PAUSE_S = 60.0
+STABLE_S = 60.0
+"""An adapter that ran this long begins its back-off anew."""
+
+
+@dataclass(slots=True)
+class Supervised:
+    """An adapter under supervision; `stopped` says why it will not run again."""
+
+    adapter: Adapter
+    stopped: str | None = None
+
+    @property
+    def name(self) -> str:
+        """`platform:account`."""
+        return f"{self.adapter.platform}:{self.adapter.account}"
+
+    @property
+    def state(self) -> str:
+        """What /readyz shows: connected, connecting, or why it was stopped."""
+        if self.stopped is not None:
+            return f"stopped: {self.stopped}"
+        return "connected" if self.adapter.connected else "connecting"
+
+    async def run(self) -> None:
+        """Run the adapter until cancelled or refused; its failures stay here."""
+        failures = 0
+        while self.stopped is None:
+            started = time.monotonic()
+            try:
+                await self.adapter.run()
+            except AdapterRefused as exc:
+                self.stopped = str(exc)
+                log.error("adapter_stopped", adapter=self.name, reason=str(exc))  # noqa: TRY400
+                return
+            except AdapterDisconnected as exc:
+                log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
+            except Exception:
+                log.exception("adapter_failed", adapter=self.name)
+            failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
+            await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE_S))

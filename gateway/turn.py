@@ -1,0 +1,324 @@
+"""One turn (steps 5 to 7 of the path): freeze, load the view, run the loop, commit the answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.base import Adapter
+from agent.errors import ModelError
+from agent.loop import Agent, TurnPorts, TurnResult, TurnState, run_turn
+from agent.messages import ChatMessage, ToolCall
+from agent.models.base import Usage
+from agent.ports import Effect, PastMessage, ToolStatus
+from agent.prompt import build_system_prompt
+from agent.tools.registry import ToolContext
+from gateway import commands, notices
+from gateway.errors import TurnCancelled
+from gateway.live import LiveAnswer
+from gateway.settings import QueueSettings
+from gateway.storage import inbox, leases, lineage, outbox, transcript, turns
+from gateway.storage.engine import Database
+from gateway.storage.inbox import Entry
+from gateway.storage.leases import Lease
+from gateway.storage.outbox import Part, parts_of
+from gateway.storage.turns import Totals, Turn, TurnEnd
+from gateway.wakeups import Wakeups
+
+log = structlog.get_logger()
+
+TROUBLE_NOTICE_AFTER = 3
+"""Failed model calls in a turn before its user is told that it takes longer."""
+
+
+class Stops:
+    """The turns of this process that can be stopped at once, by conversation."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[int, tuple[int, asyncio.Timeout]] = {}
+
+    def stop(self, conversation_id: int, upto_seq: int) -> None:
+        """Interrupt the conversation's turn if it answers nothing newer than `upto_seq`."""
+        turn_upto, scope = self._scopes.get(conversation_id, (upto_seq + 1, None))
+        if scope is not None and turn_upto <= upto_seq:
+            scope.reschedule(asyncio.get_running_loop().time())
+
+    @contextmanager
+    def covering(self, turn: Turn, scope: asyncio.Timeout) -> Iterator[None]:
+        """Let `stop` end the scope of this turn."""
+        self._scopes[turn.lease.conversation] = (turn.upto_seq, scope)
+        try:
+            yield
+        finally:
+            del self._scopes[turn.lease.conversation]
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """`agent.ports.TurnJournal` on the database; every call is one fenced transaction."""
+
+    database: Database
+    turn: Turn
+
+    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
+        """Append an intermediate message."""
+        await self.database.write(turns.record_message, self.turn, message, usage)
+
+    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
+        """Note the intent to run a tool."""
+        await self.database.write(turns.start_tool, self.turn, call, effect)
+
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
+        """Append a tool's result."""
+        await self.database.write(turns.record_result, self.turn, message, status)
+
+    async def store_output(self, text: str) -> str:
+        """Store a full output."""
+        return await self.database.write(turns.store_output, self.turn, text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`agent.ports.ConversationReader` of one conversation."""
+
+    database: Database
+    conversation: int
+
+    async def read(
+        self, *, from_seq: int | None, limit: int, contains: str | None
+    ) -> Sequence[PastMessage]:
+        """Return past messages in order."""
+        return await self.database.read(
+            transcript.read_past,
+            self.conversation,
+            from_seq=from_seq,
+            limit=limit,
+            contains=contains,
+        )
+
+    async def read_output(self, output_id: str) -> str | None:
+        """Return a stored output."""
+        return await self.database.read(transcript.read_blob, self.conversation, output_id)
+
+
+class TurnRunner:
+    """Does the next piece of work of a leased conversation, from freeze to commit."""
+
+    def __init__(
+        self,
+        database: Database,
+        agent: Agent,
+        adapters: Mapping[tuple[str, str], Adapter],
+        queue: QueueSettings,
+        wakeups: Wakeups,
+    ) -> None:
+        self._database = database
+        self._agent = agent
+        self._adapters = adapters
+        self._queue = queue
+        self._wakeups = wakeups
+        self.stops = Stops()
+        self._system_prompt = build_system_prompt(
+            agent.settings.instructions, tuple(tool.name for tool in agent.tools.schemas)
+        )
+
+    async def next_turn(self, lease: Lease) -> Turn | None:
+        """Freeze or resume the conversation's next turn; commands before it are carried out.
+
+        Returns:
+            The turn to run; None when nothing waits.
+        """
+        return await self._database.write(self._freeze, lease)
+
+    def is_suspect(self, turn: Turn) -> bool:
+        """Whether this is the last attempt at a turn that crashed before: it runs alone."""
+        return 1 < self._queue.max_attempts == turn.attempt
+
+    async def run(self, turn: Turn) -> None:
+        """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later."""
+        started = time.monotonic()
+        with structlog.contextvars.bound_contextvars(
+            conversation=turn.lease.conversation, session=turn.session.id, turn=turn.id
+        ):
+            if turn.attempt > self._queue.max_attempts:
+                end = TurnEnd("gave_up", error="the process crashed at every attempt")
+                await self.bury(turn, end)
+            else:
+                await self._answer(turn, started)
+
+    async def bury(self, turn: Turn, end: TurnEnd) -> None:
+        """Make a dead letter of a turn and tell its chat."""
+        parts = self._parts(turn, "buried", notices.GAVE_UP, turn.preview_ref)
+        await self._database.write(turns.bury, turn, parts, end)
+        self._wakeups.outbox(turn.lease.conversation)
+        log.error("turn_buried", attempts=turn.attempt - 1, error=end.error)
+
+    async def _answer(self, turn: Turn, started: float) -> None:
+        live = LiveAnswer(
+            self._adapter(turn.lease),
+            turn.lease.address,
+            turn.preview_ref,
+            lambda ref: self._database.write(turns.set_preview, turn, ref),
+        )
+        try:
+            parts, end, final = await self._think(turn, live)
+            totals = await self._database.write(turns.commit, turn, final, parts, end)
+        except TurnCancelled:
+            end = TurnEnd("interrupted")
+            totals = await self._cancel(turn, live, end)
+        self._wakeups.outbox(turn.lease.conversation)
+        self._log_finished(turn, end, totals, started)
+
+    async def _think(
+        self, turn: Turn, live: LiveAnswer
+    ) -> tuple[list[Part], TurnEnd, list[ChatMessage]]:
+        """Run the loop, stoppable and with its preview; return what is to be committed."""
+        scope = asyncio.timeout(None)
+        try:
+            async with live.shown(), scope:
+                with self.stops.covering(turn, scope):
+                    result = await self._run_loop(turn, live)
+        except TimeoutError as exc:
+            if not scope.expired():
+                raise
+            raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
+        except ModelError as exc:
+            parts = self._parts(turn, "failed", notices.failure_text(exc), live.ref)
+            return parts, TurnEnd("provider_failed", error=str(exc)), []
+        end = TurnEnd(result.outcome, result.usage, result.model)
+        final = [result.message] if result.message else []
+        return self._parts(turn, "answer", notices.answer_text(result), live.ref), end, final
+
+    async def _run_loop(self, turn: Turn, live: LiveAnswer) -> TurnResult:
+        conversation_id = turn.lease.conversation
+        view = await self._database.read(transcript.load_view, conversation_id, turn.session.plan)
+        system = turn.session.system_prompt or self._system_prompt
+        state = TurnState(
+            view=[ChatMessage(role="system", content=system), *view],
+            own_from=1 + len(view) - len(turn.messages),
+            unknown_calls=turn.started_calls,
+        )
+        context = ToolContext(
+            conversation=str(conversation_id),
+            reader=Reader(self._database, conversation_id),
+            clock=lambda: datetime.now(UTC),
+        )
+        ports = TurnPorts(Journal(self._database, turn), live, context, self._trouble_teller(turn))
+        return await run_turn(state, self._agent, ports)
+
+    def _trouble_teller(self, turn: Turn) -> Callable[[ModelError], Awaitable[None]]:
+        """Return what tells the user, once, that the model is in trouble."""
+        failures = 0
+
+        async def tell(_: ModelError) -> None:
+            nonlocal failures
+            failures += 1
+            if failures == TROUBLE_NOTICE_AFTER:
+                parts = self._parts(turn, "trouble", notices.TROUBLE, None)
+                await self._database.write(turns.notify, turn, parts)
+                self._wakeups.outbox(turn.lease.conversation)
+
+        return tell
+
+    async def _cancel(self, turn: Turn, live: LiveAnswer, end: TurnEnd) -> Totals:
+        """End a stopped turn; a preview that people see becomes its last word."""
+        partial = notices.stopped_text(live.text) if live.text else ""
+        shown = partial or (notices.STOPPED if live.ref else "")
+        parts = self._parts(turn, "stopped", shown, live.ref) if shown else []
+        return await self._database.write(turns.cancel, turn, partial, parts, end)
+
+    def _parts(self, turn: Turn, kind: str, text: str, preview_ref: str | None) -> list[Part]:
+        return parts_of(
+            self._adapter(turn.lease).render,
+            f"turn:{turn.id}:{kind}",
+            text,
+            preview_ref=preview_ref,
+            reply_to=turn.reply_to,
+        )
+
+    def _adapter(self, lease: Lease) -> Adapter:
+        return self._adapters[lease.address.platform, lease.address.account]
+
+    def _freeze(self, conn: Connection, lease: Lease) -> Turn | None:
+        running = turns.find_running(conn, lease)
+        if running is not None:
+            return running
+        waiting = inbox.queued(conn, lease.conversation)
+        while waiting and waiting[0].kind == "command":
+            command = waiting.pop(0)
+            retried = self._carry_out(conn, lease, command)
+            if retried is not None:
+                return retried
+        if not waiting:
+            return None
+        entries = burst(waiting, self._queue)
+        shared = leases.fence(conn, lease).user is None
+        text = merged_text(entries, named=shared)
+        return turns.begin(conn, lease, entries, text, self._system_prompt)
+
+    def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
+        """Do a queued command; `/retry` returns the turn that asks again."""
+        asked = None
+        if commands.parse(command.text) == "new":
+            lineage.end(conn, lineage.active(conn, lease.conversation).id, "new")
+            head = leases.fence(conn, lease).message_head
+            lineage.start_root(conn, lease.conversation, "new", first_seq=head + 1)
+            self._reply(conn, lease, command, commands.NEW_TEXT)
+        elif (asked := turns.hide_newest(conn, lease.conversation)) is None:
+            self._reply(conn, lease, command, commands.NOTHING_TO_RETRY)
+        if asked is None:
+            inbox.finish(conn, command, "done")
+            return None
+        return turns.begin(conn, lease, [command], asked, self._system_prompt)
+
+    def _reply(self, conn: Connection, lease: Lease, command: Entry, text: str) -> None:
+        key = f"reply:{command.conversation}:{command.seq}"
+        render = self._adapter(lease).render
+        parts = parts_of(render, key, text, reply_to=command.message_ref)
+        outbox.append(conn, command.conversation, parts, inbox_seq=command.seq)
+
+    def _log_finished(self, turn: Turn, end: TurnEnd, totals: Totals, started: float) -> None:
+        """Write the one canonical line of a turn."""
+        log.info(
+            "turn_finished",
+            platform=turn.lease.address.platform,
+            account=turn.lease.address.account,
+            outcome=end.outcome,
+            attempt=turn.attempt,
+            iterations=totals.iterations,
+            tool_calls=totals.tool_calls,
+            model=end.model,
+            prompt_tokens=end.last_usage.prompt_tokens if end.last_usage else None,
+            input_tokens=totals.usage.input_tokens,
+            cache_read_tokens=totals.usage.cache_read_tokens,
+            output_tokens=totals.usage.output_tokens,
+            duration_ms=round((time.monotonic() - started) * 1000),
+            error=end.error,
+        )
+
+
+def burst(waiting: Sequence[Entry], queue: QueueSettings) -> list[Entry]:
+    """Return the entries that form one turn: the first, and what `queue.mode` merges with it.
+
+    collect and interrupt take everything up to the next command; followup only what was written
+    within `queue.debounce_ms` of the entry before.
+    """
+    taken = [waiting[0]]
+    for entry in waiting[1:]:
+        pause_ms = (entry.at - taken[-1].at) * 1000
+        if entry.kind != "message" or (queue.mode == "followup" and pause_ms >= queue.debounce_ms):
+            break
+        taken.append(entry)
+    return taken
+
+
+def merged_text(entries: Sequence[Entry], *, named: bool) -> str:
+    """Return the texts of a burst as one; with their senders where several people share a chat."""
+    if not named:
+        return "\n".join(entry.text for entry in entries)
+    return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)

@@ -1,0 +1,23 @@
+"""Hints within the process that rows have changed. Rows are the truth: a lost hint costs a second.
+
+Intake, worker and delivery know only this, not each other.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+def _nobody(*_: object) -> None:
+    """Nobody listens yet."""
+
+
+@dataclass(slots=True)
+class Wakeups:
+    """Who is told what; `app.py` connects them."""
+
+    work: Callable[[int], None] = field(default=_nobody)
+    """A conversation's inbox has something new."""
+    stop: Callable[[int, int], None] = field(default=_nobody)
+    """A conversation's turns up to this inbox seq are cancelled."""
+    outbox: Callable[[int], None] = field(default=_nobody)
+    """A conversation's outbox has something new."""

@@ -1,0 +1,196 @@
+"""The worker (step 4 of the path): claims conversations, runs their turns, gives them back.
+
+A task exists per conversation only while that has work. Turns of one conversation run one after
+another under its lease; conversations run side by side, `queue.max_concurrent_turns` at most.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import structlog
+
+from gateway.errors import LeaseLost, StorageError
+from gateway.settings import QueueSettings
+from gateway.storage import leases, turns
+from gateway.storage.engine import Database
+from gateway.storage.leases import LEASE_S, Lease
+from gateway.storage.turns import Turn
+from gateway.turn import TurnRunner
+
+log = structlog.get_logger()
+
+TURNS_PER_LEASE = 6
+"""Turns before a busy conversation goes to the end of the line. Source: DURABILITY.md."""
+POLL_S = 1.0
+"""How long a lost wake-up, or the end of a back-off, can go unnoticed."""
+SWEEP_S = 30.0
+MOST_DEBOUNCES = 5
+"""A burst that never pauses is answered after this many times `queue.debounce_ms`."""
+RETRY_AFTER_S = 2.0
+"""Back-off after an unexpected exception; the turn's attempts are counted."""
+
+
+class Worker:
+    """Runs the turns of this replica."""
+
+    def __init__(
+        self,
+        database: Database,
+        replica: int,
+        turns_: TurnRunner,
+        queue: QueueSettings,
+        accounts: Sequence[tuple[str, str]],
+    ) -> None:
+        self._database = database
+        self._replica = replica
+        self._turns = turns_
+        self._queue = queue
+        self._accounts = accounts
+        self._slots = Slots(queue.max_concurrent_turns)
+        self._serving: dict[int, int] = {}
+        self._arrived: dict[int, float] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+
+    def notify(self, conversation_id: int) -> None:
+        """Hint that a conversation's inbox has something new."""
+        self._arrived[conversation_id] = time.monotonic()
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim and serve until `stop`; then return when the running turns have finished.
+
+        Cancelled, it leaves unfinished turns as they are: they are resumed at the next start.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            beats = tasks.create_task(self._keep_alive(), name="heartbeat")
+            while not self._stopping:
+                try:
+                    await self._claim(tasks)
+                except StorageError as exc:
+                    log.warning("claim_failed", error=str(exc))
+                await self._wait_for_work()
+            await self._slots.wait_idle()
+            beats.cancel()
+
+    def stop(self) -> None:
+        """Begin no further turn."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _claim(self, tasks: asyncio.TaskGroup) -> None:
+        room = 2 * self._queue.max_concurrent_turns - len(self._serving)
+        if room <= 0:
+            return
+        claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
+        for lease in claimed:
+            if self._serving.get(lease.conversation) != lease.epoch:
+                self._serving[lease.conversation] = lease.epoch
+                tasks.create_task(self._serve(lease), name=f"conversation {lease.conversation}")
+
+    async def _wait_for_work(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _serve(self, lease: Lease) -> None:
+        """Run a conversation's turns and release it, whatever happens."""
+        delay_s = 0.0
+        try:
+            await self._run_turns(lease)
+        except LeaseLost:
+            log.warning("lease_lost", conversation=lease.conversation)
+        except Exception:
+            log.exception("turn_failed", conversation=lease.conversation)
+            delay_s = RETRY_AFTER_S
+        try:
+            await self._database.write(leases.release, lease, not_before_s=delay_s)
+        except StorageError as exc:
+            # Still owned by this replica: the next claim returns it, and it is served again.
+            log.warning("release_failed", conversation=lease.conversation, error=str(exc))
+        finally:
+            if self._serving.get(lease.conversation) == lease.epoch:
+                del self._serving[lease.conversation]
+            self._wake.set()
+
+    async def _run_turns(self, lease: Lease) -> None:
+        for _ in range(TURNS_PER_LEASE):
+            await self._settle(lease.conversation)
+            if self._stopping:
+                return
+            turn = await self._turns.next_turn(lease)
+            if turn is None:
+                return
+            async with self._slots.taken(alone=self._turns.is_suspect(turn)):
+                await self._run_one(turn)
+
+    async def _run_one(self, turn: Turn) -> None:
+        try:
+            await self._turns.run(turn)
+        except asyncio.CancelledError:
+            if self._stopping:
+                await self._database.write(turns.forgive_attempt, turn)
+            raise
+
+    async def _settle(self, conversation_id: int) -> None:
+        """Wait until a burst of messages has paused for `queue.debounce_ms`."""
+        debounce_s = self._queue.debounce_ms / 1000
+        latest = time.monotonic() + MOST_DEBOUNCES * debounce_s
+        while (arrived := self._arrived.get(conversation_id)) is not None:
+            pause = min(arrived + debounce_s, latest) - time.monotonic()
+            if pause <= 0:
+                self._arrived.pop(conversation_id, None)
+                return
+            await asyncio.sleep(pause)
+
+    async def _keep_alive(self) -> None:
+        """Renew the lease of all conversations; now and then look for stuck ones."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            try:
+                await self._database.write(leases.heartbeat, self._replica)
+                if time.monotonic() - swept >= SWEEP_S:
+                    swept = time.monotonic()
+                    await self._sweep()
+            except StorageError as exc:
+                log.warning("heartbeat_failed", error=str(exc))
+
+    async def _sweep(self) -> None:
+        stuck = await self._database.write(leases.ready_stuck)
+        if stuck:
+            log.error("stuck_conversations_found", count=stuck)
+            self._wake.set()
+
+
+class Slots:
+    """At most `limit` turns at once; a suspect turn has all of them for itself."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._free = limit
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def taken(self, *, alone: bool) -> AsyncIterator[None]:
+        """Hold one slot, or all, while the body runs."""
+        wanted = self._limit if alone else 1
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._free >= wanted)
+            self._free -= wanted
+        try:
+            yield
+        finally:
+            self._free += wanted
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def wait_idle(self) -> None:
+        """Return when no turn runs."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._free == self._limit)
