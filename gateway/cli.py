@@ -4,11 +4,13 @@ What only one command needs is imported when it runs, so that `parley run` stays
 """
 
 import asyncio
+import logging
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
+import structlog
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -115,8 +117,8 @@ def chat(
     asyncio.run(import_module("gateway.chat").chat(socket, name))
 
 
-@app.command()
-def logs(
+@app.command("logs")
+def show_logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
     session: Annotated[str | None, typer.Option(help="Only this session or conversation.")] = None,
     event: Annotated[str | None, typer.Option(help="Only this event.")] = None,
@@ -129,8 +131,19 @@ def logs(
     if path is None:
         raise GatewayError("logging.file is false: there is no log file to show")
     logview = import_module("gateway.logview")
-    chosen_lines = logview.LogFilter(session=session, event=event, level=level)
-    logview.view(path, chosen_lines, out, lines=lines, follow=follow)
+    log_filter = logview.LogFilter(session=session, event=event, level=level)
+    logview.view(path, log_filter, out, lines=lines, follow=follow)
+
+
+@app.command()
+def replay(
+    files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
+) -> None:
+    """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
+    settings = loaded().settings
+    _log_problems_only()
+    if not asyncio.run(import_module("gateway.replay").replay(settings, files, out)):
+        raise typer.Exit(1)
 
 
 @config_app.command("show")
@@ -238,7 +251,16 @@ def letters_drop(letter: Annotated[str, typer.Argument(help="Id from the list.")
     out.print(f"{letter} is dropped", markup=False)
 
 
+def _log_problems_only() -> None:
+    """Have a command that is not the gateway log to stderr, and only what went wrong."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
 def _act(settings: Settings, action: str, target: str) -> Any:
+    _log_problems_only()
     control = import_module("gateway.control")
     database = database_path(settings)
     return asyncio.run(control.act(settings.home, database, action, target))

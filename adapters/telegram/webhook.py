@@ -33,8 +33,6 @@ class Webhook:
             return web.Response(status=401)
         if request.content_type != "application/json":
             return web.Response(status=415)
-        if self._ingest.identity is None:
-            return web.Response(status=503)
         async with asyncio.timeout(_BODY_TIMEOUT_S):
             body = await _read(request)
         return web.Response(status=413) if body is None else await self._stored(body)

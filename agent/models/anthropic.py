@@ -82,7 +82,7 @@ class AnthropicModel:
 def anthropic_errors(key: str) -> "Iterator[None]":
     """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
 
-    Source: https://platform.claude.com/docs/en/api/errors
+    Source: ErrorType and ErrorDetails in anthropic.types.shared, SDK 2.12.0.
     """
     try:
         yield

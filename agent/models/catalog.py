@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """One model; sizes in tokens, `read_on` is when the source said so (year-month)."""
+    """One model; sizes in tokens, `read_on` is when the source said so."""
 
     name: str
     context_length: int
     max_output_tokens: int
-    source: str = "https://platform.claude.com/docs/en/about-claude/models/overview"
-    read_on: str = "2026-10"
+    source: str = "Anthropic's documentation, as noted in the design page MODELS.md"
+    read_on: str = "autumn 2026"
 
 
 _ROWS = (

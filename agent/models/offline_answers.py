@@ -235,10 +235,11 @@ _SPOKEN = (
     (r"\b(?:the )?square root of (\d[\d.]*)", r"sqrt(\1)"),
     (r"\bto the power of\b", "**"),
     (r"\bsquared\b", "** 2"),
-    (r"\b(?:multiplied by|times)\b|(?<=\d)\s*x\s*(?=\d)", "*"),
+    (r"\b(?:multiplied by|times)\b|(?<=[\d)])\s*x\s*(?=[\d(])", "*"),
     (r"\bdivided by\b", "/"),
     (r"\bplus\b", "+"),
     (r"\bminus\b", "-"),
+    (r"\bplease\b", ""),
 )
 
 
@@ -319,7 +320,8 @@ _TABLE: tuple[tuple[str, Answer], ...] = (
     (r"^\W*(?:please )?(?:repeat|echo|say)\b:?\s+(.+)", _echo),
     (r"\bsumm?ari[sz]e\b|\bsummary of\b|\brecap\b", _summary),
     (r"\bwhat(?:'s| is)? (?:the )?(?:current )?(?:time|date)\b|\bwhat day is it\b", _time),
-    (r"\b(?:current|local) (?:time|date)\b|\btoday'?s date\b|\btime is it\b|\btime in\b|\btell me the (?:time|date)\b", _time),
+    (r"\b(?:current|local) (?:time|date)\b|\btoday'?s date\b", _time),
+    (r"\btime is it\b|\btime in\b|\btell me the (?:time|date)\b", _time),
     (r"\bcount (?:from (?:1|one) )?(?:up )?to (\d+)", _count),
     (r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much is)\s+([^?!=\n]+)", _arithmetic),
     (r"^([^?!=\n]+)[?!= ]*$", _arithmetic),

@@ -100,10 +100,7 @@ def _key(settings: "ModelSettings", *, official: bool) -> str:
 
 @contextmanager
 def openai_errors(key: str) -> "Iterator[None]":
-    """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
-
-    Source: https://platform.openai.com/docs/guides/error-codes
-    """
+    """Map what the SDK raises to agent/errors.py; the messages do not hold `key`."""
     try:
         yield
     except openai.APIStatusError as exc:

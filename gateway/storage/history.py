@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, literal, or_, select, union_all
+from sqlalchemy import Connection, func, literal, select, union_all
 
 from adapters.base import ChatItem, ChatSummary
-from adapters.messages import Address
-from gateway.storage.leases import PENDING
 from gateway.storage.models import alias, conversation, inbox, iso_time, outbox, session, turn
 
 CHATS = 200
@@ -101,18 +99,29 @@ def status(conn: Connection, conversation_id: int) -> Status:
     )
 
 
-def is_busy(conn: Connection) -> bool:
-    """Whether anything at all waits for an answer or for being shown."""
-    unfinished = select(inbox.c.seq).where(inbox.c.state.in_(PENDING)).limit(1)
-    unsent = select(outbox.c.seq).where(
-        or_(*(outbox.c.state == state for state in ("pending", "sending", "unknown")))
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a conversation took so far; tokens as reported or estimated by the model."""
+
+    messages: int
+    turns: int
+    tool_calls: int
+    tokens_in: int
+    tokens_out: int
+
+
+def work(conn: Connection, conversation_id: int) -> Work:
+    """Return the sums over a conversation's turns; all 0 for an unknown one."""
+    messages = conn.scalar(
+        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
     )
-    return any(conn.execute(query).first() is not None for query in (unfinished, unsent.limit(1)))
-
-
-def address_of(conn: Connection, conversation_id: int) -> Address | None:
-    """Return where a conversation takes place; None for an unknown id."""
+    tokens_in = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
     row = conn.execute(
-        select(conversation).where(conversation.c.id == conversation_id)
-    ).one_or_none()
-    return None if row is None else Address(row.platform, row.account, row.chat, row.thread)
+        select(
+            func.count(turn.c.id),
+            func.coalesce(func.sum(turn.c.tool_calls), 0),
+            func.coalesce(func.sum(tokens_in), 0),
+            func.coalesce(func.sum(turn.c.output_tokens), 0),
+        ).where(turn.c.conversation == conversation_id)
+    ).one()
+    return Work(messages or 0, *row)

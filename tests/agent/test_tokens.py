@@ -36,7 +36,7 @@ from tests.support.shared import SHARED
         ("€", 0.61),
         ("あ", 0.77),
         ("漢", 1.10),
-        ("！", 1.10),
+        ("\N{FULLWIDTH EXCLAMATION MARK}", 1.10),
         ("한", 1.17),
         ("😀", 3.75),
     ],
@@ -73,8 +73,16 @@ def test_claude_3_to_4_6_have_the_older_tokenizer(model: str) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [None, "claude-opus-4-7", "claude-sonnet-5", "anthropic/claude-fable-5.1", "claude-opus-4-10"]
-    + ["claude-mythos", "gpt-5", "parley-offline"],
+    [
+        None,
+        "claude-opus-4-7",
+        "claude-opus-4-10",
+        "claude-sonnet-5",
+        "anthropic/claude-fable-5.1",
+        "claude-mythos",
+        "gpt-5",
+        "parley-offline",
+    ],
 )
 def test_newer_and_unknown_models_have_the_newer_tokenizer(model: str | None) -> None:
     """Its estimates are the larger ones, so an unknown window is not overrun."""

@@ -255,6 +255,7 @@ class BotApi:
             return _refusal(ApiError(404, "Not Found"))
         params = await _params(request)
         self.calls.append(Call(method, params, time.monotonic()))
+        await self._notify()
         fault = self._faults[method].popleft() if self._faults[method] else None
         try:
             return await self._answer(request, perform, params, fault)
@@ -293,6 +294,7 @@ class BotApi:
             raise ApiError(409, f"{text}; use deleteWebhook to delete the webhook first")
         if "offset" in params:
             self._confirm(int(params["offset"]))
+            await self._notify()
         with self._polling() as wake:
             if not self.pending:
                 await _set_within(wake, float(params.get("timeout", 0)))

@@ -176,6 +176,7 @@ function showDrawer(open) {
 }
 
 function askForToken() {
+  stream.pause();
   if (!$("#login").open) $("#login").showModal();
 }
 

@@ -14,12 +14,12 @@ export class Stream {
   // onEvent(name, data), onState("connecting" | "open" | "reconnecting"), onBreak() before a retry
   constructor({ onEvent, onState, onBreak }) {
     Object.assign(this, { onEvent, onState, onBreak });
-    document.addEventListener("visibilitychange", () => (document.hidden ? this.#stop() : this.resume()));
+    document.addEventListener("visibilitychange", () => (document.hidden ? this.pause() : this.resume()));
     addEventListener("online", () => this.resume());
   }
 
   open(chat) {
-    this.#stop();
+    this.pause();
     this.#chat = chat;
     this.#position = "0-0";
     this.onState("connecting");
@@ -31,8 +31,14 @@ export class Stream {
     if (this.#chat && this.#source?.readyState !== EventSource.OPEN) this.#connect();
   }
 
+  pause() {
+    clearTimeout(this.#timer);
+    this.#source?.close();
+    this.#source = null;
+  }
+
   #connect() {
-    this.#stop();
+    this.pause();
     if (document.hidden) return;
     const [inbox, outbox] = this.#position.split("-");
     const source = new EventSource(`/api/chats/${this.#chat}/events?inbox=${inbox}&outbox=${outbox}`);
@@ -49,16 +55,10 @@ export class Stream {
   }
 
   #retry() {
-    this.#stop();
+    this.pause();
     this.onState("reconnecting");
     this.onBreak();
     this.#pause = Math.min(this.#pause * 2 || 300, LONGEST_PAUSE_MS);
     this.#timer = setTimeout(() => this.#connect(), this.#pause);
-  }
-
-  #stop() {
-    clearTimeout(this.#timer);
-    this.#source?.close();
-    this.#source = null;
   }
 }

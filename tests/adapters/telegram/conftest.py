@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -21,6 +22,8 @@ FAST = PaceLimits(
     typing_interval_s=0.0,
     max_wait_s=0.5,
 )
+
+OPTIONS = ("limits", "clock", "poll_timeout_s")
 
 
 class NotStored(Exception):
@@ -89,18 +92,17 @@ def intake() -> RecordingIntake:
 
 @pytest.fixture
 async def make(api: BotApi, intake: RecordingIntake) -> AsyncIterator[MakeAdapter]:
-    """Return a factory; its keywords are settings, but for `limits` and `clock`."""
+    """Return a factory; its keywords are settings, but for those of the constructor."""
     made: list[TelegramAdapter] = []
 
     def build(**changes: object) -> TelegramAdapter:
-        options = {name: changes.pop(name) for name in ("limits", "clock") if name in changes}
+        options: dict[str, Any] = {"limits": FAST, "poll_timeout_s": 1}
+        options |= {name: changes.pop(name) for name in OPTIONS if name in changes}
         settings = TelegramSettings.model_validate(
             {"token": SecretStr(TOKEN), "base_url": api.root} | changes
         )
         commands = [("new", "Start anew"), ("/stop", "Stop")]
-        adapter = TelegramAdapter(
-            settings, intake, commands, poll_timeout_s=1, **({"limits": FAST} | options)
-        )
+        adapter = TelegramAdapter(settings, intake, commands, **options)
         made.append(adapter)
         return adapter
 
@@ -112,9 +114,6 @@ async def make(api: BotApi, intake: RecordingIntake) -> AsyncIterator[MakeAdapte
 @pytest.fixture
 def adapter(make: MakeAdapter) -> TelegramAdapter:
     return make()
-
-
-Running = Callable[[TelegramAdapter], AbstractAsyncContextManager["asyncio.Task[None]"]]
 
 
 @asynccontextmanager

@@ -139,7 +139,7 @@ def test_a_long_code_block_goes_on_as_code() -> None:
     """A block larger than a message is cut between lines, and each part is code."""
     lines = [f"value_{number} = {number}" for number in range(600)]
     shown = parts("```py\n" + "\n".join(lines) + "\n```")
-    assert len(shown) == 4
+    assert len(shown) == 3
     assert "\n".join(part["text"] for part in shown).splitlines() == lines
     for part in shown:
         whole = {"type": "pre", "offset": 0, "length": len(part["text"]), "language": "py"}

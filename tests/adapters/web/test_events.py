@@ -1,6 +1,7 @@
 """Event streams: nothing lost, nothing twice, nothing dangerous."""
 
 import asyncio
+import socket
 
 import pytest
 from hypothesis import given
@@ -171,18 +172,21 @@ async def test_a_ping_brings_what_nobody_announced(serve: Serve) -> None:
 
 async def test_a_slow_client_blocks_nobody(chat: Served) -> None:
     """A stream whose reader stands still does not hold up sends or other readers."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", chat.port)
-    request = f"GET /api/chats/c1/events HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\n\r\n"
-    writer.write(request.encode())
-    await reader.readuntil(b"synced")
-    async with listen(chat) as stream:
-        await stream.until("synced")
-        for n in range(40):
-            await chat.answer(f"{n} " + "x" * 50_000)
-        seen = 0
-        while seen < 40:
-            seen += len(keys([await stream.next()]))
-    writer.close()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", chat.port))
+        request = f"GET /api/chats/c1/events HTTP/1.1\r\nHost: 127.0.0.1:{chat.port}\r\n\r\n"
+        slow.sendall(request.encode())
+        async with listen(chat) as stream:
+            await stream.until("synced")
+            for n in range(40):
+                await chat.answer(f"{n} " + "x" * 200_000)
+            seen = 0
+            while seen < 40:
+                seen += len(keys([await stream.next()]))
+            await chat.answer("last")
+            assert "last" in (await stream.one("item")).data["html"]
+        assert any(listener.stale for listener in chat.adapter._hub._chats["c1"].listeners)
 
 
 async def test_streams_end_when_the_adapter_closes(chat: Served) -> None:

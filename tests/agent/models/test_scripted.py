@@ -74,7 +74,7 @@ async def test_a_function_chooses_the_step() -> None:
 
 async def test_an_exhausted_script_says_so() -> None:
     """The text names the number of steps and the newest message."""
-    with pytest.raises(ScriptExhausted, match="has 0 steps.*'hi'"):
+    with pytest.raises(ScriptExhausted, match=r"has 0 steps.*'hi'"):
         await ScriptedModel([]).complete(REQUEST, CollectingSink())
 
 

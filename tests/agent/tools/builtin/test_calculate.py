@@ -25,7 +25,7 @@ from tests.agent.tools.doubles import context
         ("7 // 2", "3"),
         ("10 % 4", "2"),
         ("2 ^ 10", "1024"),
-        ("2 × 3 ÷ 4 − 1", "0.5"),
+        ("2 \N{MULTIPLICATION SIGN} 3 \N{DIVISION SIGN} 4 \N{MINUS SIGN} 1", "0.5"),
         ("2 ** -1", "0.5"),
         ("1 ** 1000000000", "1"),
         ("2 ** 100", "1267650600228229401496703205376"),

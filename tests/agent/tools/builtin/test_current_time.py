@@ -8,23 +8,17 @@ from tests.agent.tools.doubles import context
 
 
 @pytest.mark.parametrize(
-    ("zone", "told"),
+    ("zone", "readable", "iso"),
     [
-        ("UTC", "Sunday, 1 March 2026, 12:30:00 UTC (UTC+00:00); 2026-03-01T12:30:00+00:00"),
-        (
-            "Asia/Kolkata",
-            "Sunday, 1 March 2026, 18:00:00 Asia/Kolkata (UTC+05:30); 2026-03-01T18:00:00+05:30",
-        ),
-        (
-            " America/New_York ",
-            "Sunday, 1 March 2026, 07:30:00 America/New_York (UTC-05:00); "
-            "2026-03-01T07:30:00-05:00",
-        ),
+        ("UTC", "12:30:00 UTC (UTC+00:00)", "2026-03-01T12:30:00+00:00"),
+        ("Asia/Kolkata", "18:00:00 Asia/Kolkata (UTC+05:30)", "2026-03-01T18:00:00+05:30"),
+        (" Etc/GMT+5 ", "07:30:00 Etc/GMT+5 (UTC-05:00)", "2026-03-01T07:30:00-05:00"),
     ],
 )
-async def test_the_time_of_a_zone(zone: str, told: str) -> None:
+async def test_the_time_of_a_zone(zone: str, readable: str, iso: str) -> None:
     """Weekday, date, time and offset are told, readable and as ISO 8601."""
-    assert await current_time(context(), TimeArguments(timezone=zone)) == told
+    told = await current_time(context(), TimeArguments(timezone=zone))
+    assert told == f"Sunday, 1 March 2026, {readable}; {iso}"
 
 
 async def test_the_default_zone_is_utc() -> None:
