@@ -36,11 +36,13 @@ test-deep: setup
 bench: setup
 	$(BIN)/python -m tests.bench
 
-# Maintainers: write both lock files anew from pyproject.toml.
+# Maintainers: write the lock files anew from pyproject.toml (UPGRADE=--upgrade for newer versions).
+COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header $(UPGRADE)
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header -o requirements.lock pyproject.toml
-	$(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-header --group dev -o requirements-dev.lock pyproject.toml
+	$(COMPILE) pyproject.toml -o requirements.lock
+	$(COMPILE) pyproject.toml --group dev -o requirements-dev.lock
+	$(COMPILE) --group build -o requirements-build.lock
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .coverage* .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -62,10 +62,9 @@ def _allowed(error: "ErrorDetails") -> str:
 
 def _hidden(path: "KeyPath", keys: "Keys") -> bool:
     """Tell whether the value may be a secret: a section holds some, a list of keys too."""
-    for end in range(len(path), 0, -1):
-        if key := keys.find(path[:end]):
-            return key.secret or key.kind in {"section", "blocks"}
-    return True
+    above = (keys.find(path[:end]) for end in range(len(path), 0, -1))
+    nearest = next(key for key in above if key)
+    return nearest.secret or nearest.kind in {"section", "blocks"}
 
 
 def _instead(path: "KeyPath", name: str, keys: "Keys") -> str:

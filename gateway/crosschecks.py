@@ -45,6 +45,7 @@ def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[
     yield from _open_web(settings)
     yield from _webhooks(values)
     yield from _double_names(settings)
+    yield from _owners(settings)
     yield from _storage(settings)
 
 
@@ -111,6 +112,12 @@ def _double_names(settings: "Settings") -> Iterator[Contradiction]:
             if not name or ":" in name:
                 text = f"the name {name!r} is not allowed; must not be empty nor hold a colon"
                 yield f"platforms.{platform}", text
+
+
+def _owners(settings: "Settings") -> Iterator[Contradiction]:
+    for owner in settings.access.owners:
+        if not all(owner.partition(":")):
+            yield "access.owners", f"{owner!r} must be PLATFORM:ID, such as telegram:123456"
 
 
 def _storage(settings: "Settings") -> Iterator[Contradiction]:

@@ -38,12 +38,19 @@ class LogFilter:
         event: The event's name; `*` and `?` as in file names.
         level: This level and the ones above it.
         conversation: Equals the field conversation.
+
+    Raises:
+        NotFound: There is no such level.
     """
 
     session: str | None = None
     event: str | None = None
     level: str | None = None
     conversation: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.level is not None and self.level not in _LEVELS:
+            raise NotFound(f"no level {self.level!r}; there are {', '.join(_LEVELS)}")
 
     def admits(self, record: dict[str, Any] | None) -> bool:
         """Tell whether a parsed line (None: not JSON) is shown."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, select, update
 
 from agent.messages import (
     ChatMessage,
@@ -145,10 +145,9 @@ def record_message(
 
 
 def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: Effect) -> None:
-    """Note that a tool is about to run; a second note for the same call changes nothing."""
+    """Note that a tool is about to run; a call that is noted already stays noted once."""
     _continue(conn, current)
-    known = select(step.c.n).where(step.c.turn_id == current.id, step.c.call_id == call["id"])
-    if conn.execute(known).first() is not None:
+    if conn.execute(select(step.c.n).where(_is_started(current, call["id"]))).first() is not None:
         return
     arguments = call["function"]["arguments"].encode()
     _insert_step(
@@ -171,7 +170,7 @@ def record_result(
     transcript.append(conn, current.place, [message])
     conn.execute(
         update(step)
-        .where(step.c.turn_id == current.id, step.c.call_id == message["tool_call_id"])
+        .where(_is_started(current, message["tool_call_id"]))
         .values(state="done", result=orjson.dumps({"status": status}).decode())
     )
 
@@ -347,6 +346,13 @@ def _close(
         )
     )
     return totals
+
+
+def _is_started(current: Turn, call_id: str) -> ColumnElement[bool]:
+    """Match the open journal entry of a call; some servers use an id again in a later step."""
+    return and_(
+        step.c.turn_id == current.id, step.c.call_id == call_id, step.c.state == "started"
+    )
 
 
 def _is_running(conn: Connection, current: Turn) -> bool:

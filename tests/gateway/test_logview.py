@@ -107,6 +107,12 @@ class TestFilters:
         assert events(shown(path, chosen)) == expected
 
 
+def test_an_unknown_level_is_told() -> None:
+    """Instead of showing nothing."""
+    with pytest.raises(NotFound, match="no level 'warn'; there are debug, info, warning, error"):
+        LogFilter(level="warn")
+
+
 class TestHistory:
     def write_rotated(self, path: Path, count: int) -> None:
         """Write one event per file, rotating after each."""

@@ -290,7 +290,7 @@ class TestAccounts:
 
     def test_ids_may_be_numbers(self, tmp_path: Path) -> None:
         """People write Telegram ids without quotes."""
-        assert load(tmp_path, "access: {owners: [42]}").settings.access.owners == ("42",)
+        assert load(tmp_path, "access: {slack: [42]}").settings.access.slack == ("42",)
 
 
 class TestProviders:
@@ -557,6 +557,11 @@ class TestRefusals:
         assert "hunter22" not in str(caught.value)
         assert "hunter22" not in str(caught.value.__cause__)
 
+    def test_a_section_that_is_none_stays_an_error_below_a_variable(self, tmp_path: Path) -> None:
+        """A higher layer does not hide what is wrong in the file."""
+        (line,) = problems(tmp_path, "queue: 5", {"PARLEY_QUEUE__MODE": "collect"})
+        assert line.startswith("queue: ******** in parley.yaml is not allowed")
+
     def test_all_problems_are_told_at_once(self, tmp_path: Path) -> None:
         """One line each: environment and file together."""
         lines = problems(tmp_path, "queue: {mode: x, y: 1}", {"PARLEY_NOPE": "1"})
@@ -654,6 +659,12 @@ class TestBetweenKeys:
         """A URL without one would fail much later."""
         (line,) = problems(tmp_path, yaml)
         assert line.startswith(f"{key}: must begin with ")
+
+    def test_an_owner_has_platform_and_id(self, tmp_path: Path) -> None:
+        """A bare id would never match anybody."""
+        assert load(tmp_path, "access: {owners: [telegram:42]}").settings.access.owners
+        (line,) = problems(tmp_path, "access: {owners: [42]}")
+        assert line.startswith("access.owners: '42' must be PLATFORM:ID")
 
     def test_postgresql_is_told_to_come_later(self, tmp_path: Path) -> None:
         """A known URL of a feature that is not there."""

@@ -145,14 +145,17 @@ function shortTime(iso) {
   return time;
 }
 
+// Browsers draw <meter> each in their own way: it is there to be read, the bar beside it to be seen.
 function showGauge({ used, window: size }) {
-  const meter = $("#gauge-meter");
   $("#gauge").hidden = size === 0;
   if (size === 0) return;
-  const share = (used ?? 0) / size;
-  Object.assign(meter, { max: 1, low: 0.5, high: 0.85, optimum: 0, value: Math.min(share, 1) });
-  $("#gauge-text").textContent = `${percent(share)} of ${short(size)}`;
-  meter.title = `${(used ?? 0).toLocaleString()} of ${size.toLocaleString()} tokens`;
+  const share = Math.min((used ?? 0) / size, 1);
+  const words = `${percent(share)} of ${short(size)}`;
+  $("#gauge-meter").value = share;
+  $("#gauge-meter").textContent = words;
+  $("#gauge-bar").style.width = `${share * 100}%`;
+  $("#gauge-bar").dataset.level = share >= 0.85 ? "full" : share >= 0.5 ? "half" : "";
+  $("#gauge-text").textContent = words;
 }
 
 function percent(share) {

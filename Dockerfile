@@ -1,0 +1,33 @@
+# syntax=docker/dockerfile:1
+FROM python:3.13-slim-bookworm AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1
+RUN python -m venv /opt/parley
+WORKDIR /src
+COPY requirements.lock ./
+RUN /opt/parley/bin/pip install --require-hashes -r requirements.lock
+COPY requirements-build.lock ./
+RUN pip install --require-hashes -r requirements-build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY gateway gateway
+COPY agent agent
+COPY adapters adapters
+COPY migrations migrations
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && /opt/parley/bin/pip install --no-deps /wheels/*.whl
+
+FROM python:3.13-slim-bookworm
+RUN useradd --system --uid 10001 --home-dir /data --no-create-home parley \
+ && install -d -o parley -g parley -m 0700 /data
+COPY --from=build /opt/parley /opt/parley
+ENV PATH="/opt/parley/bin:$PATH" \
+    PYTHONUNBUFFERED=1 \
+    PARLEY_HOME=/data \
+    PARLEY_WEB__HOST=0.0.0.0
+USER parley
+VOLUME ["/data"]
+EXPOSE 8765
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=3s --start-period=15s --retries=3 \
+  CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8765/healthz', timeout=2)"]
+ENTRYPOINT ["parley"]
+CMD ["run"]
