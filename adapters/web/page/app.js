@@ -150,12 +150,10 @@ function showGauge({ used, window: size }) {
   $("#gauge").hidden = size === 0;
   if (size === 0) return;
   const share = Math.min((used ?? 0) / size, 1);
-  const words = `${percent(share)} of ${short(size)}`;
   $("#gauge-meter").value = share;
-  $("#gauge-meter").textContent = words;
   $("#gauge-bar").style.width = `${share * 100}%`;
   $("#gauge-bar").dataset.level = share >= 0.85 ? "full" : share >= 0.5 ? "half" : "";
-  $("#gauge-text").textContent = words;
+  $("#gauge-text").textContent = `${percent(share)} of ${short(size)}`;
 }
 
 function percent(share) {

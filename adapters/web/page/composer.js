@@ -12,8 +12,8 @@ const COMMANDS = [
 ];
 
 export class Composer {
-  #form = document.querySelector("#composer");
-  #text = document.querySelector("#text");
+  #form = document.querySelector("#compose");
+  #text = document.querySelector("#composer");
   #send = document.querySelector("#send");
   #hint = document.querySelector("#hint");
   #hintNodes = [...this.#hint.childNodes];

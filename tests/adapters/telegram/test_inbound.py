@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.messages import Address, InboundMessage, Poison
@@ -246,7 +246,7 @@ def test_an_update_of_another_kind_is_ignored() -> None:
 def test_a_migration_is_logged() -> None:
     """A group that became a supergroup is reported with both ids."""
     with structlog.testing.capture_logs() as logs:
-        fields = {"chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": -1005}
+        fields: dict[str, Any] = {"chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": -1005}
         assert to_inbound(update(**fields), "main", BOT) is None
     assert logs == [
         {
@@ -313,6 +313,7 @@ FIELDS = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(FIELDS)
 def test_no_update_raises(fields: dict[str, Any]) -> None:
     """Whatever the JSON, decoding ends in one of its three outcomes."""

@@ -19,8 +19,8 @@ async def open_chat(tab: Page, served: Served, chat: str = "c1") -> None:
 
 
 async def say(tab: Page, text: str) -> None:
-    await tab.fill("#text", text)
-    await tab.press("#text", "Enter")
+    await tab.fill("#composer", text)
+    await tab.press("#composer", "Enter")
 
 
 async def test_a_message_and_its_answer_appear(chat: Served) -> None:
@@ -50,14 +50,14 @@ async def test_shift_enter_starts_a_new_line_and_drafts_are_kept(chat: Served) -
     """Each chat has its own draft, and a reload keeps it."""
     async with page() as tab:
         await open_chat(tab, chat)
-        await tab.fill("#text", "one")
-        await tab.press("#text", "Shift+Enter")
-        await tab.type("#text", "two")
+        await tab.fill("#composer", "one")
+        await tab.press("#composer", "Shift+Enter")
+        await tab.type("#composer", "two")
         await tab.click("#new-chat")
-        await expect(tab.locator("#text")).to_have_value("")
+        await expect(tab.locator("#composer")).to_have_value("")
         await tab.goto(chat.url("/#c1"))
         await tab.reload()
-        await expect(tab.locator("#text")).to_have_value("one\ntwo")
+        await expect(tab.locator("#composer")).to_have_value("one\ntwo")
     assert chat.history.messages == []
 
 
@@ -242,13 +242,13 @@ async def test_commands_are_offered(chat: Served) -> None:
     """A slash opens the list; it can be used with the keyboard alone."""
     async with page() as tab:
         await open_chat(tab, chat)
-        await tab.type("#text", "/st")
+        await tab.type("#composer", "/st")
         await expect(tab.locator("#commands b")).to_have_text(["/stop", "/status"])
-        await tab.press("#text", "ArrowUp")
+        await tab.press("#composer", "ArrowUp")
         await tab.keyboard.press("ArrowUp")
         await tab.keyboard.press("Enter")
-        await expect(tab.locator("#text")).to_have_value("/stop")
-        await expect(tab.locator("#text")).to_be_focused()
+        await expect(tab.locator("#composer")).to_have_value("/stop")
+        await expect(tab.locator("#composer")).to_be_focused()
         await tab.keyboard.press("Enter")
         await expect(tab.locator("article.message .body")).to_have_text(["/stop"])
         await expect(tab.locator("#commands")).to_be_hidden()
@@ -311,5 +311,5 @@ async def test_the_page_has_its_landmarks_and_names(chat: Served) -> None:
         assert await tab.evaluate(first) == "skip"
         await tab.focus("#skip")
         await tab.keyboard.press("Enter")
-        await expect(tab.locator("#text")).to_be_focused()
+        await expect(tab.locator("#composer")).to_be_focused()
         await expect(tab).to_have_url(chat.url("/#c1"))
