@@ -78,13 +78,10 @@ def run(
     gateway = import_module("gateway.app")
     gateway.prepare_home(settings.home)
     logs = import_module("gateway.logs")
-    close_logs = logs.configure_logging(settings.logging, settings.home, secret_values(settings))
+    logs.configure_logging(settings.logging, settings.home, secret_values(settings))
     for warning in found.warnings:
         err.print(warning, style="yellow", markup=False)
-    try:
-        asyncio.run(gateway.run(settings, lambda port: _welcome(settings, port)))
-    finally:
-        close_logs()
+    asyncio.run(gateway.run(settings, lambda port: _welcome(settings, port)))
 
 
 def _welcome(settings: Settings, port: int) -> None:
@@ -127,7 +124,7 @@ def show_logs(
 ) -> None:
     """Print the log readably."""
     settings = loaded().settings
-    path = import_module("gateway.logs").log_path(settings.logging, settings.home)
+    path = import_module("gateway.logfile").log_path(settings.logging, settings.home)
     if path is None:
         raise GatewayError("logging.file is false: there is no log file to show")
     logview = import_module("gateway.logview")
