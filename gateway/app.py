@@ -97,6 +97,7 @@ async def serve(
     gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, on_ready: Callable[[int], None]
 ) -> None:
     """Run all parts; after `stop`: intake off, turns finish, then deliver, then close."""
+    port = await gateway.server.start()
     async with asyncio.TaskGroup() as tasks:
         sending = tasks.create_task(gateway.delivery.run(), name="delivery")
         working = tasks.create_task(gateway.worker.run(), name="worker")
@@ -105,7 +106,6 @@ async def serve(
             tasks.create_task(supervised.run(), name=supervised.name)
             for supervised in gateway.supervised
         ]
-        port = await gateway.server.start()
         log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
         on_ready(port)
         await stop.wait()

@@ -214,7 +214,7 @@ def test_a_caption_is_the_text() -> None:
 def test_a_caption_can_address_the_bot() -> None:
     """Mentions in captions count in groups."""
     text = "@parley_bot look"
-    fields = {
+    fields: dict[str, Any] = {
         "photo": [{}],
         "caption": text,
         "caption_entities": [mark("mention", text, text[:11])],
