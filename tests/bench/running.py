@@ -101,7 +101,7 @@ class Chats:
 
     gateway: Gateway | None = None
     answered: dict[str, asyncio.Queue[str]] = field(default_factory=dict)
-    numbers: itertools.count[int] = field(default_factory=itertools.count)
+    numbers: "itertools.count[int]" = field(default_factory=itertools.count)
 
     def on_send(self, message: Outgoing) -> None:
         """Take what the null platform is given."""

@@ -12,8 +12,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from sqlalchemy import Connection  # noqa: E402
-
 from agent.messages import ChatMessage  # noqa: E402
 from agent.view import ViewPlan  # noqa: E402
 from gateway.storage import transcript  # noqa: E402
@@ -62,10 +60,9 @@ class Store:
         """Not there yet; `has_search` is False."""
         raise NotImplementedError(q)
 
-    async def compact(self, sid: str, msgs: list[ChatMessage]) -> None:
-        """Split the session as a compaction will: a child with another plan, no row copied."""
-        place = self._places[sid]
-        await self._database.write(_split, place, len(msgs))
+    def compact(self, sid: str, msgs: list[ChatMessage]) -> None:
+        """Not there yet; recorded as an error and not as a time."""
+        raise NotImplementedError(sid)
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log."""
@@ -75,9 +72,3 @@ class Store:
         """Close the file."""
         await self._stack.aclose()
 
-
-def _split(conn: Connection, place: Place, keep: int) -> None:
-    from gateway.storage import lineage  # noqa: PLC0415
-
-    session = lineage.active(conn, place.conversation)
-    lineage.split(conn, session, "bench", ViewPlan(keep))
