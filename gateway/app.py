@@ -116,7 +116,6 @@ async def serve(
         await _finish_turns(gateway, working, forced)
         await _within(DELIVER_WITHIN_S, gateway.delivery.wait_idle())
         sending.cancel()
-        await gateway.server.stop()
     log.info("gateway_stopped")
 
 
@@ -185,6 +184,7 @@ async def assembled(
     finally:
         for adapter in adapters.values():
             await adapter.close()
+        await server.stop()
         for each in agent.models:
             await each.close()
 

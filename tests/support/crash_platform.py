@@ -188,7 +188,7 @@ class LoopbackPlatform:
 
     def _fault_for(self, text: str) -> Fault | None:
         for message_id, faults in self.faults.items():
-            if faults and message_id in text.split()[0].split(","):
+            if faults and message_id in text.removeprefix("(re-sent) ").split()[0].split(","):
                 return faults.popleft()
         return None
 
