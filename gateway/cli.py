@@ -32,7 +32,8 @@ app.add_typer(config_app, name="config")
 app.add_typer(db_app, name="db")
 app.add_typer(letters_app, name="dead-letters")
 
-out = Console()
+PIPE_COLUMNS = 160
+out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
 err = Console(stderr=True)
 
 ConfigOption = Annotated[

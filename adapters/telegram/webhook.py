@@ -38,13 +38,11 @@ class Webhook:
         return web.Response(status=413) if body is None else await self._stored(body)
 
     async def _stored(self, body: bytes) -> web.Response:
-        """Return 200, or 503 if the update was not stored.
-
-        Why it was not is the intake's matter and unknown here: any exception is such an outcome.
-        """
-        (outcome,) = await asyncio.gather(self._store(body), return_exceptions=True)
-        if isinstance(outcome, BaseException):
-            log.error("telegram_webhook_not_stored", exc_info=outcome)
+        """Return 200, or 503 if the update was not stored, for whatever reason."""
+        try:
+            await self._store(body)
+        except Exception:
+            log.exception("telegram_webhook_not_stored")
             return web.Response(status=503)
         return web.Response()
 
