@@ -5,6 +5,7 @@ What only one command needs is imported when it runs, so that `parley run` stays
 
 import asyncio
 import logging
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -43,7 +44,11 @@ chosen: dict[str, Path | None] = {"config": None}
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit code 1."""
+    """Run the command line; an error of ours is one line on stderr and exit code 1.
+
+    What it writes (database, logs, backups) holds conversations: for its owner alone.
+    """
+    os.umask(0o077)
     try:
         app()
     except GatewayError as exc:
@@ -87,22 +92,18 @@ def run(
 
 def _welcome(settings: Settings, port: int) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
-    if settings.web.enabled:
-        err.print(f"\n[bold]Parley is ready:[/bold] http://{settings.web.host}:{port}/")
-    else:
-        err.print(f"\n[bold]Parley is ready[/bold] (health on {settings.web.host}:{port})")
-    err.print("  talk in the terminal:  parley chat")
     file = settings.home / "parley.yaml"
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
+    page = f"http://{settings.web.host}:{port}/"
+    lines = ["", f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
+    lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":
-        err.print("  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,")
-        err.print(f"                         or `model:` in {file}", markup=False)
+        lines += ["  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
+        lines += [f"                         or `model:` in {file}"]
     if all(block.token is None for block in settings.platforms.telegram):
-        err.print("  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN, and")
-        err.print(
-            "                         PARLEY_ACCESS__TELEGRAM='[\"<your id>\"]'", markup=False
-        )
-    err.print()
+        lines += ["  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN, and"]
+        lines += ["                         PARLEY_ACCESS__TELEGRAM='[\"<your id>\"]'"]
+    err.print("\n".join(lines), "", sep="\n", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

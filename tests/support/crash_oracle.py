@@ -39,6 +39,7 @@ class Evidence:
         sent: (chat, text) that people wrote and the platform was told were received, in order.
         shown: chat → final texts, in the order in which they stand in the chat.
         previews: Texts of previews that no answer took the place of.
+        rejected: Texts that the platform refused for good.
         resends: Whether the platform cannot tell a repeated send from a new one.
         events: What the children noted: model calls, beginnings and ends of effects, boots.
         database: The SQLite file.
@@ -47,6 +48,7 @@ class Evidence:
     sent: Sequence[tuple[str, str]]
     shown: dict[str, list[str]]
     previews: Sequence[str]
+    rejected: Sequence[str]
     resends: bool
     events: Sequence[dict[str, Any]]
     database: Path
@@ -212,7 +214,12 @@ def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterato
             yield f"a preview looks like an answer: {text!r}"
     for chat in sorted({*evidence.shown, *books.chats.values()}):
         done = [turn for turn in books.turns if turn.chat == chat and turn.state == "done"]
-        wanted = list(chain.from_iterable(turn.said.split(PAYLOADS) for turn in done))
+        dead = {row["payload"] for row in books.rows("SELECT * FROM outbox WHERE state = 'dead'")}
+        wanted = [
+            text
+            for text in chain.from_iterable(turn.said.split(PAYLOADS) for turn in done)
+            if text not in dead or text not in evidence.rejected
+        ]
         shown = [text for text in evidence.shown.get(chat, []) if is_answer(text)]
         yield from _shown_once(chat, wanted, shown, resends=evidence.resends)
 
@@ -261,13 +268,13 @@ def side_effects_happen_once_or_are_reported(evidence: Evidence, books: Books) -
 
 
 def finished_turns_are_never_run_again(evidence: Evidence) -> Iterator[str]:
-    """After a turn's commit the model is not asked for it again, in whichever process."""
+    """After its commit, or its user's /stop, no process asks the model for a turn again."""
     finished: set[str] = set()
     for event in evidence.events:
         if event["what"] == "boot":
             finished |= set(event["finished"])
         elif event["what"] == "model" and not finished.isdisjoint(ids_of(event["text"])):
-            yield f"{event['text']!r} was finished, and the model was asked again"
+            yield f"{event['text']!r} had ended, and the model was asked again"
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -276,9 +283,12 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def finished_ids(database: Path) -> list[str]:
-    """Return the ids of all messages whose turn has ended, as a process finds them at its boot."""
+    """Return the ids of all messages that a process finds answered or stopped at its boot."""
     if not database.exists():
         return []
     with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as raw:
-        rows = raw.execute("SELECT text FROM inbox WHERE state IN ('done', 'cancelled', 'dead')")
+        rows = raw.execute(
+            "SELECT text FROM inbox JOIN conversation ON id = conversation"
+            " WHERE state IN ('done', 'cancelled', 'dead') OR seq <= cancel_upto_seq"
+        )
         return [text.split()[0] for (text,) in rows]

@@ -49,6 +49,7 @@ class LoopbackPlatform:
         acknowledged: Updates below this number are forgotten by the platform.
         chats: What stands in each chat, in order.
         notes: What the gateways' children told, in order: ("ready", …), ("refused", …).
+        rejected: Texts that the platform said it would never take.
         gate: Where the model waits for messages with the verb `gate`.
         show_once: Recognise the nonce of a send that was accepted before.
     """
@@ -62,8 +63,10 @@ class LoopbackPlatform:
         self.notes: list[tuple[str, str]] = []
         self.gate = Gate()
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
+        self.rejected: list[str] = []
         self._nonces: dict[str, str] = {}
         self._refs = 0
+        self._closing = asyncio.Event()
         self._talking: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
 
@@ -74,9 +77,8 @@ class LoopbackPlatform:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in list(self._talking):
-            task.cancel()
-        await self._server.wait_closed()
+        self._closing.set()
+        await self.hang_up()
 
     async def push(self, chat: str, text: str) -> None:
         """Let a person write."""
@@ -120,16 +122,15 @@ class LoopbackPlatform:
     async def _answer(
         self, request: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Carry a request out; whoever waits for nothing hangs up, and that ends the waiting."""
+        """Carry a request out; that its caller is gone ends it where it waits."""
         async with asyncio.TaskGroup() as tasks:
-            gone = tasks.create_task(reader.read(), name="caller gone")
             work = tasks.create_task(getattr(self, f"_do_{request['do']}")(request), name="work")
-            await asyncio.wait([gone, work], return_when=asyncio.FIRST_COMPLETED)
-            gone.cancel()
-            if not work.done():
-                work.cancel()
-                return
-        if work.result() is not None:
+            gone = tasks.create_task(reader.read(), name="caller gone")
+            closing = tasks.create_task(self._closing.wait(), name="closing")
+            await asyncio.wait([work, gone, closing], return_when=asyncio.FIRST_COMPLETED)
+            for task in (work, gone, closing):
+                task.cancel()
+        if not work.cancelled() and work.result() is not None:
             writer.write(json.dumps(work.result()).encode() + b"\n")
             await writer.drain()
 
@@ -143,6 +144,8 @@ class LoopbackPlatform:
 
     async def _do_send(self, request: Any) -> Any:
         fault = self._fault_for(request["text"])
+        if fault == "reject":
+            self.rejected.append(request["text"])
         if fault in {"delay", "reject"}:
             return {"error": fault}
         ref = self._show(request)

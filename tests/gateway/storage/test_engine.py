@@ -19,8 +19,9 @@ from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage import engine as engine_module
 from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock_database
 from gateway.storage.opening import open_database, prepare_schema
-from tests.support.storage import Store
+from tests.support.storage import Store, copy_database
 
+NOBODY = 65534
 MOUNTS = """\
 /dev/vda / ext4 rw 0 0
 server:/x /srv nfs4 rw 0 0
@@ -56,7 +57,7 @@ def count_commits(database: Database) -> list[Connection]:
 
 
 @contextmanager
-def busy_writer(database: Database) -> Iterator[asyncio.TaskGroup]:
+def busy_writer(database: Database) -> Iterator[None]:
     """Hold the writer thread until the body is done, so that what it queues forms one batch."""
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -66,7 +67,7 @@ def busy_writer(database: Database) -> Iterator[asyncio.TaskGroup]:
 
     database._jobs.put(engine_module.Job(wait, loop.create_future()))
     try:
-        yield asyncio.TaskGroup()
+        yield
     finally:
         release.set()
 
@@ -338,38 +339,41 @@ def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def unprivileged_folder() -> Iterator[Path]:
-    """A folder that others may enter, with permission bits that bind: root steps down."""
+def public_folder() -> Iterator[Path]:
+    """A folder that other users may enter; pytest's own are root's alone."""
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-        os.seteuid(os.getuid())
-        folder.chmod(0o755)
+        Path(name).chmod(0o755)
+        yield Path(name)
 
 
-def step_down(folder: Path, *files: Path) -> None:
-    """Make the folder and its files read-only for who runs the test from here on."""
-    for file in files:
-        file.chmod(0o444)
-    folder.chmod(0o555)
+@contextmanager
+def read_only(*paths: Path) -> Iterator[None]:
+    """Take the right to write away; root, whom no permission binds, becomes nobody meanwhile."""
+    for path in paths:
+        path.chmod(0o555 if path.is_dir() else 0o444)
     if os.getuid() == 0:
-        os.seteuid(65534)
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        for path in paths:
+            path.chmod(0o755)
 
 
-def test_a_read_only_folder_is_refused(unprivileged_folder: Path) -> None:
+def test_a_read_only_folder_is_refused(public_folder: Path) -> None:
     """Without a place for its lock the gateway does not start."""
-    step_down(unprivileged_folder)
-    with pytest.raises(StorageUnavailable, match="cannot write to"):
-        lock_database(unprivileged_folder / "parley.db")
+    with read_only(public_folder), pytest.raises(StorageUnavailable, match="cannot write to"):
+        lock_database(public_folder / "parley.db")
 
 
-def test_a_read_only_file_is_refused(unprivileged_folder: Path, database_template: Path) -> None:
+def test_a_read_only_file_is_refused(public_folder: Path, database_template: Path) -> None:
     """A database that cannot be written shows itself when it is opened."""
-    path = unprivileged_folder / "parley.db"
-    path.write_bytes(database_template.read_bytes())
-    step_down(unprivileged_folder, path)
-    with pytest.raises(StorageUnavailable, match=r"cannot open .*parley\.db"):
+    path = copy_database(database_template, public_folder / "parley.db")
+    with (
+        read_only(public_folder, path),
+        pytest.raises(StorageUnavailable, match=r"cannot open .*parley\.db"),
+    ):
         connect(path)
 
 

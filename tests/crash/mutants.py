@@ -1,0 +1,95 @@
+"""Flaws that the harness must catch, each built into a child as a patch of its own process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from adapters.messages import Admission, InboundMessage, Outgoing
+from gateway.intake import GatewayIntake
+from gateway.storage import leases, turns
+from gateway.storage.engine import Database
+from gateway.storage.models import conversation, replica
+from gateway.storage.outbox import nonce_of
+from gateway.turn import TurnRunner
+
+
+def acknowledge_before_commit(life: Any) -> None:
+    """Report an admission before it is durable."""
+    accept = GatewayIntake.accept
+    running: set[asyncio.Task[Any]] = set()
+
+    async def hasty(
+        self: GatewayIntake, messages: Sequence[InboundMessage], **rest: Any
+    ) -> list[Admission]:
+        running.add(asyncio.create_task(accept(self, messages, **rest)))
+        await life.acknowledged()
+        return [Admission("queued", 1, 1) for _ in messages]
+
+    GatewayIntake.accept = hasty  # type: ignore[method-assign,assignment]
+
+
+def send_before_commit(_: Any) -> None:
+    """Show an answer, then commit it as shown."""
+    write = Database.write
+    adapters: dict[Any, Any] = {}
+    make = TurnRunner.__init__
+
+    def remember(self: TurnRunner, *args: Any) -> None:
+        make(self, *args)
+        adapters.update(args[2])
+
+    async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if fn is turns.commit:
+            turn, messages, parts, end = args
+            address = turn.lease.address
+            for part in parts:
+                nonce = nonce_of(part.source_key)
+                await adapters[address.platform, address.account].send(
+                    Outgoing(
+                        conversation=turn.lease.conversation,
+                        address=address,
+                        seq=0,
+                        payload=part.payload,
+                        nonce=nonce,
+                    )
+                )
+            args = (turn, messages, [], end)
+        return await write(self, fn, *args, **kwargs)
+
+    TurnRunner.__init__ = remember  # type: ignore[method-assign,assignment]
+    Database.write = hasty  # type: ignore[method-assign,assignment]
+
+
+def no_fence(_: Any) -> None:
+    """Write whatever the token says."""
+
+    def unfenced(conn: Connection, lease: leases.Lease) -> Any:
+        return conn.execute(
+            select(conversation).where(conversation.c.id == lease.conversation)
+        ).one()
+
+    leases.fence = unfenced
+    turns.fence = unfenced
+
+
+def zombie_claim(_: Any) -> None:
+    """Go on under the identity of the process before, with its tokens."""
+    register = leases.register
+
+    def same_identity(conn: Connection, name: str) -> int:
+        known = conn.scalar(select(replica.c.id).order_by(replica.c.id.desc()).limit(1))
+        return register(conn, name) if known is None else int(known)
+
+    leases.register = same_identity
+
+
+
+
+MUTANTS: dict[str, Callable[[Any], None]] = {
+    "acknowledge before commit": acknowledge_before_commit,
+    "send before commit": send_before_commit,
+    "no fence": no_fence,
+    "zombie claim": zombie_claim,
+}
