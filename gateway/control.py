@@ -29,7 +29,8 @@ def _forget(conn: Connection, target: str) -> int:
     return maintenance.forget(conn, int(target))
 
 
-ACTIONS: dict[str, Callable[[Connection, str], Any]] = {
+Action = Callable[[Connection, str], Any]
+ACTIONS: dict[str, Action] = {
     "retry-dead-letter": deadletters.retry,
     "drop-dead-letter": deadletters.drop,
     "forget": _forget,
@@ -45,7 +46,7 @@ def routes(database: Database, wakeups: Wakeups) -> list[web.RouteDef]:
             return web.json_response({"error": "unknown action"}, status=404)
         target = (await request.json())["target"]
         try:
-            result = await database.write(action, target)
+            result = await carry_out(database, action, target)
         except GatewayError as exc:
             return web.json_response({"error": str(exc)}, status=409)
         if isinstance(result, deadletters.DeadLetter):
@@ -66,7 +67,15 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
     async with open_database(database) as opened:
-        return _plain(await opened.write(ACTIONS[action], target))
+        return _plain(await carry_out(opened, ACTIONS[action], target))
+
+
+async def carry_out(database: Database, action: Action, target: str) -> Any:
+    """Run an action; what it erased is gone from the files when this returns."""
+    result = await database.write(action, target)
+    if action is _forget:
+        await database.checkpoint()
+    return result
 
 
 async def _ask(socket: Path, action: str, target: str) -> Any:

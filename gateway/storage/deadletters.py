@@ -6,11 +6,11 @@ Their ids are `t<turn id>` and `s<conversation>.<outbox seq>` (a send).
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, Update, case, select, update
 
 from gateway.errors import NotFound
 from gateway.storage import inbox, leases, turns
-from gateway.storage.models import conversation, iso_time, outbox, turn
+from gateway.storage.models import conversation, iso_time, now_s, outbox, turn
 from gateway.storage.models import inbox as inbox_table
 
 
@@ -55,7 +55,7 @@ def retry(conn: Connection, letter_id: str) -> DeadLetter:
     """
     letter = find(conn, letter_id)
     if letter.kind == "send":
-        _set_send_state(conn, letter, "pending")
+        _send_again(conn, letter)
         return letter
     turn_id = int(letter_id[1:])
     turns.hide(conn, letter.conversation, turn_id)
@@ -73,7 +73,7 @@ def drop(conn: Connection, letter_id: str) -> DeadLetter:
     """Take a dead letter off the list; its rows stay as a record."""
     letter = find(conn, letter_id)
     if letter.kind == "send":
-        _set_send_state(conn, letter, "dropped")
+        conn.execute(_row(letter).values(state="dropped"))
     else:
         _drop_turn(conn, int(letter_id[1:]))
     return letter
@@ -124,13 +124,15 @@ def _send_letter(row: Row[Any]) -> DeadLetter:
     )
 
 
-def _set_send_state(conn: Connection, letter: DeadLetter, state: str) -> None:
+def _send_again(conn: Connection, letter: DeadLetter) -> None:
+    """Give a send its full time again; what may have been shown before stays in doubt."""
+    state = case((outbox.c.doubt, "unknown"), else_="pending")
+    conn.execute(_row(letter).values(state=state, attempt=0, next_at=0.0, at=now_s()))
+
+
+def _row(letter: DeadLetter) -> Update:
     seq = int(letter.id.partition(".")[2])
-    conn.execute(
-        update(outbox)
-        .where(outbox.c.conversation == letter.conversation, outbox.c.seq == seq)
-        .values(state=state, attempt=0, next_at=0.0)
-    )
+    return update(outbox).where(outbox.c.conversation == letter.conversation, outbox.c.seq == seq)
 
 
 def _drop_turn(conn: Connection, turn_id: int) -> None:

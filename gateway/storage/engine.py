@@ -6,14 +6,17 @@ after another, each inside a savepoint, and commits them together: one fsync for
 
 import asyncio
 import queue
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
+import aiosqlite
 from filelock import FileLock, Timeout
-from sqlalchemy import Connection, create_engine, event
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -26,14 +29,18 @@ BATCH = 256
 """Most functions in one commit; beyond that the first caller would wait too long."""
 BUSY_TIMEOUT_S = 10.0
 READERS = 4
+_OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
 """SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
 
 
 class Job(NamedTuple):
-    """One transaction function that waits for the writer, and the future of its caller."""
+    """One transaction function that waits for the writer, and the future of its caller.
 
-    fn: Callable[[Connection], Any]
+    `fn` is None for a checkpoint, which cannot be part of a transaction.
+    """
+
+    fn: Callable[[Connection], Any] | None
     future: asyncio.Future[Any]
 
 
@@ -50,16 +57,20 @@ class Database:
 
     def __init__(self, path: Path, connection: Connection) -> None:
         self._connection = connection
+        self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
         self._readers = create_async_engine(
-            f"sqlite+aiosqlite:///file:{path}?mode=ro&uri=true",
+            "sqlite+aiosqlite://",
+            async_creator=partial(
+                aiosqlite.connect, read_only_uri(path), uri=True, timeout=BUSY_TIMEOUT_S
+            ),
+            poolclass=AsyncAdaptedQueuePool,
             pool_size=READERS,
             max_overflow=0,
-            connect_args={"timeout": BUSY_TIMEOUT_S},
         )
 
     async def write(
@@ -82,12 +93,30 @@ class Database:
     async def read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before."""
+        """Run a reading `fn(conn, …)` on a snapshot that holds everything committed before.
+
+        Raises:
+            StorageUnavailable: The file cannot be read, or the database is closed.
+        """
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
         try:
             async with self._readers.connect() as conn:
                 return await conn.run_sync(fn, *args, **kwargs)
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
+
+    async def checkpoint(self) -> None:
+        """Move everything from the write-ahead log into the file and empty the log.
+
+        Raises:
+            StorageUnavailable: A reader holds on to the log.
+        """
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._jobs.put(Job(None, future))
+        await asyncio.shield(future)
 
     async def close(self) -> None:
         """Finish what is queued, then end the writer and the readers. Idempotent."""
@@ -100,7 +129,8 @@ class Database:
 
     def _write_loop(self) -> None:
         while batch := self._next_batch():
-            done = self._commit(batch)
+            done = self._commit([job for job in batch if job.fn is not None])
+            done += [self._checkpoint(job) for job in batch if job.fn is None]
             self._loop.call_soon_threadsafe(_report, done)
 
     def _next_batch(self) -> list[Job]:
@@ -123,13 +153,21 @@ class Database:
             lost = StorageUnavailable(str(exc.orig))
         except StorageUnavailable as exc:
             lost = exc
+        if self._raw.in_transaction:
+            # A COMMIT that failed leaves the transaction open.
+            self._raw.rollback()
         return [Done(job, None, lost) for job in batch]
+
+    def _checkpoint(self, job: Job) -> Done:
+        busy, _, _ = self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        error = StorageUnavailable("a reader holds on to the write-ahead log") if busy else None
+        return Done(job, None, error)
 
     def _run(self, job: Job) -> Done:
         conn = self._connection
         conn.exec_driver_sql("SAVEPOINT job")
         try:
-            done = Done(job, job.fn(conn), None)
+            done = Done(job, job.fn(conn) if job.fn else None, None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
             return Done(job, None, _storage_error(exc))
@@ -138,8 +176,7 @@ class Database:
 
     def _undo(self, cause: Exception) -> None:
         """Roll one function back; a full disk may have made SQLite roll back the whole batch."""
-        raw = self._connection.connection.driver_connection
-        if not isinstance(raw, sqlite3.Connection) or not raw.in_transaction:
+        if not self._raw.in_transaction:
             raise StorageUnavailable(f"the batch was rolled back: {cause}") from cause
         self._connection.exec_driver_sql("ROLLBACK TO job")
         self._connection.exec_driver_sql("RELEASE job")
@@ -191,7 +228,7 @@ def connect(path: Path) -> Connection:
     if (kind := filesystem_of(path)) in NETWORK_FILESYSTEMS:
         raise StorageUnavailable(f"{path} is on {kind}: SQLite needs a local disk")
     engine = create_engine(
-        f"sqlite:///{path}",
+        URL.create("sqlite", database=str(path)),
         connect_args={
             "isolation_level": None,
             "timeout": BUSY_TIMEOUT_S,
@@ -205,7 +242,15 @@ def connect(path: Path) -> Connection:
     except DBAPIError as exc:
         engine.dispose()
         raise StorageUnavailable(f"cannot open {path}: {exc.orig}") from exc
+    except sqlite3.Error as exc:
+        engine.dispose()
+        raise StorageUnavailable(f"cannot open {path}: {exc}") from exc
     return connection
+
+
+def read_only_uri(path: Path) -> str:
+    """Return SQLite's URI of a file that is to be read only, whatever characters are in it."""
+    return f"{path.absolute().as_uri()}?mode=ro"
 
 
 def _begin_immediate(conn: Connection) -> None:
@@ -236,9 +281,11 @@ def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mounts")) -> str |
     except OSError:
         return None
     target = path.resolve()
-    best = max(
-        (line.split() for line in lines if target.is_relative_to(line.split()[1])),
-        key=lambda fields: len(fields[1]),
-        default=None,
-    )
-    return best[2] if best else None
+    kind, longest = None, 0
+    for line in lines:
+        _, escaped, fstype, *_ = line.split()
+        point = _OCTAL.sub(lambda match: chr(int(match[1], 8)), escaped)
+        # The later of two mounts on one point covers the earlier.
+        if target.is_relative_to(point) and len(point) >= longest:
+            kind, longest = fstype, len(point)
+    return kind

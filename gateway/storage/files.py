@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import StorageUnavailable
 from gateway.storage import deadletters, migrate
 from gateway.storage.deadletters import DeadLetter
-from gateway.storage.engine import connect, lock_database
+from gateway.storage.engine import connect, lock_database, read_only_uri
 from gateway.storage.models import conversation
 from gateway.storage.opening import prepare_schema, schema_revision
 
@@ -91,7 +91,7 @@ def reading(path: Path) -> Iterator[Connection]:
         raise StorageUnavailable(f"there is no database at {path}")
 
     def connect_read_only() -> Any:
-        return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        return sqlite3.connect(read_only_uri(path), uri=True)
 
     engine = create_engine("sqlite://", creator=connect_read_only, poolclass=NullPool)
     try:

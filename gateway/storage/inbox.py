@@ -209,6 +209,8 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
 
 def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> None:
     """Give the newest wording to an edited message that still waits for its turn."""
+    if message.message_ref is None:
+        return
     conn.execute(
         update(inbox)
         .where(
@@ -253,7 +255,15 @@ def position(conn: Connection, source: str) -> int | None:
 
 
 def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
-    """Drop the raw updates of entries older than this; returns how many."""
+    """Drop the raw updates of entries older than this; returns how many.
+
+    Those in quarantine become empty; their keys stay, so that they are still known.
+    """
+    conn.execute(
+        update(quarantine)
+        .where(quarantine.c.raw != "", quarantine.c.at < now_s() - older_than_s)
+        .values(raw="")
+    )
     old = conn.execute(
         select(inbox.c.conversation, inbox.c.seq)
         .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - older_than_s)

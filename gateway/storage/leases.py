@@ -59,7 +59,9 @@ def reap_others(conn: Connection, replica_id: int) -> int:
         .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=_next_ready_no())
     )
     conn.execute(
-        update(outbox).where(outbox.c.state == "sending").values(state="unknown", sender=None)
+        update(outbox)
+        .where(outbox.c.state == "sending")
+        .values(state="unknown", doubt=True, sender=None)
     )
     conn.execute(delete(replica).where(replica.c.id != replica_id))
     return orphaned.rowcount

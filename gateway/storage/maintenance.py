@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, delete, select, update
 
 from gateway.errors import NotFound, StorageUnavailable
+from gateway.storage.engine import read_only_uri
 from gateway.storage.models import (
     alias,
     blob,
@@ -30,10 +31,12 @@ def backup(database: Path, target: Path) -> int:
     """
     if not database.is_file():
         raise StorageUnavailable(f"there is no database at {database}")
+    if target.exists() and target.samefile(database):
+        raise StorageUnavailable(f"{target} is the database itself")
     partial = target.with_name(target.name + ".partial")
     try:
         with (
-            closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(read_only_uri(database), uri=True)) as source,
             closing(sqlite3.connect(partial)) as copy,
         ):
             source.backup(copy)
@@ -47,7 +50,8 @@ def backup(database: Path, target: Path) -> int:
 def forget(conn: Connection, conversation_id: int) -> int:
     """Erase one conversation: transcript, inbox, outbox, sessions, outputs, its keys and itself.
 
-    The pages are overwritten with zeros (PRAGMA secure_delete). A turn that runs at this moment
+    The pages are overwritten with zeros (PRAGMA secure_delete) once the caller has checkpointed:
+    until then the write-ahead log still holds them. A turn that runs at this moment
     loses its lease and writes nothing more.
 
     Returns:

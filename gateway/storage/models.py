@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    Boolean,
     Column,
     Double,
     ForeignKey,
@@ -16,6 +17,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -57,6 +59,9 @@ metadata = MetaData(
 )
 
 
+# Ids of what may be erased are never given again (sqlite_autoincrement).
+
+
 def _id() -> Column[int]:
     return Column("id", Integer, primary_key=True, autoincrement=True)
 
@@ -72,6 +77,7 @@ replica = Table(
     _id(),
     Column("name", Text, nullable=False),
     Column("heartbeat_until", Double, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 conversation = Table(
@@ -94,6 +100,7 @@ conversation = Table(
     Column("ready_no", Integer),
     Column("turn_not_before", Double, nullable=False, server_default="0"),
     Column("cancel_upto_seq", Integer, nullable=False, server_default="0"),
+    sqlite_autoincrement=True,
 )
 Index(
     "ix_conversation_ready",
@@ -184,6 +191,7 @@ session = Table(
     Column("started_at", Double, nullable=False),
     Column("ended_at", Double),
     Index("ix_session_conversation", "conversation"),
+    sqlite_autoincrement=True,
 )
 
 turn = Table(
@@ -211,6 +219,7 @@ turn = Table(
     Column("output_tokens", Integer, nullable=False, server_default="0"),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
+    sqlite_autoincrement=True,
 )
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 Index(
@@ -266,6 +275,7 @@ blob = Table(
     Column("body", Text, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_blob_conversation", "conversation"),
+    sqlite_autoincrement=True,
 )
 
 outbox = Table(
@@ -281,11 +291,12 @@ outbox = Table(
     Column("preview_ref", Text),
     Column("reply_to", Text),
     Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
+    Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
     Column("attempt", Integer, nullable=False, server_default="0"),
     Column("sender", Integer),  # the replica that is sending
     Column("next_at", Double, nullable=False, server_default="0"),
     Column("platform_ref", Text),
-    Column("resent", Integer, nullable=False, server_default="0"),
+    Column("resent", Boolean, nullable=False, server_default=false()),
     Column("error", Text),
     Column("at", Double, nullable=False),
     Column("sent_at", Double),

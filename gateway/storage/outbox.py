@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+from sqlalchemy import Connection, Row, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt
 from gateway.storage.models import conversation, now_s, outbox
@@ -132,10 +132,16 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
-    """Note that a send begins; False where another replica has taken the row or it was dropped."""
+    """Note that a send begins; False where another replica has taken the row or it was dropped.
+
+    A row that this replica marked before, and whose receipt could not be stored, is taken again.
+    """
     marked = conn.execute(
         _this(message)
-        .where(outbox.c.state.in_(("pending", "unknown")))
+        .where(
+            or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id),
+            outbox.c.state.in_(UNSENT),
+        )
         .values(state="sending", sender=replica_id, attempt=outbox.c.attempt + 1)
     )
     return marked.rowcount == 1
@@ -147,7 +153,7 @@ def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> None:
         _this(message).values(
             state="sent",
             platform_ref=receipt.platform_ref,
-            resent=int(receipt.resent),
+            resent=receipt.resent,
             sent_at=now_s(),
             error=None,
         )
@@ -169,7 +175,9 @@ def mark_delayed(conn: Connection, message: Outgoing, in_s: float, reason: str) 
 def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
     """It may have been shown: to be resolved in `in_s` seconds."""
     conn.execute(
-        _this(message).values(state="unknown", sender=None, next_at=now_s() + in_s, error=reason)
+        _this(message).values(
+            state="unknown", doubt=True, sender=None, next_at=now_s() + in_s, error=reason
+        )
     )
 
 
@@ -210,5 +218,5 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         nonce=nonce_of(row.source_key),
         preview_ref=row.preview_ref,
         reply_to=row.reply_to,
-        outcome_unknown=row.state == "unknown",
+        outcome_unknown=row.state in ("unknown", "sending"),
     )

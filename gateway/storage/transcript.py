@@ -11,6 +11,7 @@ from agent.tokens import estimate_message
 from agent.view import ViewPlan, render
 from gateway.storage.models import blob, conversation, iso_time, message, now_s
 
+INT64_DIGITS = 19
 READ_LIMIT = 2000
 """Most rows that one search for a text looks through; bounds a reader's time."""
 
@@ -118,7 +119,7 @@ def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) 
 def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
     """Return a stored output of this conversation; None if it has none by that id."""
     number = output_id.removeprefix("o")
-    if not (number.isascii() and number.isdigit()):
+    if not (number.isascii() and number.isdigit() and len(number) < INT64_DIGITS):
         return None
     return conn.scalar(
         select(blob.c.body).where(blob.c.id == int(number), blob.c.conversation == conversation_id)

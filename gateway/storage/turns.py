@@ -110,6 +110,7 @@ def begin(
         user_text: Their texts merged.
         system_prompt: Used only where the session has none yet.
     """
+    fence(conn, lease)
     session = lineage.active(conn, lease.conversation)
     lineage.set_system_prompt(conn, session.id, system_prompt)
     turn_id = conn.execute(
@@ -128,6 +129,7 @@ def begin(
         .returning(turn.c.id)
     ).scalar_one()
     inbox.take(conn, entries, turn_id)
+    _outlive_earlier_stops(conn, lease, entries[0].seq)
     place = Place(lease.conversation, session.id, turn_id)
     transcript.append(conn, place, [user_message(user_text)])
     row = conn.execute(select(turn).where(turn.c.id == turn_id)).one()
@@ -216,7 +218,7 @@ def commit(
     outbox.append(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
-    if messages:
+    if messages or end.last_usage is not None:
         _journal_model(conn, current, end.last_usage, seq)
     return _close(conn, current, "done", "done", end)
 
@@ -302,6 +304,15 @@ def forgive_attempt(conn: Connection, current: Turn) -> None:
     )
 
 
+def _outlive_earlier_stops(conn: Connection, lease: Lease, first_seq: int) -> None:
+    """Have a `/stop` from before not count for entries that an operator queued again since."""
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == lease.conversation, conversation.c.cancel_upto_seq >= first_seq)
+        .values(cancel_upto_seq=first_seq - 1)
+    )
+
+
 def _continue(conn: Connection, current: Turn) -> None:
     """Fence, and find out about a `/stop` whose signal was lost."""
     row = fence(conn, current.lease)
@@ -350,9 +361,7 @@ def _close(
 
 def _is_started(current: Turn, call_id: str) -> ColumnElement[bool]:
     """Match the open journal entry of a call; some servers use an id again in a later step."""
-    return and_(
-        step.c.turn_id == current.id, step.c.call_id == call_id, step.c.state == "started"
-    )
+    return and_(step.c.turn_id == current.id, step.c.call_id == call_id, step.c.state == "started")
 
 
 def _is_running(conn: Connection, current: Turn) -> bool:

@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("heartbeat_until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_replica")),
+        sqlite_autoincrement=True,
     )
     op.create_table(
         "conversation",
@@ -60,6 +61,7 @@ def upgrade() -> None:
             ["owner"], ["replica.id"], name=op.f("fk_conversation_owner_replica")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_conversation")),
+        sqlite_autoincrement=True,
     )
     op.create_index(
         "ix_conversation_owner",
@@ -98,6 +100,7 @@ def upgrade() -> None:
             ["conversation"], ["conversation.id"], name=op.f("fk_blob_conversation_conversation")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_blob")),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_blob_conversation", "blob", ["conversation"], unique=False)
     op.create_table(
@@ -166,11 +169,12 @@ def upgrade() -> None:
         sa.Column("preview_ref", sa.Text(), nullable=True),
         sa.Column("reply_to", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
+        sa.Column("doubt", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
         sa.Column("sender", sa.Integer(), nullable=True),
         sa.Column("next_at", sa.Double(), server_default="0", nullable=False),
         sa.Column("platform_ref", sa.Text(), nullable=True),
-        sa.Column("resent", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("resent", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("at", sa.Double(), nullable=False),
         sa.Column("sent_at", sa.Double(), nullable=True),
@@ -218,6 +222,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_session")),
         sa.UniqueConstraint("parent_session_id", name=op.f("uq_session_parent_session_id")),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_session_conversation", "session", ["conversation"], unique=False)
     op.create_table(
@@ -251,6 +256,7 @@ def upgrade() -> None:
             ["session_id"], ["session.id"], name=op.f("fk_turn_session_id_session")
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_turn")),
+        sqlite_autoincrement=True,
     )
     op.create_index("ix_turn_conversation_id", "turn", ["conversation", "id"], unique=False)
     op.create_index(

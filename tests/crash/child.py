@@ -12,7 +12,7 @@ import sys
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -110,6 +110,7 @@ class Life:
     def __init__(self, spec: Spec) -> None:
         self.spec = spec
         self.points = Points(spec)
+        self.previewed = asyncio.Event()
         self._events = os.open(spec.events, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 
     async def run(self) -> None:
@@ -131,6 +132,7 @@ class Life:
                 debounce_ms=spec.debounce_ms,
                 grace_s=spec.grace_s,
                 max_concurrent_turns=spec.slots,
+                max_attempts=spec.attempts,
             ),
             access=AccessSettings(mode="open"),
             web=WebSettings(port=0),
@@ -140,6 +142,12 @@ class Life:
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
         os.write(self._events, json.dumps({"what": what, **facts}).encode() + b"\n")
+
+    async def wait_for_preview(self) -> None:
+        """Give the gateway time to show what was streamed; it may choose not to."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await self.previewed.wait()
 
     def _agent(self, _: Settings) -> Agent:
         return Agent(
@@ -236,10 +244,12 @@ class ChainModel:
             message = ChatMessage(role="assistant", content=None, tool_calls=calls)
             return Completion(message, "tool_calls", Usage(len(text), 1), self.name)
         said = answer(previous, text, [each for each in own if each["role"] == "tool"])
-        for part in (said[: len(said) // 2], said[len(said) // 2 :]):
-            sink.push(part)
-            await asyncio.sleep(0)
-            points.reach("model: in its stream")
+        self._life.previewed.clear()
+        sink.push(said[: len(said) // 2])
+        if self._life.spec.style == "edit":
+            await self._life.wait_for_preview()
+        points.reach("model: in its stream")
+        sink.push(said[len(said) // 2 :])
         points.reach("model: answered")
         return Completion(assistant_message(said), "stop", Usage(len(text), len(said)), self.name)
 
@@ -293,7 +303,7 @@ class LoopbackAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload."""
-        mark = message.outcome_unknown and self._life.spec.style == "plain"
+        mark = message.outcome_unknown and not (message.preview_ref or self.idempotent_sends)
         self._life.points.reach("send: before the request")
         try:
             shown = await self._ask(
@@ -319,6 +329,7 @@ class LoopbackAdapter:
         text = text.partition(PAYLOADS)[0] + UNFINISHED
         shown = await self._ask(do="preview", chat=address.chat, text=text, ref=ref)
         self._life.points.reach("preview: accepted, its id not stored yet")
+        self._life.previewed.set()
         return str(shown["ref"])
 
     async def show_working(self, address: Address) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import notices
+from tests.crash.points import COMMON, OUTSIDE, around
 from tests.support.crash import KILLED, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)
@@ -16,42 +17,9 @@ pytestmark = pytest.mark.timeout(60)
 Provoke = Callable[[Crashes, str], Awaitable[None]]
 ROOT = Path(__file__).parents[2]
 
-COMMON = (
-    "register",
-    "reap_others",
-    "prune_raw",
-    "admit_all",
-    "claim",
-    "freeze",
-    "record_message",
-    "start_tool",
-    "store_output",
-    "record_result",
-    "commit",
-    "mark_sending",
-    "mark_sent",
-    "release",
-)
-OUTSIDE = (
-    "model: asked",
-    "model: in its stream",
-    "model: answered",
-    "note: before its effect",
-    "note: within its effect",
-    "note: after its effect",
-    "put: within its effect",
-    "look: within its effect",
-    "send: before the request",
-    "send: accepted, no receipt yet",
-)
 NOT_A_STEP = {"heartbeat", "ready_stuck", "action", "ACTIONS[action]"}
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, an
 operator acts."""
-
-
-def around(*functions: str) -> list[str]:
-    """Return the two points around the commit of each transaction function."""
-    return [f"{side} commit of {name}" for name in functions for side in ("before", "after")]
 
 
 async def converse(crashes: Crashes) -> None:

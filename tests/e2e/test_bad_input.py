@@ -1,4 +1,4 @@
-"""What nobody should send, and what a model does on a bad day: the person is told, nothing is lost."""
+"""What nobody should send, and models on a bad day: the person is told, nothing is lost."""
 
 import json
 from collections.abc import AsyncIterator
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.notices import TROUBLE
+from tests.e2e.conftest import bot_settings
 from tests.e2e.relay import Relay
 from tests.e2e.web_chat import WebChat
 from tests.support.anthropic_server import AnthropicServer
-from tests.support.bot_api import TOKEN, BotApi
+from tests.support.bot_api import BotApi
 from tests.support.model_server import Fault, Reply
 from tests.support.process import ParleyProcess
 
@@ -27,20 +28,9 @@ async def web(tmp_path: Path) -> AsyncIterator[WebChat]:
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[BotApi]:
-    async with BotApi() as server:
-        yield server
-        assert server.violations == []
-
-
-@pytest.fixture
 async def telegram(api: BotApi, tmp_path: Path) -> AsyncIterator[ParleyProcess]:
     """A gateway on Telegram, open to everybody, on the offline model."""
-    settings = {
-        "access": {"mode": "open"},
-        "platforms": {"telegram": {"token": TOKEN, "base_url": api.root}},
-    }
-    async with ParleyProcess(tmp_path / "home", settings) as parley:
+    async with ParleyProcess(tmp_path / "home", bot_settings(api)) as parley:
         yield parley
 
 
@@ -49,7 +39,7 @@ async def test_undecodable_updates_are_kept_and_passed(
 ) -> None:
     """They lie in quarantine as they came; what follows is answered, the cursor moves on."""
     private, unknown = {"id": CHAT, "type": "private"}, {"id": CHAT, "type": "hologram"}
-    bad = [
+    bad: list[dict[str, Any]] = [
         {"message": 5},
         {"message": {"message_id": 1, "chat": "nobody", "text": "hi"}},
         {"message": {"message_id": 1, "chat": unknown, "text": "hi"}},

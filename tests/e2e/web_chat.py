@@ -1,10 +1,11 @@
 """The web chat's API as a page uses it, against a running Parley."""
 
 import asyncio
-import itertools
 import json
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
+from uuid import uuid4
 
 import aiohttp
 
@@ -25,7 +26,6 @@ class WebChat:
         self.preview = ""
         self.parley = parley
         self._path = f"/api/chats/{name}"
-        self._ids = itertools.count(1)
 
     @property
     def answers(self) -> list[str]:
@@ -38,13 +38,13 @@ class WebChat:
         headers = {"Content-Type": "application/json"}
         async with (
             aiohttp.ClientSession(self.parley.url) as http,
-            http.post(f"{self._path}/messages", data=data, headers=headers) as response,
+            http.post(f"{self._path}/messages", data=BytesIO(data), headers=headers) as response,
         ):
             return response.status, await response.json()
 
     async def say(self, text: str) -> int:
         """Send a message; returns its position."""
-        status, answer = await self.post({"id": f"m{next(self._ids)}", "text": text})
+        status, answer = await self.post({"id": uuid4().hex, "text": text})
         assert status == 202, answer
         return int(answer["seq"])
 

@@ -198,17 +198,19 @@ async def test_a_cursor_never_goes_back(tmp_path: Path) -> None:
 async def test_a_failed_admission_stores_nothing_at_all(tmp_path: Path) -> None:
     """On a full disk neither message nor cursor is there, and the next try succeeds."""
 
-    def read_only(conn: Connection, value: str) -> None:
-        conn.exec_driver_sql(f"PRAGMA query_only={value}")
+    def limit_pages(conn: Connection, pages: int) -> None:
+        conn.exec_driver_sql(f"PRAGMA max_page_count={pages}")
 
     async with running(tmp_path, at_work=False) as chat:
         intake = chat.gateway.intake
-        await chat.gateway.database.write(read_only, "ON")
-        with pytest.raises(StorageUnavailable):
-            await intake.accept([message("hi", dedupe_key="7")], cursor=Cursor("bot", 7))
-        await chat.gateway.database.write(read_only, "OFF")
+        long = message("hi" * 100_000, dedupe_key="7")
+        await chat.gateway.database.write(limit_pages, 1)
+        with pytest.raises(StorageUnavailable, match="full"):
+            await intake.accept([message("hi"), long], cursor=Cursor("bot", 7))
+        await chat.gateway.database.write(limit_pages, 1_000_000)
         assert await intake.position("bot") is None
-        assert (await chat.say("hi", dedupe_key="7")).outcome == "queued"
+        assert await chat.rows(models.inbox) == []
+        assert (await intake.accept([long]))[0].outcome == "queued"
 
 
 async def test_direct_chats_and_threads_are_conversations(tmp_path: Path) -> None:

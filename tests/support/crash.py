@@ -21,7 +21,7 @@ from typing import Any, Literal
 from gateway.storage.files import upgrade
 from tests.support.crash_oracle import Evidence, finished_ids, is_answer, read_events, violations
 from tests.support.crash_platform import LoopbackPlatform
-from tests.support.crash_script import RESENT
+from tests.support.crash_script import LAST_PAYLOAD, RESENT
 
 DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
@@ -63,6 +63,7 @@ class Spec:
     debounce_ms: int = 0
     grace_s: float = 10.0
     slots: int = 64
+    attempts: int = 3
     kill: Point | None = None
     pause: Point | None = None
     mutant: str | None = None
@@ -114,6 +115,7 @@ class Crashes:
         self._alive: set[int] = set()
         self._ids = 0
         self._excused: set[str] = set()
+        self._in_parts: set[str] = set()
         self.spec = Spec(str(self.home), str(self._events), platform.port)
 
     def migrate(self, template: Path) -> None:
@@ -138,6 +140,8 @@ class Crashes:
         """Let a person write a message; returns its id."""
         self._ids += 1
         message_id = f"m{self._ids}"
+        if "parts" in verbs.split():
+            self._in_parts.add(message_id)
         await self.platform.push(chat, f"{message_id} {verbs}".strip())
         return message_id
 
@@ -162,6 +166,22 @@ class Crashes:
         os.kill(pid, signal.SIGKILL)
         return await self.ended(pid)
 
+    async def disturb(self, pid: int, *, after_s: float, pause_s: float = 0.0) -> None:
+        """Let a process live for a while, maybe stop it for a while, then kill it.
+
+        It may have killed itself before.
+        """
+        end = asyncio.ensure_future(self.ended(pid))
+        await asyncio.wait([end], timeout=after_s)
+        with contextlib.suppress(ProcessLookupError):
+            if pause_s:
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.wait([end], timeout=pause_s)
+                os.kill(pid, signal.SIGCONT)
+                await asyncio.wait([end], timeout=pause_s)
+            os.kill(pid, signal.SIGKILL)
+        assert await end == KILLED, self.log()
+
     async def stop(self, pid: int) -> int:
         """Ask a process to end; returns its exit code."""
         os.kill(pid, signal.SIGTERM)
@@ -169,23 +189,27 @@ class Crashes:
 
     async def live_until_answered(self, **changes: Any) -> None:
         """Run a gateway without further disruption until all is answered, then stop it."""
+        before = self.platform.polls
         pid = self.start(**changes)
+        await self.platform.wait_for(lambda: self.platform.polls > before)
         with contextlib.suppress(TimeoutError):
             await self.platform.wait_for(self.all_answered)
         assert await self.stop(pid) == 0, self.log()
 
     def all_answered(self) -> bool:
-        """Whether every message has been answered, in a last payload."""
+        """Whether every message has been answered in full."""
         return self.answered() >= {f"m{n}" for n in range(1, self._ids + 1)} - self._excused
 
     def answered(self) -> set[str]:
-        """Return the ids of all messages that were answered in full."""
-        finals = [text for text in self.platform.all_finals() if is_answer(text)]
-        return {
-            message_id
-            for text in finals
-            for message_id in text.removeprefix(RESENT).split()[0].split(",")
-        }
+        """Return the ids of all messages whose answer is shown up to its last payload."""
+        complete: set[str] = set()
+        for text in filter(is_answer, self.platform.all_finals()):
+            ids = set(text.removeprefix(RESENT).split()[0].split(","))
+            if text.endswith(LAST_PAYLOAD) or ids.isdisjoint(self._in_parts):
+                complete |= ids
+        for text in self.platform.rejected:
+            complete |= set(text.split()[0].split(","))
+        return complete
 
     def violations(self) -> list[str]:
         """Ask the oracle; only when no gateway runs any more."""
@@ -204,7 +228,7 @@ class Crashes:
                     if not shown.final
                 ],
                 rejected=self.platform.rejected,
-                resends=self.spec.style == "plain",
+                resends=self.spec.style != "once",
                 events=self.events(),
                 database=self.database,
             )

@@ -47,6 +47,7 @@ class LoopbackPlatform:
     Attributes:
         pushed: Every update, in order.
         acknowledged: Updates below this number are forgotten by the platform.
+        polls: How often a gateway asked for updates.
         chats: What stands in each chat, in order.
         notes: What the gateways' children told, in order: ("ready", …), ("refused", …).
         rejected: Texts that the platform said it would never take.
@@ -59,6 +60,7 @@ class LoopbackPlatform:
         self.port = 0
         self.pushed: list[Update] = []
         self.acknowledged = 1
+        self.polls = 0
         self.chats: dict[str, list[Shown]] = defaultdict(list)
         self.notes: list[tuple[str, str]] = []
         self.gate = Gate()
@@ -135,6 +137,7 @@ class LoopbackPlatform:
             await writer.drain()
 
     async def _do_poll(self, request: Any) -> Any:
+        self.polls += 1
         self.acknowledged = max(self.acknowledged, request["offset"])
         await self._notify()
         async with self._changed:

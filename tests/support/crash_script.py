@@ -26,6 +26,7 @@ ModelVerb = Literal["gate", "die", "trouble", "parts"]
 answer in two payloads."""
 
 PAYLOADS = "\n---\n"
+LAST_PAYLOAD = " part 2"
 UNFINISHED = " …"
 RESENT = "(re-sent) "
 
@@ -60,7 +61,7 @@ def answer(previous: str, text: str, results: Sequence[ChatMessage]) -> str:
     digest = hashlib.sha1((previous + text).encode(), usedforsecurity=False).hexdigest()
     unknown = [call["tool_call_id"] for call in results if text_of(call) == OUTCOME_UNKNOWN]
     first = " ".join([",".join(ids_of(text)), digest, *(f"unknown:{call}" for call in unknown)])
-    return f"{first}{PAYLOADS}{first} part 2" if asks(text, "parts") else first
+    return f"{first}{PAYLOADS}{first}{LAST_PAYLOAD}" if asks(text, "parts") else first
 
 
 def split_view(view: Sequence[ChatMessage]) -> tuple[str, str, list[ChatMessage]]:

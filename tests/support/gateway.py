@@ -5,12 +5,13 @@ Leaving `running` is a crash as far as the rows can tell: everything is cancelle
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import structlog
 from sqlalchemy import Row, Table, select
 from typing_extensions import override
@@ -23,11 +24,11 @@ from agent.models.scripted import Script, ScriptedModel
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.registry import Tool, ToolRegistry
-from gateway.app import Gateway, assembled
+from gateway.app import Gateway, assembled, serve
 from gateway.settings import Settings
 from gateway.storage import models
 from gateway.storage.opening import database_path, open_database
-from tests.support.recording_adapter import RecordingAdapter, Watch
+from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 
 NO_WAIT = RetryPolicy(retry_for_s=5, backoff_s=(0,))
 """Tries again at once, for longer than any test lasts."""
@@ -46,11 +47,11 @@ def echo(request: ModelRequest) -> str:
 
 
 class HeldModel(ScriptedModel):
-    """Waits at the questions that a test holds, after it has shown `begun`.
+    """Waits where a test holds it, after it has shown `begun`.
 
     Attributes:
-        held: Question → the event that lets its answer go on.
-        waiting: The questions that wait, in order of arrival.
+        held: Newest message of a request → the event that lets its answer go on.
+        waiting: The newest messages of the requests that were held, in order of arrival.
     """
 
     def __init__(self, script: Script = echo, *, begun: str = "") -> None:
@@ -60,19 +61,19 @@ class HeldModel(ScriptedModel):
         self.watch = Watch()
         self._begun = begun
 
-    def hold(self, question: str) -> asyncio.Event:
-        """Hold the answer to a question until the returned event is set."""
-        return self.held.setdefault(question, asyncio.Event())
+    def hold(self, newest: str) -> asyncio.Event:
+        """Hold the answer to a question, or to a tool's result, until the event is set."""
+        return self.held.setdefault(newest, asyncio.Event())
 
     @override
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        question = newest_question(request)
-        if question in self.held:
-            self.waiting.append(question)
+        newest = text_of(request.messages[-1])
+        if newest in self.held:
+            self.waiting.append(newest)
             self.watch.note()
             if self._begun:
                 sink.push(self._begun)
-            await self.held[question].wait()
+            await self.held[newest].wait()
             sink.restart()
         return await super().complete(request, sink)
 
@@ -146,7 +147,7 @@ class Running:
         """Return what a chat was shown so far."""
         return [sent.payload for sent in self.adapter.shown if sent.address.chat == chat]
 
-    async def until(self, condition: Any) -> None:
+    async def until(self, condition: Callable[[], Any]) -> None:
         """Wait for a condition on the platform, the held model or the log."""
         await self.adapter.watch.until(condition)
 
@@ -163,6 +164,16 @@ class Running:
         """Return all rows of a table in the order of its primary key."""
         query = select(table).order_by(*table.primary_key.columns)
         return await self.gateway.database.read(lambda conn: list(conn.execute(query)))
+
+    async def until_rows(
+        self, table: Table, condition: Callable[[list[Row[Any]]], bool]
+    ) -> list[Row[Any]]:
+        """Look at a table until its rows are as wanted; for what shows itself nowhere else."""
+        async with asyncio.timeout(WAIT_S):
+            found = await self.rows(table)
+            while not condition(found):
+                found = await self.rows(table)
+        return found
 
     async def transcript(self) -> list[ChatMessage]:
         """Return all messages of all transcripts."""
@@ -191,35 +202,101 @@ async def running(
         at_work: Whether worker and delivery run; else there is only the intake.
         **sections: Settings by section.
     """
-    adapter = adapter or RecordingAdapter()
-    agent = _agent(answers, adapter.watch)
-    settings = settings_of(home, **sections)
-    with log_lines(adapter.watch) as lines:
+    async with (
+        _put_together(home, answers, adapter, sections) as chat,
+        asyncio.TaskGroup() as tasks,
+    ):
+        parts = (chat.gateway.delivery.run, chat.gateway.worker.run) if at_work else ()
+        work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
+        try:
+            yield chat
+        finally:
+            for task in work:
+                task.cancel()
+
+
+@dataclass(slots=True)
+class Serving:
+    """A whole gateway with its HTTP server; `stop` and `force` are its two signals."""
+
+    chat: Running
+    port: int
+    stop: asyncio.Event
+    force: asyncio.Event
+    task: asyncio.Task[None]
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Return status and JSON of a page."""
         async with (
-            open_database(database_path(settings)) as database,
-            assembled(settings, database, agent, lambda *_: [adapter]) as gateway,
-            asyncio.TaskGroup() as tasks,
+            aiohttp.ClientSession() as http,
+            http.get(f"http://127.0.0.1:{self.port}{path}") as response,
         ):
-            parts = (gateway.delivery.run, gateway.worker.run) if at_work else ()
-            work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
-            try:
-                yield Running(gateway, agent, adapter, lines)
-            finally:
-                for task in work:
-                    task.cancel()
+            is_json = response.content_type == "application/json"
+            return response.status, await response.json() if is_json else await response.text()
+
+    async def ended(self) -> None:
+        """Wait for the end of a stop."""
+        await asyncio.wait({self.task}, timeout=WAIT_S)
+        assert self.task.done()
+
+
+@asynccontextmanager
+async def serving(
+    home: Path,
+    answers: Script | ChatModel | Agent = echo,
+    *,
+    adapter: RecordingAdapter | None = None,
+    **sections: dict[str, Any],
+) -> AsyncIterator[Serving]:
+    """Run a gateway with everything it has, as `parley run` does; leaving stops it."""
+    stop, force = asyncio.Event(), asyncio.Event()
+    ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with (
+        _put_together(home, answers, adapter, sections) as chat,
+        asyncio.TaskGroup() as tasks,
+    ):
+        task = tasks.create_task(serve(chat.gateway, stop, force, ready.set_result), name="serve")
+        try:
+            yield Serving(chat, await ready, stop, force, task)
+        finally:
+            stop.set()
+            force.set()
+
+
+@asynccontextmanager
+async def _put_together(
+    home: Path,
+    answers: Script | ChatModel | Agent,
+    adapter: RecordingAdapter | None,
+    sections: dict[str, dict[str, Any]],
+) -> AsyncIterator[Running]:
+    platform = adapter or RecordingAdapter()
+    agent = _agent(answers, platform.watch)
+    settings = settings_of(home, **sections)
+    async with (
+        log_lines(platform.watch) as lines,
+        open_database(database_path(settings)) as database,
+        assembled(settings, database, agent, lambda *_: [platform]) as gateway,
+    ):
+        yield Running(gateway, agent, platform, lines)
 
 
 def _agent(answers: Script | ChatModel | Agent, watch: Watch) -> Agent:
-    if isinstance(answers, Agent):
-        return answers
-    model = answers if hasattr(answers, "complete") else ScriptedModel(answers)
-    if isinstance(model, HeldModel):
-        model.watch = watch
-    return agent_of(model)
+    agent = answers if isinstance(answers, Agent) else agent_of(_model(answers))
+    for model in agent.models:
+        if isinstance(model, HeldModel):
+            model.watch = watch
+    return agent
 
 
-@contextmanager
-def log_lines(watch: Watch) -> Iterator[list[dict[str, Any]]]:
+def _model(answers: Script | ChatModel) -> ChatModel:
+    if callable(answers) or isinstance(answers, Iterable):
+        return ScriptedModel(answers)
+    return answers
+
+
+@asynccontextmanager
+async def log_lines(watch: Watch) -> AsyncIterator[list[dict[str, Any]]]:
     """Collect log lines in a list instead of writing them."""
     lines: list[dict[str, Any]] = []
 

@@ -6,6 +6,7 @@ Its standard output is read as the log that it is; tests wait for events in it, 
 import asyncio
 import json
 import signal
+import socket
 import sqlite3
 import sys
 from collections.abc import Callable
@@ -41,8 +42,9 @@ class ParleyProcess:
 
     Args:
         home: PARLEY_HOME.
-        settings: Written to `parley.yaml` there; `web.port` is 0 unless named.
-        environ: Variables; no others are set but PARLEY_HOME, HOME and PATH.
+        settings: Written to `parley.yaml` there at each start.
+        environ: Variables; no others are set but PARLEY_HOME, HOME, PATH and COLUMNS.
+        port: Where it listens at its first start; 0 for any free port.
 
     Attributes:
         port: Where it listens, once it was ready; `restart` uses the same one.
@@ -55,10 +57,11 @@ class ParleyProcess:
         home: Path,
         settings: dict[str, Any] | None = None,
         environ: dict[str, str] | None = None,
+        port: int = 0,
     ) -> None:
         self.home = home
         self.settings = settings or {}
-        self.port = 0
+        self.port = port
         self.records: list[Record] = []
         self.stderr: list[str] = []
         self._environ = environ or {}
@@ -159,11 +162,9 @@ class ParleyProcess:
             if record["event"] == event and fields.items() <= record.items()
         ]
 
-    async def event(
-        self, name: str, *, count: int = 1, within_s: float = 10, **fields: Any
-    ) -> Record:
-        """Wait until the event was logged `count` times since the first start; return the newest."""
-        await self.wait_until(lambda: len(self.named(name, **fields)) >= count, within_s)
+    async def event(self, name: str, *, count: int = 1, **fields: Any) -> Record:
+        """Wait until the event was logged `count` times, in all its lives; return that record."""
+        await self.wait_until(lambda: len(self.named(name, **fields)) >= count)
         return self.named(name, **fields)[count - 1]
 
     async def wait_until(self, holds: Callable[[], object], within_s: float = 10) -> None:
@@ -229,6 +230,13 @@ class ParleyProcess:
     async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on at this moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 def _words(body: dict[str, Any]) -> str:

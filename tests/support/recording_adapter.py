@@ -3,7 +3,7 @@
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from adapters.messages import Address, Outgoing, Receipt
 
@@ -22,7 +22,7 @@ class Watch:
         self._happened.set()
         self._happened = asyncio.Event()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], Any]) -> None:
         """Return when the condition holds."""
         async with asyncio.timeout(WAIT_S):
             while not condition():
