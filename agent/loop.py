@@ -24,6 +24,7 @@ from agent.recovery import RetryPolicy, complete_with_recovery
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.execute import run_calls
 from agent.tools.registry import ToolBox, ToolContext
+from agent.view import order_results
 
 Outcome = Literal["final_text", "partial", "empty", "max_iterations", "refused"]
 
@@ -119,7 +120,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         ModelError: No model answered; what was recorded stays.
         LeaseLost, TurnCancelled: From the journal.
     """
-    await finish_open_group(state, agent, ports)
+    await resume(state, agent, ports)
     while state.iterations < agent.settings.max_iterations:
         completion = await call_model(state, agent, ports)
         calls = completion.message.get("tool_calls")
@@ -135,6 +136,14 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         else:
             return finish(state, completion)
     return await wrap_up(state, agent, ports)
+
+
+async def resume(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
+    """Complete what an earlier attempt left half done; nothing for a fresh turn."""
+    await finish_open_group(state, agent, ports)
+    if state.view[-1]["role"] == "assistant":
+        # A part of an answer was recorded, the request for the rest of it was not.
+        await request_rest(state, ports)
 
 
 async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
@@ -154,6 +163,7 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
         state.view += await run_calls(
             again, agent.tools, ports.tool_context, ports.journal, agent.output
         )
+    state.view[state.own_from :] = order_results(state.view[state.own_from :])
 
 
 async def call_model(
@@ -183,17 +193,26 @@ async def record(state: TurnState, ports: TurnPorts, completion: Completion) -> 
 async def continue_answer(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
     """Record the part that was cut by the output limit, and ask for the rest."""
     await record(state, ports, completion)
-    request = user_message(CONTINUE, synthetic=True)
+    await request_rest(state, ports)
+
+
+async def request_rest(state: TurnState, ports: TurnPorts) -> None:
+    """Record the request to continue."""
+    await ask(state, ports, user_message(CONTINUE, synthetic=True))
+    state.continuations += 1
+
+
+async def ask(state: TurnState, ports: TurnPorts, request: ChatMessage) -> None:
+    """Record a request that Parley itself makes."""
     await ports.journal.record_message(request)
     state.view.append(request)
-    state.continuations += 1
 
 
 async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
     """Use the last call, without tools, for a summary of what was done and what is left."""
     request = user_message(WRAP_UP, synthetic=True)
-    await ports.journal.record_message(request)
-    state.view.append(request)
+    if state.view[-1] != request:
+        await ask(state, ports, request)
     completion = await call_model(state, agent, ports, allow_tools=False)
     return finish(state, completion, reached="max_iterations")
 
@@ -205,7 +224,7 @@ def finish(
     text = state.partial_text() + text_of(completion.message)
     return TurnResult(
         outcome=_outcome(completion, text, reached),
-        message=without_calls(completion.message) if text_of(completion.message) else None,
+        message=without_calls(completion.message) if text_of(completion.message).strip() else None,
         text=text,
         usage=completion.usage,
         model=completion.model,

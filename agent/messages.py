@@ -77,7 +77,10 @@ def clean_text(text: str) -> str:
     A surrogate or a NUL cannot be stored or sent as JSON everywhere; both become U+FFFD.
     """
     text = _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
-    return _MEMORY_TAGS.sub("", text)
+    while (cleaned := _MEMORY_TAGS.sub("", text)) != text:
+        # Taking one tag out can join the halves of another.
+        text = cleaned
+    return text
 
 
 def user_message(text: str, *, synthetic: bool = False) -> ChatMessage:

@@ -18,6 +18,6 @@ def build_system_prompt(instructions: str | None, tool_names: tuple[str, ...]) -
     layers = [IDENTITY]
     if tool_names:
         layers.append(DATA_NOT_ORDERS)
-    if instructions:
+    if instructions and instructions.strip():
         layers.append(instructions.strip())
     return "\n\n".join(layers)

@@ -38,10 +38,10 @@ def render(plan: ViewPlan, messages: Iterable[tuple[int, ChatMessage]]) -> list[
         plan: The plan of the active session.
         messages: (seq, message) in order of seq.
     """
-    return _order_results([message for seq, message in messages if plan.shows(seq)])
+    return order_results([message for seq, message in messages if plan.shows(seq)])
 
 
-def _order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
+def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Return the list with each group's results in the order of its calls.
 
     Results are stored in the order in which they finished; calls and results of one group stand
@@ -75,7 +75,7 @@ def load_plan(text: str) -> ViewPlan:
         ValueError: The text has another version.
     """
     data = orjson.loads(text)
-    if data.pop("version") != VERSION:
+    if data.pop("version", None) != VERSION:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     hidden = tuple((low, high) for low, high in data["hidden"])
     return ViewPlan(data["first_seq"], hidden)
