@@ -71,12 +71,17 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
 
 
-def clean_text(text: str) -> str:
-    """Return inbound text without lone surrogates, NULs and leaked `<memory-context>` tags.
+def storable(text: str) -> str:
+    """Return text that every database and JSON parser takes: no lone surrogates, no NULs.
 
-    A surrogate or a NUL cannot be stored or sent as JSON everywhere; both become U+FFFD.
+    Both become U+FFFD.
     """
-    text = _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
+    return _SURROGATES.sub("\ufffd", text).replace("\x00", "\ufffd")
+
+
+def clean_text(text: str) -> str:
+    """Return inbound text, storable and without leaked `<memory-context>` tags."""
+    text = storable(text)
     while (cleaned := _MEMORY_TAGS.sub("", text)) != text:
         # Taking one tag out can join the halves of another.
         text = cleaned

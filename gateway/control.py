@@ -74,7 +74,7 @@ async def carry_out(database: Database, action: Action, target: str) -> Any:
     """Run an action; what it erased is gone from the files when this returns."""
     result = await database.write(action, target)
     if action is _forget:
-        await database.checkpoint()
+        await database.scrub()
     return result
 
 

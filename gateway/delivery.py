@@ -12,6 +12,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Outgoing, Receipt
 from gateway.errors import StorageError
 from gateway.storage import outbox
 from gateway.storage.engine import Database
@@ -72,7 +73,7 @@ class Delivery:
             self._again[conversation_id] = False
             try:
                 due = await self._database.read(outbox.next_due, conversation_id)
-                if due is not None:
+                if due is not None and due.account in self._adapters:
                     await self._deliver(due)
                     continue
             except StorageError as exc:
@@ -90,7 +91,7 @@ class Delivery:
         if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
             await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
             return
-        adapter = self._adapters[message.address.platform, message.address.account]
+        adapter = self._adapters[due.account]
         marks = not adapter.idempotent_sends
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
             return
@@ -106,7 +107,7 @@ class Delivery:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)
             await self._fail(due, repr(exc))
         else:
-            await self._database.write(outbox.mark_sent, message, receipt)
+            await self._record(message, receipt)
             log.info(
                 "message_sent",
                 conversation=message.conversation,
@@ -116,11 +117,22 @@ class Delivery:
                 age_ms=round(due.age_s * 1000),
             )
 
+    async def _record(self, message: Outgoing, receipt: Receipt) -> None:
+        """Store a receipt, however long that takes: the message is shown and must not be again."""
+        while True:
+            try:
+                await self._database.write(outbox.mark_sent, message, receipt)
+            except StorageError as exc:
+                log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
+            else:
+                return
+
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
         if due.age_s > GIVE_UP_AFTER_S:
             await self._bury(due, f"not delivered within a day: {reason}")
             return
-        delay_s = backoff_s(due.attempt) if retry_after_s is None else retry_after_s
+        delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s
         delay_s = min(delay_s, LONGEST_RETRY_AFTER_S)
         log.warning(
             "send_delayed",
@@ -132,16 +144,21 @@ class Delivery:
         await self._database.write(outbox.mark_delayed, due.message, delay_s, reason)
 
     async def _doubt(self, due: Due, reason: str) -> None:
+        if due.age_s > GIVE_UP_AFTER_S:
+            await self._bury(due, f"in doubt for a day: {reason}")
+            return
         log.warning(
             "send_outcome_unknown",
             conversation=due.message.conversation,
             seq=due.message.seq,
             reason=reason,
         )
-        await self._database.write(outbox.mark_unknown, due.message, backoff_s(due.attempt), reason)
+        await self._database.write(
+            outbox.mark_unknown, due.message, backoff_s(due.failures), reason
+        )
 
     async def _fail(self, due: Due, reason: str) -> None:
-        if due.attempt >= MOST_FAILURES:
+        if due.failures + 1 >= MOST_FAILURES:
             await self._bury(due, reason)
         else:
             await self._doubt(due, reason)
@@ -157,7 +174,7 @@ class Delivery:
         )
 
 
-def backoff_s(attempt: int) -> float:
+def backoff_s(failures: int) -> float:
     """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
-    bound = min(2.0 ** min(attempt, 10), LONGEST_DELAY_S)
+    bound = min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
     return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing

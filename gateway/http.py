@@ -42,7 +42,7 @@ class HttpServer:
             GatewayError: The port is taken or may not be used.
         """
         await self._public.setup()
-        site = web.TCPSite(self._public, self._host, self._port, shutdown_timeout=SHUTDOWN_S)
+        site = web.TCPSite(self._public, self._host, self._port)
         try:
             await site.start()
         except OSError as exc:
@@ -67,11 +67,13 @@ class HttpServer:
             return
         with contextlib.suppress(FileNotFoundError):
             self._socket.unlink()
-        await web.UnixSite(self._private, self._socket, shutdown_timeout=SHUTDOWN_S).start()
+        await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
 
 
 def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:
     application = web.Application(client_max_size=MAX_BODY_BYTES)
     application.add_routes(routes)
-    return web.AppRunner(application, access_log=None, handle_signals=False)
+    return web.AppRunner(
+        application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
+    )

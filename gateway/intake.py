@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Connection, Row, update
 
 from adapters.messages import Admission, Cursor, InboundMessage, Poison
-from agent.messages import clean_text
+from agent.messages import clean_text, storable
 from gateway import commands
 from gateway.access import Access, stranger_notice
 from gateway.commands import ModelFacts
@@ -64,7 +64,7 @@ class GatewayIntake:
         poison: Sequence[Poison] = (),
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
-        cleaned = [replace(message, text=clean_text(message.text)) for message in messages]
+        cleaned = [_cleaned(message) for message in messages]
         admissions = await self._database.write(self._admit_all, cleaned, cursor, poison)
         for message, admission in zip(cleaned, admissions, strict=True):
             self._report(message, admission)
@@ -219,3 +219,12 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+
+
+def _cleaned(message: InboundMessage) -> InboundMessage:
+    return replace(
+        message,
+        text=clean_text(message.text),
+        sender_name=storable(message.sender_name),
+        raw=storable(message.raw),
+    )

@@ -1,11 +1,15 @@
 """The live preview of an answer: best effort, coalesced, ended before the answer is committed."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import structlog
 
 from adapters.base import Adapter
 from adapters.messages import Address
+
+log = structlog.get_logger()
 
 WORKING_EVERY_S = 4.0
 """Telegram's "typing" lasts 5 s. Source: PLATFORMS.md."""
@@ -74,27 +78,41 @@ class LiveAnswer:
         previews.cancel()
 
     async def _show_working(self) -> None:
-        while True:
-            await self._adapter.show_working(self._address)
-            await asyncio.sleep(WORKING_EVERY_S)
+        with self._best_effort():
+            while True:
+                await self._adapter.show_working(self._address)
+                await asyncio.sleep(WORKING_EVERY_S)
 
     async def _show_previews(self) -> None:
-        while await self._next_change():
-            ref = await self._adapter.preview(self._address, self.text, self.ref)
-            if ref is not None and ref != self.ref:
-                self.ref = ref
-                await self._remember(ref)
+        with self._best_effort():
+            while await self._next_change():
+                ref = await self._adapter.preview(self._address, self.text, self.ref)
+                if ref is not None and ref != self.ref:
+                    self.ref = ref
+                    await self._remember(ref)
 
     async def _next_change(self) -> bool:
         """Wait for new text and for the least interval; False once the answer has ended."""
-        while True:
+        while not self._ended.is_set():
             await self._changed.wait()
-            try:
-                async with asyncio.timeout(self._adapter.preview_interval_s):
-                    await self._ended.wait()
-            except TimeoutError:
-                self._changed.clear()
-                if self.text:
-                    return True
-            else:
-                return False
+            if await self._ends_within(self._adapter.preview_interval_s):
+                break
+            self._changed.clear()
+            if self.text:
+                return True
+        return False
+
+    async def _ends_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ended.wait()
+        except TimeoutError:
+            return False
+
+    @contextmanager
+    def _best_effort(self) -> Iterator[None]:
+        """Keep an adapter's bug, or a full disk, from costing the answer."""
+        try:
+            yield
+        except Exception:
+            log.exception("preview_failed", platform=self._address.platform)

@@ -11,11 +11,12 @@ def session_key(message: InboundMessage, groups: GroupSessions) -> str:
     """Return `platform:account:chat[:thread][:user]`.
 
     A direct chat is one conversation, a thread is shared by all who write in it, and a group is
-    one conversation per sender or one for all, as `sessions.groups` says.
+    one conversation per sender or one for all, as `sessions.groups` says. A sender stands behind an
+    empty thread, so that it is not taken for one.
     """
     key = address_key(message.address)
     if message.chat_kind == "group" and groups == "per_user":
-        key += f":{_quoted(message.sender)}"
+        key += f"::{_quoted(message.sender)}"
     return key
 
 

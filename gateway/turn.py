@@ -41,21 +41,33 @@ class Stops:
 
     def __init__(self) -> None:
         self._scopes: dict[int, tuple[int, asyncio.Timeout]] = {}
+        self._stopped: dict[int, int] = {}
 
     def stop(self, conversation_id: int, upto_seq: int) -> None:
-        """Interrupt the conversation's turn if it answers nothing newer than `upto_seq`."""
-        turn_upto, scope = self._scopes.get(conversation_id, (upto_seq + 1, None))
-        if scope is not None and turn_upto <= upto_seq:
-            scope.reschedule(asyncio.get_running_loop().time())
+        """Interrupt the conversation's turn if it answers nothing newer than `upto_seq`.
+
+        A turn that is about to begin is interrupted when it does.
+        """
+        self._stopped[conversation_id] = upto_seq
+        if conversation_id in self._scopes:
+            self._interrupt(conversation_id)
 
     @contextmanager
     def covering(self, turn: Turn, scope: asyncio.Timeout) -> Iterator[None]:
         """Let `stop` end the scope of this turn."""
-        self._scopes[turn.lease.conversation] = (turn.upto_seq, scope)
+        conversation_id = turn.lease.conversation
+        self._scopes[conversation_id] = (turn.upto_seq, scope)
+        self._interrupt(conversation_id)
         try:
             yield
         finally:
-            del self._scopes[turn.lease.conversation]
+            del self._scopes[conversation_id]
+            self._stopped.pop(conversation_id, None)
+
+    def _interrupt(self, conversation_id: int) -> None:
+        turn_upto, scope = self._scopes[conversation_id]
+        if turn_upto <= self._stopped.get(conversation_id, 0):
+            scope.reschedule(asyncio.get_running_loop().time())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +145,9 @@ class TurnRunner:
         Returns:
             The turn to run; None when nothing waits.
         """
-        return await self._database.write(self._freeze, lease)
+        turn = await self._database.write(self._freeze, lease)
+        self._wakeups.outbox(lease.conversation)
+        return turn
 
     def is_suspect(self, turn: Turn) -> bool:
         """Whether this is the last attempt at a turn that crashed before: it runs alone."""
@@ -178,6 +192,8 @@ class TurnRunner:
         self, turn: Turn, live: LiveAnswer
     ) -> tuple[list[Part], TurnEnd, list[ChatMessage]]:
         """Run the loop, stoppable and with its preview; return what is to be committed."""
+        if turn.stopped:
+            raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
         scope = asyncio.timeout(None)
         try:
             async with live.shown(), scope:

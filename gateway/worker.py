@@ -6,6 +6,7 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -123,10 +124,14 @@ class Worker:
             await self._settle(lease.conversation)
             if self._stopping:
                 return
-            turn = await self._turns.next_turn(lease)
-            if turn is None:
-                return
-            async with self._slots.taken(alone=self._turns.is_suspect(turn)):
+            async with self._slots.taken():
+                turn = await self._turns.next_turn(lease)
+                if turn is None:
+                    return
+                if not self._turns.is_suspect(turn):
+                    await self._run_one(turn)
+                    continue
+            async with self._slots.taken(alone=True):
                 await self._run_one(turn)
 
     async def _run_one(self, turn: Turn) -> None:
@@ -169,20 +174,29 @@ class Worker:
 
 
 class Slots:
-    """At most `limit` turns at once; a suspect turn has all of them for itself."""
+    """At most `limit` turns at once, first come, first served; a suspect turn runs alone."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._free = limit
+        self._line: deque[object] = deque()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def taken(self, *, alone: bool) -> AsyncIterator[None]:
+    async def taken(self, *, alone: bool = False) -> AsyncIterator[None]:
         """Hold one slot, or all, while the body runs."""
         wanted = self._limit if alone else 1
+        place = object()
+        self._line.append(place)
         async with self._changed:
-            await self._changed.wait_for(lambda: self._free >= wanted)
-            self._free -= wanted
+            try:
+                await self._changed.wait_for(
+                    lambda: self._line[0] is place and self._free >= wanted
+                )
+                self._free -= wanted
+            finally:
+                self._line.remove(place)
+                self._changed.notify_all()
         try:
             yield
         finally:

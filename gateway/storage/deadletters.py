@@ -127,7 +127,7 @@ def _send_letter(row: Row[Any]) -> DeadLetter:
 def _send_again(conn: Connection, letter: DeadLetter) -> None:
     """Give a send its full time again; what may have been shown before stays in doubt."""
     state = case((outbox.c.doubt, "unknown"), else_="pending")
-    conn.execute(_row(letter).values(state=state, attempt=0, next_at=0.0, at=now_s()))
+    conn.execute(_row(letter).values(state=state, failures=0, next_at=0.0, at=now_s()))
 
 
 def _row(letter: DeadLetter) -> Update:

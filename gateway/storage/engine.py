@@ -37,7 +37,7 @@ NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "
 class Job(NamedTuple):
     """One transaction function that waits for the writer, and the future of its caller.
 
-    `fn` is None for a checkpoint, which cannot be part of a transaction.
+    `fn` is None for a scrub, which cannot be part of a transaction.
     """
 
     fn: Callable[[Connection], Any] | None
@@ -106,8 +106,10 @@ class Database:
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
 
-    async def checkpoint(self) -> None:
-        """Move everything from the write-ahead log into the file and empty the log.
+    async def scrub(self) -> None:
+        """Write the file anew and empty its log, so that nothing erased is left in either.
+
+        Takes seconds per gigabyte, in which nothing else is written.
 
         Raises:
             StorageUnavailable: A reader holds on to the log.
@@ -130,7 +132,7 @@ class Database:
     def _write_loop(self) -> None:
         while batch := self._next_batch():
             done = self._commit([job for job in batch if job.fn is not None])
-            done += [self._checkpoint(job) for job in batch if job.fn is None]
+            done += [self._scrub(job) for job in batch if job.fn is None]
             self._loop.call_soon_threadsafe(_report, done)
 
     def _next_batch(self) -> list[Job]:
@@ -158,8 +160,13 @@ class Database:
             self._raw.rollback()
         return [Done(job, None, lost) for job in batch]
 
-    def _checkpoint(self, job: Job) -> Done:
-        busy, _, _ = self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    def _scrub(self, job: Job) -> Done:
+        # secure_delete alone leaves the copies that splitting pages made.
+        try:
+            self._raw.execute("VACUUM")
+            busy, _, _ = self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.Error as exc:
+            return Done(job, None, StorageUnavailable(str(exc)))
         error = StorageUnavailable("a reader holds on to the write-ahead log") if busy else None
         return Done(job, None, error)
 

@@ -50,8 +50,7 @@ def backup(database: Path, target: Path) -> int:
 def forget(conn: Connection, conversation_id: int) -> int:
     """Erase one conversation: transcript, inbox, outbox, sessions, outputs, its keys and itself.
 
-    The pages are overwritten with zeros (PRAGMA secure_delete) once the caller has checkpointed:
-    until then the write-ahead log still holds them. A turn that runs at this moment
+    Free pages and the log still hold the words until the caller has `Database.scrub`bed. A turn that runs at this moment
     loses its lease and writes nothing more.
 
     Returns:

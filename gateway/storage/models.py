@@ -292,7 +292,7 @@ outbox = Table(
     Column("reply_to", Text),
     Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
     Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
-    Column("attempt", Integer, nullable=False, server_default="0"),
+    Column("failures", Integer, nullable=False, server_default="0"),
     Column("sender", Integer),  # the replica that is sending
     Column("next_at", Double, nullable=False, server_default="0"),
     Column("platform_ref", Text),

@@ -59,8 +59,13 @@ class Due:
 
     message: Outgoing
     in_s: float
-    attempt: int
+    failures: int
     age_s: float
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """Platform and account that it goes through."""
+        return self.message.address.platform, self.message.address.account
 
 
 def append(
@@ -128,7 +133,7 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
     ).one_or_none()
     if row is None:
         return None
-    return Due(_outgoing(row), row.next_at - row.now, row.attempt, row.now - row.at)
+    return Due(_outgoing(row), row.next_at - row.now, row.failures, row.now - row.at)
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
@@ -142,7 +147,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
             or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id),
             outbox.c.state.in_(UNSENT),
         )
-        .values(state="sending", sender=replica_id, attempt=outbox.c.attempt + 1)
+        .values(state="sending", sender=replica_id)
     )
     return marked.rowcount == 1
 
@@ -166,6 +171,7 @@ def mark_delayed(conn: Connection, message: Outgoing, in_s: float, reason: str) 
         _this(message).values(
             state="unknown" if message.outcome_unknown else "pending",
             sender=None,
+            failures=outbox.c.failures + 1,
             next_at=now_s() + in_s,
             error=reason,
         )
@@ -176,7 +182,12 @@ def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) 
     """It may have been shown: to be resolved in `in_s` seconds."""
     conn.execute(
         _this(message).values(
-            state="unknown", doubt=True, sender=None, next_at=now_s() + in_s, error=reason
+            state="unknown",
+            doubt=True,
+            sender=None,
+            failures=outbox.c.failures + 1,
+            next_at=now_s() + in_s,
+            error=reason,
         )
     )
 

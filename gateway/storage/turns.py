@@ -43,6 +43,7 @@ class Turn:
         messages: What the turn has recorded so far; its user message first.
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
+        stopped: Its user stopped it, and the process ended before that took effect.
     """
 
     id: int
@@ -55,6 +56,7 @@ class Turn:
     messages: tuple[ChatMessage, ...]
     started_calls: frozenset[str]
     reply_to: str | None
+    stopped: bool
 
     @property
     def place(self) -> Place:
@@ -83,7 +85,7 @@ class Totals:
 
 def find_running(conn: Connection, lease: Lease) -> Turn | None:
     """Return the conversation's unfinished turn, counting one more attempt at it."""
-    fence(conn, lease)
+    owned = fence(conn, lease)
     row = conn.execute(
         select(turn).where(turn.c.conversation == lease.conversation, turn.c.state == "running")
     ).one_or_none()
@@ -95,7 +97,7 @@ def find_running(conn: Connection, lease: Lease) -> Turn | None:
         .where(turn.c.id == row.id)
         .values(attempt=attempt, attempt_progress=row.progress, epoch=lease.epoch)
     )
-    return _turn(conn, lease, row, attempt)
+    return _turn(conn, lease, row, attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
 
 
 def begin(
@@ -394,7 +396,9 @@ def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
     conn.execute(step.insert().values(turn_id=current.id, n=n, at=now_s(), **values))
 
 
-def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int) -> Turn:
+def _turn(
+    conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool = False
+) -> Turn:
     started = conn.scalars(
         select(step.c.call_id).where(
             step.c.turn_id == row.id, step.c.state == "started", step.c.effect == "side_effect"
@@ -412,4 +416,5 @@ def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int) -> Turn:
         messages=tuple(transcript.of_turn(conn, lease.conversation, row.id)),
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
+        stopped=stopped,
     )

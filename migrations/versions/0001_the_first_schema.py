@@ -170,7 +170,7 @@ def upgrade() -> None:
         sa.Column("reply_to", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("doubt", sa.Boolean(), server_default=sa.false(), nullable=False),
-        sa.Column("attempt", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("failures", sa.Integer(), server_default="0", nullable=False),
         sa.Column("sender", sa.Integer(), nullable=True),
         sa.Column("next_at", sa.Double(), server_default="0", nullable=False),
         sa.Column("platform_ref", sa.Text(), nullable=True),

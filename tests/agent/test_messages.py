@@ -23,8 +23,17 @@ any_text = st.text(st.characters(codec="utf-8"))
 raw_text = st.text(st.characters() | st.sampled_from("\ud800\udfff\x00"))
 tagged_text = st.lists(
     st.sampled_from([
-        "<", "</", ">", "memory-context", "<memory-context>", "</memory-context>", " a", "MEMORY-",
-        "context", "\x00", "\ud83d",
+        "<",
+        "</",
+        ">",
+        "memory-context",
+        "<memory-context>",
+        "</memory-context>",
+        " a",
+        "MEMORY-",
+        "context",
+        "\x00",
+        "\ud83d",
     ])
 ).map("".join)
 parts = st.lists(

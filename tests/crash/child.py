@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import sys
 import traceback
 from collections import Counter
@@ -32,14 +33,14 @@ from agent.models.base import Completion, ModelRequest, TextSink, Usage
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from gateway import app
+from gateway import app, worker
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings import AccessSettings, QueueSettings, Settings
 from gateway.storage import opening
 from gateway.storage.engine import Database, connect
 from tests.crash.mutants import MUTANTS
 from tests.support.crash import Spec
-from tests.support.crash_platform import ask
+from tests.support.crash_platform import ask, tell
 from tests.support.crash_script import (
     PAYLOADS,
     RESENT,
@@ -51,6 +52,9 @@ from tests.support.crash_script import (
     split_view,
 )
 
+RETRY_AFTER_S = 0.05
+LENGTHS = {"long": 100, "huge": 10_000}
+"""Repetitions in a tool's output; `huge` needs new pages of the database."""
 SOURCE = "loopback:default"
 FAST = PaceLimits(
     per_s=100_000,
@@ -101,6 +105,7 @@ class Points:
         if here == self._spec.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if here == self._spec.pause:
+            tell(self._spec.port, "paused")
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -119,8 +124,10 @@ class Life:
         app.build_agent = self._agent
         app.build_adapters = self._adapters
         Database.write = observed(Database.write, self.points)  # type: ignore[method-assign]
-        if spec.pages is not None:
-            opened.connect = lambda path: _bounded(connect(path), spec.pages or 0)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._fill_disk)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
+        opened.connect = self._connect
+        worker.RETRY_AFTER_S = RETRY_AFTER_S
         if not spec.locked:
             opened.lock_database = lambda _: nullcontext()  # type: ignore[assignment,return-value]
         if spec.mutant is not None:
@@ -142,6 +149,27 @@ class Life:
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
         os.write(self._events, json.dumps({"what": what, **facts}).encode() + b"\n")
+
+    def _connect(self, path: Path) -> Connection:
+        connection = connect(path)
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        self._raw = raw
+        if self.spec.pages is not None:
+            self._limit(self.spec.pages)
+        return connection
+
+    def _limit(self, pages: int) -> None:
+        """Let the database grow by this many pages; after that the disk is full."""
+        (used,) = self._raw.execute("PRAGMA page_count").fetchone()
+        self._raw.execute(f"PRAGMA max_page_count={used + pages}")
+
+    def _fill_disk(self) -> None:
+        self._limit(0)
+        tell(self.spec.port, "disk full")
+
+    def _free_disk(self) -> None:
+        self._limit(1_000_000)
 
     async def wait_for_preview(self) -> None:
         """Give the gateway time to show what was streamed; it may choose not to."""
@@ -169,7 +197,7 @@ class Life:
             self.points.reach(f"{name}: within its effect")
             self.note("effect ends", call=call)
             self.points.reach(f"{name}: after its effect")
-            return f"done {call}" + (" and much more" * 50 if name == "long" else "")
+            return f"done {call}" + " and more" * LENGTHS.get(name, 0)
 
         return Tool(name, f"Do {name}.", TOOLS[name], Line, run)
 
@@ -213,14 +241,6 @@ def observed(write: Write, points: Points) -> Write:
     return observed_write
 
 
-def _bounded(connection: Connection, pages: int) -> Connection:
-    """Let the database grow by this many pages, then be full."""
-    used = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
-    connection.exec_driver_sql(f"PRAGMA max_page_count={used + pages}")
-    connection.commit()
-    return connection
-
-
 class ChainModel:
     """Answers as tests/support/crash_script.py says."""
 
@@ -255,6 +275,7 @@ class ChainModel:
 
     async def _trouble(self, text: str) -> None:
         if asks(text, "die"):
+            await ask(self._life.spec.port, do="fuse")
             os.kill(os.getpid(), signal.SIGKILL)
         if asks(text, "gate"):
             await ask(self._life.spec.port, do="gate")

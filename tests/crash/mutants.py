@@ -15,16 +15,22 @@ from gateway.storage.outbox import nonce_of
 from gateway.turn import TurnRunner
 
 
-def acknowledge_before_commit(life: Any) -> None:
+AFTER_ACKNOWLEDGEMENT_S = 0.2
+
+
+def acknowledge_before_commit(_: Any) -> None:
     """Report an admission before it is durable."""
     accept = GatewayIntake.accept
     running: set[asyncio.Task[Any]] = set()
 
+    async def commit_later(*args: Any, **rest: Any) -> None:
+        await asyncio.sleep(AFTER_ACKNOWLEDGEMENT_S)
+        await accept(*args, **rest)
+
     async def hasty(
         self: GatewayIntake, messages: Sequence[InboundMessage], **rest: Any
     ) -> list[Admission]:
-        running.add(asyncio.create_task(accept(self, messages, **rest)))
-        await life.acknowledged()
+        running.add(asyncio.create_task(commit_later(self, messages, **rest)))
         return [Admission("queued", 1, 1) for _ in messages]
 
     GatewayIntake.accept = hasty  # type: ignore[method-assign,assignment]

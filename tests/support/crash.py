@@ -158,7 +158,7 @@ class Crashes:
             code = await asyncio.to_thread(self._nursery.obey, wait=pid)
         self._alive.discard(pid)
         self.kills += code == KILLED
-        await self.platform.hang_up()
+        await self.platform.hang_up(pid)
         return code
 
     async def kill(self, pid: int) -> int:

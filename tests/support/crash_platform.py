@@ -6,6 +6,8 @@ request per connection: a JSON line there, a JSON line back.
 
 import asyncio
 import json
+import os
+import socket
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -52,6 +54,7 @@ class LoopbackPlatform:
         notes: What the gateways' children told, in order: ("ready", …), ("refused", …).
         rejected: Texts that the platform said it would never take.
         gate: Where the model waits for messages with the verb `gate`.
+        fuse: How many models must have reached the gate before one with the verb `die` dies.
         show_once: Recognise the nonce of a send that was accepted before.
     """
 
@@ -61,6 +64,7 @@ class LoopbackPlatform:
         self.pushed: list[Update] = []
         self.acknowledged = 1
         self.polls = 0
+        self.fuse = 0
         self.chats: dict[str, list[Shown]] = defaultdict(list)
         self.notes: list[tuple[str, str]] = []
         self.gate = Gate()
@@ -69,7 +73,7 @@ class LoopbackPlatform:
         self._nonces: dict[str, str] = {}
         self._refs = 0
         self._closing = asyncio.Event()
-        self._talking: set[asyncio.Task[None]] = set()
+        self._talking: dict[asyncio.Task[None], int | None] = {}
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
@@ -80,7 +84,8 @@ class LoopbackPlatform:
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         self._closing.set()
-        await self.hang_up()
+        if self._talking:
+            await asyncio.wait(self._talking)
 
     async def push(self, chat: str, text: str) -> None:
         """Let a person write."""
@@ -100,24 +105,29 @@ class LoopbackPlatform:
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: bool(condition()))
 
-    async def hang_up(self) -> None:
-        """Wait until every request of processes that are gone has been dealt with."""
-        await self._notify()
-        while self._talking:
-            await asyncio.wait(self._talking)
+    def noted(self, what: str) -> int:
+        """Return how often the children have noted this."""
+        return sum(each == what for each, _ in self.notes)
+
+    async def hang_up(self, pid: int) -> None:
+        """Wait until every request of a process that is gone has been dealt with."""
+        while waiting := [task for task, of in self._talking.items() if of in {None, pid}]:
+            await asyncio.wait(waiting)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._talking.add(task)
+        self._talking[task] = None
         try:
             line = await reader.readline()
             if line.endswith(b"\n"):
-                await self._answer(json.loads(line), reader, writer)
+                request = json.loads(line)
+                self._talking[task] = request["pid"]
+                await self._answer(request, reader, writer)
         except ConnectionError:
             return
         finally:
-            self._talking.discard(task)
+            del self._talking[task]
             writer.close()
             await self._notify()
 
@@ -169,6 +179,11 @@ class LoopbackPlatform:
         await self.gate.open.wait()
         return {}
 
+    async def _do_fuse(self, _: Any) -> Any:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.gate.reached >= self.fuse)
+        return {}
+
     async def _do_note(self, request: Any) -> Any:
         self.notes.append((request["what"], request["text"]))
         return {}
@@ -203,6 +218,14 @@ class LoopbackPlatform:
             self._changed.notify_all()
 
 
+def tell(port: int, what: str) -> None:
+    """Note something at a platform and wait until it has noted it; blocks."""
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        request = {"do": "note", "what": what, "text": "", "pid": os.getpid()}
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        connection.recv(100)
+
+
 async def ask(port: int, **request: Any) -> Any:
     """Make one request of a platform, from another process.
 
@@ -211,7 +234,7 @@ async def ask(port: int, **request: Any) -> Any:
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(json.dumps(request).encode() + b"\n")
+        writer.write(json.dumps({**request, "pid": os.getpid()}).encode() + b"\n")
         await writer.drain()
         line = await reader.readline()
     finally:

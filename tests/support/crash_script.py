@@ -15,11 +15,12 @@ from agent.ports import Effect
 TOOLS: dict[str, Effect] = {
     "look": "read",
     "long": "read",
+    "huge": "read",
     "put": "idempotent",
     "note": "side_effect",
     "boom": "read",
 }
-"""Verbs that are tools. `long` has an output that is stored apart; `boom` kills the process."""
+"""Verbs that are tools. `long` and `huge` have outputs that are stored apart; `boom` kills the process."""
 
 ModelVerb = Literal["gate", "die", "trouble", "parts"]
 """Verbs of the model: wait at the platform, kill the process, be unreachable for three calls,

@@ -65,13 +65,11 @@ class ParleyProcess:
         self.records: list[Record] = []
         self.stderr: list[str] = []
         self._environ = environ or {}
-        self._tasks = asyncio.TaskGroup()
         self._changed = asyncio.Condition()
         self._process: asyncio.subprocess.Process | None = None
         self._life: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        await self._tasks.__aenter__()
         try:
             await self.start()
         except BaseException as exc:
@@ -80,13 +78,16 @@ class ParleyProcess:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            await (self.terminate() if kind is None else self.kill9())
-        finally:
-            await self._tasks.__aexit__(None, None, None)
-        if kind is None:
-            assert [record for record in self.records if "exception" in record] == []
-            assert "Traceback" not in "\n".join(self.stderr)
+        if kind is not None:
+            await self.kill9()
+            return
+        await self.terminate()
+        self.check()
+
+    def check(self) -> None:
+        """Fail if anything was logged with a traceback so far."""
+        assert [record for record in self.records if "exception" in record] == []
+        assert "Traceback" not in "\n".join(self.stderr)
 
     @property
     def url(self) -> str:
@@ -114,7 +115,8 @@ class ParleyProcess:
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "parley.yaml").write_text(yaml.safe_dump(self.settings))
         self._process = await self.execute("run", "--port", str(self.port))
-        self._life = self._tasks.create_task(self._follow(self._process), name="parley run")
+        life = self._follow(self._process)
+        self._life = asyncio.get_running_loop().create_task(life, name="parley run")
 
     async def restart(self) -> None:
         """Start it again on the same port, after its end."""

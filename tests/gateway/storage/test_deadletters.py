@@ -111,6 +111,18 @@ def test_a_retry_while_the_conversation_is_owned_is_not_lost(store: Store, burie
     assert store.run(claim_one, buried.lease.conversation)
 
 
+def test_a_given_up_retry_asks_its_question_again(store: Store) -> None:
+    """Where `/retry` itself was given up, the question is what is put back, not the command."""
+    chat, _ = store.run(admit, inbound("/retry"), kind="command")
+    lease = store.run(claim_one, chat)
+    (command,) = store.run(inbox.queued, chat)
+    current = store.run(turns.begin, lease, [command], "the question", "You are a test.")
+    store.run(turns.bury, current, [], GAVE_UP)
+    store.run(deadletters.retry, f"t{current.id}")
+    (waiting,) = store.run(inbox.queued, chat)
+    assert (waiting.kind, waiting.text) == ("message", "the question")
+
+
 def test_a_retry_keeps_what_was_said_since(store: Store, buried: Turn) -> None:
     """Only the turn that failed is taken out of the view."""
     chat = buried.lease.conversation
@@ -131,12 +143,12 @@ def test_a_dropped_turn_leaves_the_list(store: Store, buried: Turn) -> None:
 
 
 def test_a_retried_send_is_due_again(store: Store) -> None:
-    """From the first attempt, at once."""
+    """With all its attempts, at once."""
     chat, _ = store.run(admit, inbound())
     store.run(deadletters.retry, bury_send(store, chat, "k"))
     due = store.run(outbox.next_due, chat)
     assert due is not None
-    assert (due.message.payload, due.attempt) == ("payload k", 0)
+    assert (due.message.payload, due.failures) == ("payload k", 0)
     assert due.in_s <= 0
     assert store.run(deadletters.find_all) == []
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,20 @@ server:/x /srv nfs4 rw 0 0
 /dev/vdc /twice ext4 rw 0 0
 host:/y /twice nfs rw 0 0
 """
+
+
+class BrokenDisk:
+    """A connection whose pragmas fail as on a disk with bad blocks."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._raw = raw
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._raw.in_transaction
+
+    def execute(self, _: str) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
 
 
 def add(conn: Connection, name: str) -> str:
@@ -117,7 +131,9 @@ async def test_a_failing_function_leaves_its_neighbours_alone(database: Database
 async def test_a_broken_rule_is_not_called_an_unavailable_disk(database: Database) -> None:
     """An integrity error reaches the caller as itself."""
     with pytest.raises(IntegrityError):
-        await database.write(lambda conn: conn.execute(text("INSERT INTO replica VALUES (1, NULL, 0)")))
+        await database.write(
+            lambda conn: conn.execute(text("INSERT INTO replica VALUES (1, NULL, 0)"))
+        )
     assert await database.write(add, "later") == "later"
 
 
@@ -265,6 +281,44 @@ async def test_a_file_can_be_opened_again(database_file: Path) -> None:
         await database.write(add, "a")
     async with open_database(database_file) as database:
         assert await database.read(names) == ["a"]
+
+
+async def test_a_checkpoint_empties_the_log(database: Database, database_file: Path) -> None:
+    """Everything written before lies in the file itself."""
+    await database.write(add, "written before")
+    await database.checkpoint()
+    log = database_file.with_name("parley.db-wal")
+    assert (log.stat().st_size, b"written before" in database_file.read_bytes()) == (0, True)
+
+
+async def test_a_reader_can_hold_up_a_checkpoint(database: Database, database_file: Path) -> None:
+    """Then it fails, and works once the reader has gone; writes work all the time."""
+    await database.write(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout=10"))
+    with closing(sqlite3.connect(database_file, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM replica").fetchall()
+        await database.write(add, "a")
+        with pytest.raises(StorageUnavailable, match="reader"):
+            await database.checkpoint()
+        assert await database.write(add, "b") == "b"
+    await database.checkpoint()
+
+
+async def test_a_checkpoint_that_fails_leaves_the_writer_alive(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trouble with the disk is told to the caller and ends nothing."""
+    monkeypatch.setattr(database, "_raw", BrokenDisk(database._raw))
+    with pytest.raises(StorageUnavailable, match="disk I/O error"):
+        await database.checkpoint()
+    assert await database.write(add, "a") == "a"
+
+
+async def test_a_closed_database_refuses_checkpoints(database: Database) -> None:
+    """Like every other request."""
+    await database.close()
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await database.checkpoint()
 
 
 @pytest.mark.parametrize("folder", ["with space", "per%20cent", "what?", "#1", "it's"])
@@ -432,7 +486,7 @@ def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> Non
         "import asyncio, os, sys; from pathlib import Path\n"
         "from sqlalchemy import text\n"
         "from gateway.storage.opening import open_database\n"
-        "add = lambda c: [c.execute(text(\"INSERT INTO replica (name, heartbeat_until)"
+        'add = lambda c: [c.execute(text("INSERT INTO replica (name, heartbeat_until)'
         " VALUES ('r', 0)\")) for _ in range(3)]\n"
         "async def main():\n"
         "    async with open_database(Path(sys.argv[1])) as database:\n"

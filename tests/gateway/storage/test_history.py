@@ -1,15 +1,15 @@
 """What people and operators look at."""
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
 from adapters.base import ChatItem, ChatSummary
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from gateway.storage import history, inbox, lineage, turns
 from gateway.storage.history import CHATS, Status, Work
-from gateway.storage.models import iso_time
 from gateway.storage.models import inbox as inbox_table
+from gateway.storage.models import iso_time
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import TurnEnd
 from tests.support.storage import Store, admit, begin_turn, inbound, parts, turn_of
@@ -36,7 +36,7 @@ def test_chats_are_listed_by_newest_activity(store: Store) -> None:
     for n, chat in enumerate(["a", "b", "a", "c", "b"]):
         store.run(admit, inbound(f"words in {chat}", chat=chat))
         newest = update(inbox_table).where(inbox_table.c.at > 1e9).values(at=n)
-        store.run(lambda conn, newest=newest: conn.execute(newest))
+        store.run(Connection.execute, newest)
     assert store.run(history.chats, "telegram", "default") == [
         ChatSummary("b", "words in b", iso_time(4)),
         ChatSummary("c", "words in c", iso_time(3)),

@@ -29,9 +29,14 @@ def test_a_new_conversation_has_a_key_a_title_and_a_session(store: Store) -> Non
     """The first message of a session key creates all that belongs to a conversation."""
     conversation_id, seq = store.run(admit, inbound("  Where\n is it? ", chat="7"))
     row = store.conversation(conversation_id)
-    assert (row.platform, row.account, row.chat, row.thread, row.user, seq) == (
-        ("telegram", "default", "7", None, "7", 1)
-    )
+    assert (row.platform, row.account, row.chat, row.thread, row.user, seq) == ((
+        "telegram",
+        "default",
+        "7",
+        None,
+        "7",
+        1,
+    ))
     assert row.title == "Where is it?"
     assert store.one(alias).session_key == "telegram:default:7"
     assert row.active_session_id == store.one(session, parent_session_id=None).id
@@ -61,7 +66,7 @@ def test_a_title_is_given_once(store: Store) -> None:
 
 
 def test_seqs_are_gapless_in_every_conversation(store: Store) -> None:
-    """Whatever their order, messages of a conversation are numbered 1, 2, 3, …"""
+    """Whatever their order, messages of a conversation are numbered from 1 on, without gaps."""
     ids = [store.run(admit, inbound(chat=chat)) for chat in "abacbbac"]
     for conversation_id, group in itertools.groupby(sorted(ids), key=lambda pair: pair[0]):
         expected = [seq for _, seq in group]

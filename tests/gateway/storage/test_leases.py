@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
+    MultipleResults,
     RuleBasedStateMachine,
     consumes,
     initialize,
@@ -155,7 +156,13 @@ def test_a_reap_doubts_every_send_that_was_in_progress(store: Store) -> None:
     """Nobody knows whether a row marked `sending` was shown."""
     conversation_id, _ = store.run(admit, inbound())
     states = ("pending", "sending", "sent")
-    values = {"conversation": conversation_id, "inbox_seq": 1, "payload": "", "markdown": "", "at": 0}
+    values = {
+        "conversation": conversation_id,
+        "inbox_seq": 1,
+        "payload": "",
+        "markdown": "",
+        "at": 0,
+    }
     rows = [{**values, "seq": n, "source_key": s, "state": s} for n, s in enumerate(states)]
     store.run(lambda conn: conn.execute(outbox.insert(), rows))
     store.run(leases.reap_others, store.run(leases.register, "me"))
@@ -250,10 +257,13 @@ class LeaseMachine(RuleBasedStateMachine):
 
     @initialize(target=replicas)
     def start(self) -> int:
-        return self.join()
+        return self.register()
 
     @rule(target=replicas)
     def join(self) -> int:
+        return self.register()
+
+    def register(self) -> int:
         me = self.store.run(leases.register, "joined")
         self.live.add(me)
         return me
@@ -278,7 +288,7 @@ class LeaseMachine(RuleBasedStateMachine):
         self.held.setdefault(conversation_id, Held(None, 0))
 
     @rule(target=tokens, me=replicas, limit=st.integers(1, 3))
-    def claim(self, me: int, limit: int) -> object:
+    def claim(self, me: int, limit: int) -> MultipleResults[Lease]:
         before = {c for c, held in self.held.items() if held.owner == me}
         try:
             owned = self.store.run(leases.claim, me, limit, ACCOUNTS)
@@ -353,7 +363,7 @@ class LeaseMachine(RuleBasedStateMachine):
 def test_any_history_of_replicas_keeps_the_rules(database_template: Path) -> None:
     """At most one owner, stale tokens never write, nothing with work is left behind."""
     LeaseMachine.template = database_template
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         LeaseMachine,
         settings=settings(max_examples=40, stateful_step_count=30, deadline=None, database=None),
     )

@@ -86,29 +86,31 @@ def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
     assert not is_on_disk(store.path)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [6, 8, 18])
 async def test_forget_leaves_no_byte_after_pages_were_split(
     database_file: Path, tmp_path: Path, seed: int
 ) -> None:
     """`parley forget` overwrites also the copies that splitting pages has left behind."""
     store = Store(database_file)
-    gone = store.run(mix, random.Random(seed))
+    store.without_sync()
+    gone = mix(store, random.Random(seed))  # noqa: S311 - repeatable, guards nothing
     store.close()
     await control.act(tmp_path, database_file, "forget", str(gone))
     assert not is_on_disk(database_file)
     assert files.check(database_file) == []
 
 
-def mix(conn: Connection, dice: random.Random) -> int:
+def mix(store: Store, dice: random.Random) -> int:
     """Interleave one secret conversation with others; returns its id."""
-    ids = [admit(conn, inbound("start", chat=chat))[0] for chat in "abcd"]
+    starts = [inbound("start", chat=chat, dedupe_key=chat) for chat in "abcd"]
+    ids = [store.run(admit, start)[0] for start in starts]
     for n in range(400):
         secret = dice.random() < 0.5
         words = (SECRET if secret else "ordinary") * dice.randint(1, 60)
         chat = 0 if secret else dice.randint(1, 3)
         place = transcript.Place(ids[chat], 1, None)
-        transcript.append(conn, place, [assistant_message(f"{n} {words}")])
-        admit(conn, inbound(words, chat="abcd"[chat]))
+        store.run(transcript.append, place, [assistant_message(f"{n} {words}")])
+        store.run(admit, inbound(words, chat="abcd"[chat], dedupe_key=f"key-{n}"))
     return ids[0]
 
 

@@ -160,7 +160,9 @@ def test_the_context_compares_types(store: Store) -> None:
     """The drift test would find a column whose type was changed."""
     with store.connection.begin():
         store.connection.exec_driver_sql("DROP TABLE cursor")
-        store.connection.exec_driver_sql("CREATE TABLE cursor (source TEXT PRIMARY KEY, position TEXT)")
+        store.connection.exec_driver_sql(
+            "CREATE TABLE cursor (source TEXT PRIMARY KEY, position TEXT)"
+        )
         context = MigrationContext.configure(store.connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata)
 

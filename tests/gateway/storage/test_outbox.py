@@ -47,7 +47,11 @@ def states(store: Store) -> list[str]:
 def test_a_text_becomes_one_part_for_each_chunk() -> None:
     """The first chunk keeps the whole text, replaces the preview and carries the reply."""
     first, second = parts_of(words, "turn:1:answer", "one two", preview_ref="p", reply_to="r")
-    assert (first.source_key, first.payload, first.markdown) == ("turn:1:answer:1", "one", "one two")
+    assert (first.source_key, first.payload, first.markdown) == (
+        "turn:1:answer:1",
+        "one",
+        "one two",
+    )
     assert (first.preview_ref, first.reply_to) == ("p", "r")
     assert (second.source_key, second.payload) == ("turn:1:answer:2", "two")
     assert (second.preview_ref, second.reply_to) == (None, None)
@@ -87,7 +91,7 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
         reply_to="r",
     )
     assert due.in_s < 0
-    assert due.attempt == 0
+    assert due.failures == 0
     assert 0 <= due.age_s < 10
 
 
@@ -113,12 +117,12 @@ def test_a_receipt_is_recorded(store: Store, chat: int, me: int) -> None:
     assert row.sent_at >= row.at
 
 
-def test_a_send_is_marked_and_counted(store: Store, chat: int, me: int) -> None:
-    """The mark names its replica and raises the attempt."""
+def test_a_send_is_marked(store: Store, chat: int, me: int) -> None:
+    """The mark names its replica."""
     add(store, chat, "a")
     assert store.run(outbox.mark_sending, next_message(store, chat), me)
     row = store.one(table)
-    assert (row.state, row.sender, row.attempt) == ("sending", me, 1)
+    assert (row.state, row.sender) == ("sending", me)
 
 
 def test_another_replica_cannot_take_a_row_that_is_being_sent(
@@ -176,8 +180,21 @@ def test_a_row_of_unknown_outcome_is_to_be_resolved(store: Store, chat: int, me:
     assert due is not None
     assert due.message.outcome_unknown
     assert due.message.nonce == message.nonce
-    assert due.attempt == 1
+    assert due.failures == 1
     assert 4 < due.in_s <= 5
+
+
+def test_failures_are_counted(store: Store, chat: int, me: int) -> None:
+    """Each delay and each doubt is one; a mark is none."""
+    add(store, chat, "a")
+    for expected in range(1, 4):
+        message = next_message(store, chat)
+        store.run(outbox.mark_sending, message, me)
+        mark = outbox.mark_unknown if expected % 2 else outbox.mark_delayed
+        store.run(mark, message, 0.0, "busy")
+        due = store.run(outbox.next_due, chat)
+        assert due is not None
+        assert due.failures == expected
 
 
 def test_a_doubt_survives_a_delay(store: Store, chat: int, me: int) -> None:
@@ -217,7 +234,11 @@ def test_conversations_with_unsent_rows_are_found(store: Store, chat: int) -> No
     for conversation_id in (chat, other, third):
         add(store, conversation_id, f"k{conversation_id}")
     store.run(outbox.mark_sent, next_message(store, third), RECEIPT)
-    store.run(lambda conn: conn.execute(update(table).where(table.c.conversation == chat).values(state="unknown")))
+    store.run(
+        lambda conn: conn.execute(
+            update(table).where(table.c.conversation == chat).values(state="unknown")
+        )
+    )
     assert store.run(outbox.unsent_conversations, ACCOUNTS) == [chat]
     assert store.run(outbox.unsent_conversations, [*ACCOUNTS, ("web", "default")]) == [chat, other]
     assert store.run(outbox.unsent_conversations, []) == []

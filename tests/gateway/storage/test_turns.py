@@ -470,7 +470,7 @@ def test_an_earlier_stop_is_not_taken_back(store: Store, current: Turn) -> None:
 
 
 def test_messages_are_numbered_without_gaps(store: Store, current: Turn) -> None:
-    """Whatever a turn does, the transcript's seqs are 1, 2, 3, …"""
+    """Whatever a turn does, the transcript's seqs have no gaps."""
     ask(store, current, "a", "b")
     store.run(turns.cancel, current, "half", [], TurnEnd("interrupted"))
     store.run(admit, inbound("next"))
