@@ -15,6 +15,7 @@ import structlog
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gateway.errors import GatewayError
 from gateway.settings import Loaded, Settings, load_settings, secret_values
@@ -196,9 +197,9 @@ def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy.")
 def conversations() -> None:
     """List the conversations with their ids."""
     files = import_module("gateway.storage.files")
-    table = Table("id", "platform", "chat", "messages", "title", box=None)
+    table = Table("id", "platform", "chat", "messages", "title", box=None, pad_edge=False)
     for row in files.conversations(database_path(loaded().settings)):
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     out.print(table)
 
 
@@ -219,10 +220,10 @@ def forget(
 def letters_list() -> None:
     """List what was given up."""
     files = import_module("gateway.storage.files")
-    table = Table("id", "kind", "conversation", "platform", "at", "reason", box=None)
+    table = Table("id", "kind", "conversation", "platform", "at", "reason", box=None, pad_edge=False)
     for letter in files.dead_letters(database_path(loaded().settings)):
         cells = (letter.id, letter.kind, letter.conversation, letter.platform, letter.at)
-        table.add_row(*(str(cell) for cell in cells), letter.reason)
+        table.add_row(*(Text(str(cell)) for cell in (*cells, letter.reason)))
     out.print(table)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from adapters.messages import Address, InboundMessage, Outgoing
 from adapters.null import NullAdapter
@@ -185,7 +186,7 @@ def _inbound(chat: str, n: int, text: str) -> InboundMessage:
 
 
 def _table(results: Sequence[Replayed]) -> Table:
-    table = Table(box=None)
+    table = Table(box=None, pad_edge=False)
     table.add_column("conversation", no_wrap=True)
     for name in ("messages", "turns", "tool calls", "tokens in", "tokens out", "seconds"):
         table.add_column(name, justify="right")
@@ -194,9 +195,9 @@ def _table(results: Sequence[Replayed]) -> Table:
         work = result.work
         counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
         table.add_row(
-            result.name,
+            Text(result.name),
             *(f"{count:,}" for count in counts),
             f"{result.duration_s:.1f}",
-            result.problem or "all",
+            Text(result.problem or "all"),
         )
     return table

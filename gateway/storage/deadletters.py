@@ -6,10 +6,11 @@ Their ids are `t<turn id>` and `s<conversation>.<outbox seq>` (a send).
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Update, case, select, update
+from sqlalchemy import Connection, Row, Update, and_, case, select, update
 
+from agent.messages import text_of
 from gateway.errors import NotFound
-from gateway.storage import inbox, leases, turns
+from gateway.storage import inbox, leases, transcript, turns
 from gateway.storage.models import conversation, iso_time, now_s, outbox, turn
 from gateway.storage.models import inbox as inbox_table
 
@@ -58,12 +59,8 @@ def retry(conn: Connection, letter_id: str) -> DeadLetter:
         _send_again(conn, letter)
         return letter
     turn_id = int(letter_id[1:])
+    _queue_again(conn, letter.conversation, turn_id)
     turns.hide(conn, letter.conversation, turn_id)
-    conn.execute(
-        update(inbox_table)
-        .where(inbox_table.c.conversation == letter.conversation, inbox_table.c.turn_id == turn_id)
-        .values(state="queued", turn_id=None)
-    )
     _drop_turn(conn, turn_id)
     leases.make_ready(conn, letter.conversation)
     return letter
@@ -133,6 +130,18 @@ def _send_again(conn: Connection, letter: DeadLetter) -> None:
 def _row(letter: DeadLetter) -> Update:
     seq = int(letter.id.partition(".")[2])
     return update(outbox).where(outbox.c.conversation == letter.conversation, outbox.c.seq == seq)
+
+
+def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
+    """Have a turn's entries wait again; a `/retry` among them as the question that it repeated."""
+    of_turn = and_(inbox_table.c.conversation == conversation_id, inbox_table.c.turn_id == turn_id)
+    asked = text_of(transcript.of_turn(conn, conversation_id, turn_id)[0])
+    conn.execute(
+        update(inbox_table)
+        .where(of_turn, inbox_table.c.kind == "command")
+        .values(kind="message", text=asked)
+    )
+    conn.execute(update(inbox_table).where(of_turn).values(state="queued", turn_id=None))
 
 
 def _drop_turn(conn: Connection, turn_id: int) -> None:

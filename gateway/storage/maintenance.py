@@ -50,8 +50,8 @@ def backup(database: Path, target: Path) -> int:
 def forget(conn: Connection, conversation_id: int) -> int:
     """Erase one conversation: transcript, inbox, outbox, sessions, outputs, its keys and itself.
 
-    Free pages and the log still hold the words until the caller has `Database.scrub`bed. A turn that runs at this moment
-    loses its lease and writes nothing more.
+    Free pages and the log still hold the words until the caller has called `Database.scrub`. A
+    turn that runs at this moment loses its lease and writes nothing more.
 
     Returns:
         How many messages its transcript had.

@@ -88,6 +88,7 @@ async def test_nothing_is_lost_or_doubled(parley: ParleyProcess) -> None:
     assert len(parley.named("turn_finished")) == 4
 
 
+@pytest.mark.timeout(60)
 async def test_a_message_written_while_parley_is_down_goes_out_once(parley: ParleyProcess) -> None:
     """It stands there as not yet sent, and is answered after the restart."""
     async with page() as tab:
@@ -104,6 +105,7 @@ async def test_a_message_written_while_parley_is_down_goes_out_once(parley: Parl
         await expect(bodies(tab, "you")).to_have_text(["hello", "what is 12*7?"])
 
 
+@pytest.mark.timeout(60)
 async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
     """/stop keeps what was written, marked; /new starts afresh."""
     async with page(width=390, height=844, color_scheme="dark") as tab:

@@ -40,6 +40,7 @@ async def said(api: BotApi, text: str, chat: int = ANN) -> str:
     return next(it for it in api.shown(chat) if text in it)
 
 
+@pytest.mark.timeout(60)
 async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess) -> None:
     """Words, /status, /new and /help; the menu lists the commands."""
     await api.wait_for(lambda: api.commands)
@@ -58,6 +59,7 @@ async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess)
     assert len(api.shown(ANN)) == 5
 
 
+@pytest.mark.timeout(60)
 async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> None:
     """200 once an update is durable; a repeated one is known; strangers to the secret get 401."""
     port = free_port()
@@ -85,6 +87,7 @@ async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> 
     assert len(model.requests) == 1
 
 
+@pytest.mark.timeout(60)
 async def test_a_stranger_learns_their_id_once(
     api: BotApi, model: OpenAIServer, tmp_path: Path
 ) -> None:
@@ -107,6 +110,7 @@ async def test_a_stranger_learns_their_id_once(
     assert model.requests[0].body["messages"][-1]["content"] == "and now?"
 
 
+@pytest.mark.timeout(60)
 async def test_killed_in_mid_answer_it_finishes_the_preview(
     api: BotApi, model: OpenAIServer, parley: ParleyProcess
 ) -> None:

@@ -66,7 +66,7 @@ async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Pa
         await gateway.chat.say("one", "a")
         await gateway.chat.until(lambda: model.waiting)
         await gateway.chat.say("two", "b")
-        await gateway.chat.until_rows(models.turn, lambda rows: len(rows) == 2)
+        await gateway.chat.until_rows(models.conversation, lambda rows: rows[-1].owner)
         gateway.stop.set()
         await gateway.ended()
     async with running(tmp_path) as chat:

@@ -1,6 +1,7 @@
 """The `parley` command line: every command, its errors, and the process that `run` is."""
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -58,11 +59,12 @@ def parley(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 
     def run(*arguments: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["parley", *arguments])
-        with pytest.raises(SystemExit) as ended:
+        code = 0
+        try:
             cli.main()
-            raise SystemExit(0)
-        captured = capsys.readouterr()
-        return Result(int(ended.value.code or 0), captured.out, captured.err)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Result(code, *capsys.readouterr())
 
     return run
 
@@ -145,9 +147,12 @@ def test_conversations_are_listed_as_they_are_named(parley: Parley, tmp_path: Pa
         assert text in listed.out
 
 
-def test_a_conversation_is_forgotten_after_a_question(parley: Parley, tmp_path: Path) -> None:
+def test_a_conversation_is_forgotten_after_a_question(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without --yes it asks; with it, it does it."""
     fill(tmp_path, "my secret words")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
     assert parley("forget", "1").code == 1
     assert "my secret words" in parley("conversations").out
     assert "erased conversation 1 with 2 messages" in parley("forget", "1", "--yes").out
@@ -278,11 +283,15 @@ async def ask_through(socket: Path, text: str) -> str:
         http.post(f"{path}/messages", json={"id": "m1", "text": text}) as posted,
     ):
         assert posted.status == 202
-        async for line in events.content:
-            if line.startswith(b"data: "):
-                item = json.loads(line[6:])
-                if item.get("role") == "assistant" and item.get("markdown"):
-                    return str(item["markdown"])
+        return await first_answer(events.content)
+
+
+async def first_answer(stream: aiohttp.StreamReader) -> str:
+    """Read events until there is one with an answer."""
+    async for line in stream:
+        item = json.loads(line[6:]) if line.startswith(b"data: ") else {}
+        if item.get("who") == "parley":
+            return str(item["markdown"])
     pytest.fail("the stream ended without an answer")
 
 

@@ -42,7 +42,7 @@ async def test_later_previews_name_the_first(tmp_path: Path) -> None:
     gate = model.hold("a story")
     async with running(tmp_path, model, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
         await chat.say("a story")
-        await chat.until(lambda: chat.adapter.previews)
+        await chat.until_rows(models.turn, lambda rows: rows and rows[0].preview_ref)
         gate.set()
         await chat.answers(1)
         assert len(chat.adapter.previews) > 2

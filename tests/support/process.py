@@ -103,9 +103,7 @@ class ParleyProcess:
         """Start it and wait until it is ready."""
         known = len(self.records)
         await self.spawn()
-        await self.wait_until(
-            lambda: self.named("gateway_ready", since=known) or not self.running, 15.0
-        )
+        await self.wait_until(lambda: self.named("gateway_ready", since=known) or not self.running)
         ready = self.named("gateway_ready", since=known)
         assert ready, "\n".join(["parley run ended:", *self.stderr])
         self.port = ready[0]["port"]
@@ -169,7 +167,7 @@ class ParleyProcess:
         await self.wait_until(lambda: len(self.named(name, **fields)) >= count)
         return self.named(name, **fields)[count - 1]
 
-    async def wait_until(self, holds: Callable[[], object], within_s: float = 10) -> None:
+    async def wait_until(self, holds: Callable[[], object], within_s: float = 15) -> None:
         """Wait until it holds; it is looked at after every line, and at the end of the process."""
         async with asyncio.timeout(within_s), self._changed:
             await self._changed.wait_for(lambda: bool(holds()))
