@@ -52,6 +52,10 @@ class Stops:
         if conversation_id in self._scopes:
             self._interrupt(conversation_id)
 
+    def forget(self, conversation_id: int) -> None:
+        """Drop what was said before the next turn is frozen: the rows tell about that."""
+        self._stopped.pop(conversation_id, None)
+
     @contextmanager
     def covering(self, turn: Turn, scope: asyncio.Timeout) -> Iterator[None]:
         """Let `stop` end the scope of this turn."""
@@ -145,6 +149,7 @@ class TurnRunner:
         Returns:
             The turn to run; None when nothing waits.
         """
+        self.stops.forget(lease.conversation)
         turn = await self._database.write(self._freeze, lease)
         self._wakeups.outbox(lease.conversation)
         return turn

@@ -122,17 +122,21 @@ class Worker:
     async def _run_turns(self, lease: Lease) -> None:
         for _ in range(TURNS_PER_LEASE):
             await self._settle(lease.conversation)
-            if self._stopping:
+            if not await self._run_next(lease):
                 return
-            async with self._slots.taken():
-                turn = await self._turns.next_turn(lease)
-                if turn is None:
-                    return
-                if not self._turns.is_suspect(turn):
-                    await self._run_one(turn)
-                    continue
-            async with self._slots.taken(alone=True):
+
+    async def _run_next(self, lease: Lease, *, alone: bool = False) -> bool:
+        """Run the next turn once there is a place; False when there is none to begin."""
+        async with self._slots.taken(alone=alone):
+            turn = None if self._stopping else await self._turns.next_turn(lease)
+            if turn is None:
+                return False
+            if alone or not self._turns.is_suspect(turn):
                 await self._run_one(turn)
+                return True
+            # Its last attempt begins when it is alone: while it waits, nothing is its fault.
+            await self._database.write(turns.forgive_attempt, turn)
+        return await self._run_next(lease, alone=True)
 
     async def _run_one(self, turn: Turn) -> None:
         try:

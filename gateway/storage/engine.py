@@ -61,6 +61,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
+        self._reads: set[asyncio.Future[Any]] = set()
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
         self._readers = create_async_engine(
@@ -100,6 +101,15 @@ class Database:
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
+        reading = asyncio.ensure_future(self._read(fn, *args, **kwargs))
+        self._reads.add(reading)
+        reading.add_done_callback(self._reads.discard)
+        # A connection that is cancelled while it opens reports to a loop that may be closed by then.
+        return await asyncio.shield(reading)
+
+    async def _read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         try:
             async with self._readers.connect() as conn:
                 return await conn.run_sync(fn, *args, **kwargs)
@@ -127,6 +137,8 @@ class Database:
         self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
+        if self._reads:
+            await asyncio.wait(self._reads)
         await self._readers.dispose()
 
     def _write_loop(self) -> None:
