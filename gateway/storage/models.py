@@ -18,6 +18,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     false,
+    literal_column,
     text,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -154,6 +155,8 @@ inbox = Table(
     UniqueConstraint("source", "dedupe_key"),
     sqlite_with_rowid=False,
 )
+is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
+"""Waits or is being answered. Literals, since SQLite uses a partial index for its own words only."""
 _PENDING = text("state IN ('queued', 'taken')")
 Index(
     "ix_inbox_pending",
@@ -221,6 +224,8 @@ turn = Table(
     Column("finished_at", Double),
     sqlite_autoincrement=True,
 )
+is_running = turn.c.state == literal_column("'running'")
+"""Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 Index(
     "uq_turn_running",
@@ -302,6 +307,12 @@ outbox = Table(
     Column("sent_at", Double),
     sqlite_with_rowid=False,
 )
+is_unsent = outbox.c.state.in_([
+    literal_column("'pending'"),
+    literal_column("'sending'"),
+    literal_column("'unknown'"),
+])
+"""Still to be shown, or in doubt."""
 _UNSENT = text("state IN ('pending', 'sending', 'unknown')")
 Index(
     "ix_outbox_unsent",

@@ -1,0 +1,321 @@
+"""What an update means: pure decoding, no server."""
+
+from typing import Any
+
+import pytest
+import structlog
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.messages import Address, InboundMessage, Poison
+from adapters.telegram.inbound import BotIdentity, to_inbound
+
+BOT = BotIdentity(42, "parley_bot")
+ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
+GROUP = {"id": -100, "type": "supergroup"}
+
+
+def update(text: str | None = None, *, key: str = "message", **fields: Any) -> dict[str, Any]:
+    chat = {"id": 7, "type": "private"}
+    message = {"message_id": 5, "date": 1, "chat": chat, "from": ANN} | fields
+    if text is not None:
+        message["text"] = text
+    return {"update_id": 900, key: message}
+
+
+def read(*args: Any, **fields: Any) -> InboundMessage:
+    message = to_inbound(update(*args, **fields), "main", BOT)
+    assert isinstance(message, InboundMessage)
+    return message
+
+
+def mark(kind: str, text: str, marked: str, **fields: Any) -> dict[str, Any]:
+    """Return an entity over the first occurrence of `marked`, counted in UTF-16 units."""
+    before = text[: text.index(marked)]
+    units = [len(part.encode("utf-16-le")) // 2 for part in (before, marked)]
+    return {"type": kind, "offset": units[0], "length": units[1]} | fields
+
+
+def in_group(text: str, *marks: dict[str, Any], **fields: Any) -> Any:
+    return to_inbound(update(text, chat=GROUP, entities=list(marks), **fields), "main", BOT)
+
+
+def test_a_private_text() -> None:
+    """A private message carries sender, address, text and its own raw JSON."""
+    message = read("hello", unknown_field=1)
+    assert message.address == Address("telegram", "main", "7")
+    assert (message.chat_kind, message.sender, message.sender_name) == ("dm", "7", "Ann Lee")
+    assert (message.text, message.dedupe_key, message.message_ref) == ("hello", "7:5", "5")
+    assert '"unknown_field":1' in message.raw
+    assert message.unreadable is None
+    assert message.kind == "message"
+    assert not message.authenticated
+
+
+def test_an_edit_is_a_version_of_its_own() -> None:
+    """An edited message is keyed by its edit time and marked as an edit."""
+    message = read("hello!", key="edited_message", edit_date=77)
+    assert (message.kind, message.dedupe_key) == ("edit", "7:5:e77")
+
+
+@pytest.mark.parametrize(
+    ("user", "name"),
+    [
+        ({"id": 7, "first_name": "Ann"}, "Ann"),
+        ({"id": 7, "username": "ann"}, "ann"),
+        ({"id": 7}, "7"),
+    ],
+)
+def test_the_best_name_of_a_sender(user: dict[str, Any], name: str) -> None:
+    """First and last name, else the user name, else the id."""
+    assert read("x", **{"from": user}).sender_name == name
+
+
+def test_a_group_message_that_is_not_for_the_bot() -> None:
+    """Talk between people in a group is ignored."""
+    assert in_group("hello all") is None
+
+
+def test_a_mention_in_a_group_is_cut_off() -> None:
+    """A leading @bot addresses the bot and is not part of the text."""
+    text = "@Parley_Bot, what time is it?"
+    message = in_group(text, mark("mention", text, "@Parley_Bot"))
+    assert (message.text, message.chat_kind) == ("what time is it?", "group")
+
+
+def test_a_mention_after_emoji_is_found() -> None:
+    """Entity offsets count UTF-16 units: an emoji in front counts two."""
+    text = "🎉🎉 ask @parley_bot now"
+    assert in_group(text, mark("mention", text, "@parley_bot")).text == text
+    assert in_group(text, {"type": "mention", "offset": 7, "length": 11}) is None
+
+
+def test_a_mention_of_somebody_else() -> None:
+    """A mention of another name is not for the bot."""
+    text = "@parley_bot2 hi"
+    assert in_group(text, mark("mention", text, "@parley_bot2")) is None
+
+
+def test_a_text_mention_of_the_bot() -> None:
+    """A mention by name (without @) addresses the bot through the user's id."""
+    text = "Parley hello"
+    user = {"id": 42, "is_bot": True, "first_name": "Parley"}
+    assert in_group(text, mark("text_mention", text, "Parley", user=user)).text == "hello"
+    other = user | {"id": 43}
+    assert in_group(text, mark("text_mention", text, "Parley", user=other)) is None
+
+
+def test_a_mention_without_more_stays() -> None:
+    """A bare @bot is kept as the text, so that there is something to answer."""
+    text = "@parley_bot"
+    assert in_group(text, mark("mention", text, text)).text == text
+
+
+def test_a_reply_to_the_bot_is_for_the_bot() -> None:
+    """A reply to the bot's message needs no mention, and quotes it."""
+    replied = {"message_id": 4, "from": {"id": 42, "is_bot": True}, "text": "Which one?"}
+    message = in_group("the second", reply_to_message=replied)
+    assert message.text == "> Which one?\n\nthe second"
+
+
+def test_a_reply_to_a_person_is_not() -> None:
+    """A reply to somebody else in a group is ignored."""
+    assert in_group("yes", reply_to_message={"message_id": 4, "from": ANN, "text": "?"}) is None
+
+
+def test_a_message_in_a_topic_that_the_bot_created_is_no_reply() -> None:
+    """Every message of a forum topic replies to its creation; that addresses nobody."""
+    created = {"from": {"id": 42, "is_bot": True}, "forum_topic_created": {"name": "t"}}
+    fields = {"message_thread_id": 3, "is_topic_message": True, "reply_to_message": created}
+    assert in_group("hello all", **fields) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "expected"),
+    [
+        ("/new", "/new", "/new"),
+        ("/new@parley_bot", "/new@parley_bot", "/new"),
+        ("/new@PARLEY_bot now", "/new@PARLEY_bot", "/new now"),
+    ],
+)
+def test_a_command_to_the_bot(text: str, command: str, expected: str) -> None:
+    """A command without a name or with the bot's own is for the bot, its name cut off."""
+    assert in_group(text, mark("bot_command", text, command)).text == expected
+
+
+def test_a_command_to_another_bot() -> None:
+    """A command with another bot's name is ignored, in a reply to the bot too."""
+    text = "/new@other_bot"
+    replied = {"from": {"id": 42, "is_bot": True}, "text": "hi"}
+    assert in_group(text, mark("bot_command", text, text), reply_to_message=replied) is None
+
+
+def test_a_command_within_a_text_addresses_nobody() -> None:
+    """Only a leading command counts in a group."""
+    text = "try /new please"
+    assert in_group(text, mark("bot_command", text, "/new")) is None
+
+
+def test_a_command_gets_no_quote_in_front() -> None:
+    """A command sent as a reply still begins with its slash."""
+    fields = {"entities": [mark("bot_command", "/stop", "/stop")]}
+    assert read("/stop", reply_to_message={"text": "long story"}, **fields).text == "/stop"
+
+
+def test_a_topic_is_a_thread() -> None:
+    """A topic message names its thread; a plain reply chain does not make one."""
+    text = "@parley_bot hi"
+    named = mark("mention", text, "@parley_bot")
+    topic = in_group(text, named, message_thread_id=3, is_topic_message=True)
+    assert (topic.chat_kind, topic.address.thread) == ("thread", "3")
+    chain = in_group(text, named, message_thread_id=3)
+    assert (chain.chat_kind, chain.address.thread) == ("group", None)
+
+
+def test_quotes_are_limited_and_prefixed_line_by_line() -> None:
+    """At most 500 characters are quoted, each line with its mark."""
+    message = read("so?", reply_to_message={"text": "a\n" + "b" * 600})
+    quote, _, text = message.text.partition("\n\n")
+    assert quote.startswith("> a\n> bbb")
+    assert quote.endswith("b…")
+    assert len(quote) == 500 + 4
+    assert text == "so?"
+
+
+def test_the_quoted_part_is_preferred() -> None:
+    """Where a person picked a part of the message, only that part is quoted."""
+    message = read("this?", reply_to_message={"text": "a b c"}, quote={"text": "b"})
+    assert message.text == "> b\n\nthis?"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"photo": [{}]}, "a photo"),
+        ({"voice": {}}, "a voice message"),
+        ({"animation": {}, "document": {}}, "an animation"),
+        ({"venue": {}, "location": {}}, "a place"),
+        ({"document": {}}, "a file"),
+        ({"hologram": {}}, "a message of an unknown kind"),
+        ({"text": "  "}, "an empty message"),
+    ],
+)
+def test_what_cannot_be_read_is_named(fields: dict[str, Any], name: str) -> None:
+    """Content without text is named, so that the sender can be told."""
+    assert read(**fields).unreadable == name
+
+
+def test_a_caption_is_the_text() -> None:
+    """A captioned photo gives both its text and what could not be read."""
+    message = read(photo=[{}], caption="what is this?")
+    assert (message.text, message.unreadable) == ("what is this?", "a photo")
+
+
+def test_a_caption_can_address_the_bot() -> None:
+    """Mentions in captions count in groups."""
+    text = "@parley_bot look"
+    fields: dict[str, Any] = {
+        "photo": [{}],
+        "caption": text,
+        "caption_entities": [mark("mention", text, text[:11])],
+    }
+    message = to_inbound(update(chat=GROUP, **fields), "main", BOT)
+    assert isinstance(message, InboundMessage)
+    assert message.text == "look"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"new_chat_members": [ANN]},
+        {"pinned_message": {"message_id": 3}},
+        {"from": {"id": 8, "is_bot": True}, "text": "beep"},
+        {"chat": {"id": -5, "type": "channel"}, "text": "news"},
+    ],
+)
+def test_what_nobody_said_to_the_bot(fields: dict[str, Any]) -> None:
+    """Service messages, other bots and channels are ignored."""
+    assert to_inbound(update(**fields), "main", BOT) is None
+
+
+def test_an_update_of_another_kind_is_ignored() -> None:
+    """What was not asked for is no poison."""
+    assert to_inbound({"update_id": 1, "my_chat_member": {}}, "main", BOT) is None
+
+
+def test_a_migration_is_logged() -> None:
+    """A group that became a supergroup is reported with both ids."""
+    with structlog.testing.capture_logs() as logs:
+        fields: dict[str, Any] = {"chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": -1005}
+        assert to_inbound(update(**fields), "main", BOT) is None
+    assert logs == [
+        {
+            "event": "telegram_chat_migrated",
+            "log_level": "warning",
+            "chat": "-5",
+            "new_chat": "-1005",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (update("x", chat={"id": 1, "type": "hyperspace"}), "hyperspace"),
+        (update("x", message_id="5"), "message.message_id"),
+        (update(text=None) | {"message": "no object"}, "message"),
+        (update("x", entities=[{"type": "bold", "offset": -1, "length": 3}]), "offset"),
+    ],
+)
+def test_an_undecodable_update_is_poison(broken: Any, reason: str) -> None:
+    """What cannot be decoded is kept whole, under the update's number."""
+    item = to_inbound(broken, "main", BOT)
+    assert isinstance(item, Poison)
+    assert (item.source, item.dedupe_key) == ("telegram:main", "u900")
+    assert reason in item.reason
+    item.raw.encode()
+
+
+def test_what_cannot_be_stored_is_replaced() -> None:
+    """Lone surrogates and NULs become U+FFFD, and entity offsets still hold."""
+    text = "a\x00\ud83d /new@parley_bot"
+    marks = [{"type": "mention", "offset": 4, "length": 4}]
+    message = read(text, entities=marks)
+    assert message.text == "a\ufffd\ufffd /new@parley_bot"
+    message.raw.encode()
+
+
+@pytest.mark.parametrize("broken", [7, None, [], "text", {}, {"update_id": True}])
+def test_poison_without_a_number_is_named_by_its_content(broken: Any) -> None:
+    """Different nameless updates stay apart; the same one is recognised."""
+    item = to_inbound(broken, "main", BOT)
+    assert isinstance(item, Poison)
+    assert item.dedupe_key.startswith("x")
+    assert item == to_inbound(broken, "main", BOT)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+FIELDS = st.dictionaries(
+    st.sampled_from([
+        "text",
+        "chat",
+        "from",
+        "entities",
+        "reply_to_message",
+        "message_id",
+        "quote",
+    ]),
+    JSON,
+)
+
+
+@settings(deadline=None)
+@given(FIELDS)
+def test_no_update_raises(fields: dict[str, Any]) -> None:
+    """Whatever the JSON, decoding ends in one of its three outcomes."""
+    item = to_inbound({**update("hello"), "message": update("x")["message"] | fields}, "main", BOT)
+    assert item is None or isinstance(item, InboundMessage | Poison)

@@ -1,0 +1,92 @@
+"""A served web chat on a real socket."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from pydantic import SecretStr
+
+from adapters.messages import Address, Outgoing
+from adapters.settings import WebSettings
+from adapters.web.adapter import WebAdapter
+from tests.support.browser import CHROMIUM
+from tests.support.history import MemoryHistory
+
+collect_ignore = [] if CHROMIUM else ["test_page.py"]
+
+
+class Served:
+    """A web chat with its history behind a client; `answer` does what the gateway does."""
+
+    def __init__(self, adapter: WebAdapter, history: MemoryHistory, client: TestClient) -> None:
+        self.adapter = adapter
+        self.history = history
+        self.client = client
+
+    @property
+    def port(self) -> int:
+        return self.client.server.port
+
+    def url(self, path: str = "/") -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    async def stop(self) -> None:
+        await self.adapter.close()
+        await self.client.close()
+
+    async def post(self, text: str, *, chat: str = "c1", key: str = "m1") -> int:
+        body = {"id": key, "text": text}
+        async with self.client.post(f"/api/chats/{chat}/messages", json=body) as response:
+            return response.status
+
+    async def answer(self, markdown: str, *, chat: str = "c1", inbox_seq: int | None = None) -> str:
+        seq = self.history.answer(chat, markdown, inbox_seq)
+        return await send(self.adapter, chat, seq, markdown)
+
+
+async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
+    message = Outgoing(
+        conversation=7,
+        address=Address("web", "default", chat),
+        seq=seq,
+        payload=markdown,
+        nonce="0" * 24,
+    )
+    return (await adapter.send(message)).platform_ref
+
+
+Serve = Callable[..., Awaitable[Served]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Start a web chat; streams end and servers stop after the test."""
+    running: list[Served] = []
+
+    async def start(
+        *,
+        token: str | None = None,
+        ping_s: float = 15.0,
+        port: int = 0,
+        history: MemoryHistory | None = None,
+    ) -> Served:
+        history = history or MemoryHistory()
+        settings = WebSettings(token=SecretStr(token) if token else None)
+        adapter = WebAdapter(settings, history, history, ping_s=ping_s)
+        app = web.Application()
+        app.add_routes(adapter.routes())
+        client = TestClient(TestServer(app, port=port))
+        await client.start_server()
+        running.append(Served(adapter, history, client))
+        return running[-1]
+
+    yield start
+    for served in running:
+        await served.stop()
+
+
+@pytest.fixture
+async def chat(serve: Serve) -> Served:
+    """A web chat without a token."""
+    return await serve()

@@ -1,0 +1,315 @@
+"""The page in a real browser (collected only where Chromium is installed)."""
+
+import re
+
+import pytest
+from playwright.async_api import Page, expect
+
+from adapters.messages import Address
+from tests.adapters.web.conftest import Serve, Served
+from tests.support.browser import page
+from tests.support.history import MemoryHistory
+
+C1 = Address("web", "default", "c1")
+
+
+async def open_chat(tab: Page, served: Served, chat: str = "c1") -> None:
+    await tab.goto(served.url(f"/#{chat}"))
+    await expect(tab.locator("#connection")).to_have_text("Connected")
+
+
+async def say(tab: Page, text: str) -> None:
+    await tab.fill("#composer", text)
+    await tab.press("#composer", "Enter")
+
+
+async def test_a_message_and_its_answer_appear(chat: Served) -> None:
+    """Enter sends, the answer streams in, takes its place, and both survive a reload."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await say(tab, "Hello <b>there</b>\nsecond line")
+        mine = tab.locator('article.message[data-who="you"]')
+        await expect(mine.locator(".body")).to_have_text("Hello <b>there</b>\nsecond line")
+        await expect(mine.locator(".state")).to_have_text("")
+        await chat.adapter.show_working(C1)
+        await expect(tab.locator("#working")).to_have_text("Parley is working…")
+        await chat.adapter.preview(C1, "Grow**ing**", None)
+        await expect(tab.locator("#preview strong")).to_have_text("ing")
+        await expect(tab.locator("#working")).to_have_text("")
+        await chat.answer("Grow**n**")
+        answer = tab.locator('article.message[data-who="parley"] .body')
+        await expect(answer).to_have_text("Grown")
+        await expect(tab.locator("#preview")).to_be_hidden()
+        await tab.reload()
+        await expect(answer).to_have_text("Grown")
+        await expect(tab.locator("article.message")).to_have_count(2)
+        assert len(chat.history.messages) == 1
+
+
+async def test_shift_enter_starts_a_new_line_and_drafts_are_kept(chat: Served) -> None:
+    """Each chat has its own draft, and a reload keeps it."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await tab.fill("#composer", "one")
+        await tab.press("#composer", "Shift+Enter")
+        await tab.type("#composer", "two")
+        await tab.click("#new-chat")
+        await expect(tab.locator("#composer")).to_have_value("")
+        await tab.goto(chat.url("/#c1"))
+        await tab.reload()
+        await expect(tab.locator("#composer")).to_have_value("one\ntwo")
+    assert chat.history.messages == []
+
+
+async def test_an_unsent_message_is_sent_once_when_parley_is_back(serve: Serve) -> None:
+    """What is written while the server is away survives a reload of the page's state."""
+    first = await serve()
+    history, port = first.history, first.port
+    async with page() as tab:
+        await open_chat(tab, first)
+        await first.stop()
+        await expect(tab.locator("#connection")).to_have_text("Reconnecting…")
+        await say(tab, "are you there?")
+        await say(tab, "hello?")
+        sending = tab.locator('article[data-state="sending"] .state')
+        await expect(sending).to_have_text(["sending…", "sending…"])
+        again = await serve(port=port, history=history)
+        await expect(tab.locator("#connection")).to_have_text("Connected", timeout=10_000)
+        await expect(sending).to_have_count(0, timeout=10_000)
+        await again.answer("Yes.")
+        await expect(tab.locator("article.message .body")).to_have_text([
+            "are you there?",
+            "hello?",
+            "Yes.",
+        ])
+    assert [message.text for message in history.messages] == ["are you there?", "hello?"]
+
+
+async def test_an_acknowledgement_that_was_lost_does_not_double_the_message(chat: Served) -> None:
+    """The post is repeated under the same id, and shown once."""
+    lost = []
+
+    async with page() as tab:
+
+        async def lose_first(route) -> None:  # type: ignore[no-untyped-def]
+            response = await route.fetch()
+            if lost:
+                await route.fulfill(response=response)
+            else:
+                lost.append(route)
+                await route.abort()
+
+        await tab.route("**/messages", lose_first)
+        await open_chat(tab, chat)
+        await say(tab, "once")
+        await expect(tab.locator("article[data-state]")).to_have_count(0, timeout=10_000)
+        await expect(tab.locator("article.message .body")).to_have_text(["once"])
+    assert len(lost) == len(chat.history.messages) == 1
+
+
+async def test_a_refused_message_says_why_and_can_be_removed(chat: Served) -> None:
+    """A message that will never be taken does not stand in the way of others."""
+    async with page() as tab:
+        await tab.add_init_script(
+            "localStorage['parley.outbox'] ??="
+            " JSON.stringify([{id: 'm', chat: 'c1', text: 'x'.repeat(200001)}])"
+        )
+        await open_chat(tab, chat)
+        failed = tab.locator('article[data-state="failed"]')
+        await expect(failed.locator(".state")).to_contain_text("Not sent: The message has 200,001")
+        await say(tab, "short")
+        await expect(tab.locator("article:not([data-state]) .body")).to_have_text("short")
+        await failed.get_by_role("button", name="Remove").click()
+        await expect(tab.locator("article.message")).to_have_count(1)
+
+
+async def test_no_markup_runs(chat: Served) -> None:
+    """Attacks in both directions stay text; the console is free of policy violations."""
+    attack = (
+        '<img src=x onerror="hacked=1"><script>hacked=1</script>\n\n'
+        "[link](javascript:hacked=1) ![picture](https://tracker.example/p.png)\n\n"
+        "| a |\n|--:|\n| `<svg onload=hacked=1>` |"
+    )
+    chat.history.write("c1", attack)
+    chat.history.answer("c1", attack)
+    async with page() as tab:
+        asked = []
+        tab.on("request", lambda request: asked.append(request.url))
+        await open_chat(tab, chat)
+        await chat.adapter.preview(C1, attack, None)
+        await expect(tab.locator("#preview")).to_be_visible()
+        await expect(tab.locator("article a")).to_have_text("picture")
+        assert await tab.evaluate("typeof hacked") == "undefined"
+        assert await tab.locator("#messages img, #messages script, #messages svg").count() == 0
+        assert [url for url in asked if "tracker" in url] == []
+
+
+async def test_an_answers_parts_are_usable(chat: Served) -> None:
+    """Code can be copied, links open elsewhere, wide tables scroll and not the page."""
+    wide = "|" + " column |" * 30
+    table = f"{wide}\n|{'---|' * 30}\n{wide}"
+    chat.history.write("c1", "x" * 3000)
+    chat.history.answer("c1", f"```python\nprint(1)\n```\n\n{table}\n\n[a](https://a.example/)")
+    async with page(
+        width=360, height=640, permissions=["clipboard-read", "clipboard-write"]
+    ) as tab:
+        await open_chat(tab, chat)
+        await tab.get_by_role("button", name="Copy code").click()
+        await expect(tab.locator(".code button")).to_have_text("Copied")
+        assert await tab.evaluate("navigator.clipboard.readText()") == "print(1)"
+        await expect(tab.locator(".code span").first).to_have_text("python")
+        assert await tab.locator("article a").get_attribute("rel") == "noopener noreferrer"
+        scrolls = "(name) => document.querySelector(name).scrollWidth > innerWidth"
+        assert await tab.evaluate(scrolls, ".table")
+        assert not await tab.evaluate(scrolls, "html")
+        assert not await tab.evaluate(scrolls, "#scroller")
+
+
+async def test_the_reader_is_not_pulled_away(chat: Served) -> None:
+    """New messages keep the bottom in view only for those who are there."""
+    chat.history.write("c1", "hi")
+    chat.history.answer("c1", "line\n\n" * 80)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        top = "document.querySelector('#scroller').scrollTop"
+        await tab.wait_for_function(f"{top} > 500")
+        await tab.evaluate(f"{top} = 0")
+        await expect(tab.locator("#jump")).to_be_hidden()
+        await chat.answer("news")
+        await tab.get_by_role("button", name="Latest message").click()
+        await tab.wait_for_function(f"{top} > 500")
+        await expect(tab.locator("#jump")).to_be_hidden()
+
+
+async def test_chats_have_addresses_and_titles(chat: Served) -> None:
+    """The list leads to each chat; a new one has an id of its own."""
+    await chat.post("First chat", chat="c1")
+    await chat.post("Second chat", chat="c2")
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await expect(tab.locator("h1")).to_have_text("First chat")
+        await tab.click("#chats a:has-text('Second chat')")
+        await expect(tab).to_have_url(chat.url("/#c2"))
+        await expect(tab.locator("h1")).to_have_text("Second chat")
+        await expect(tab.locator("article.message .body")).to_have_text(["Second chat"])
+        await tab.click("#new-chat")
+        await expect(tab).to_have_url(re.compile(r"/#[0-9a-f]{24}$"))
+        await expect(tab.locator("#welcome h2")).to_be_visible()
+        await tab.goto(chat.url("/"))
+        await expect(tab).to_have_url(re.compile(r"/#[0-9a-f]{24}$"))
+
+
+async def test_two_tabs_show_the_same_chat(chat: Served) -> None:
+    """What is sent in one tab appears in the other one."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        other = await tab.context.new_page()
+        await open_chat(other, chat)
+        await say(other, "from the other tab")
+        for each in (tab, other):
+            await expect(each.locator("article.message .body")).to_have_text(["from the other tab"])
+            await expect(each.locator("article[data-state]")).to_have_count(0)
+
+
+async def test_late_answers_stand_with_their_question(chat: Served) -> None:
+    """The order on the page is the order of the history."""
+    chat.history.write("c1", "long job")
+    chat.history.write("c1", "/status")
+    chat.history.answer("c1", "working", inbox_seq=2)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await expect(tab.locator("article.message")).to_have_count(3)
+        await chat.answer("done", inbox_seq=1)
+        await expect(tab.locator("article.message .body")).to_have_text([
+            "long job",
+            "done",
+            "/status",
+            "working",
+        ])
+
+
+async def test_the_gauge_tells_how_full_the_window_is(serve: Serve) -> None:
+    """Used tokens over the window, as a meter and in words."""
+    served = await serve(history=MemoryHistory(used_tokens=24_300))
+    async with page() as tab:
+        await open_chat(tab, served)
+        await expect(tab.locator("#gauge-text")).to_have_text("12 % of 200k")
+        meter = tab.get_by_label("Context")
+        assert await meter.evaluate("(meter) => meter.value") == pytest.approx(0.1215)
+
+
+async def test_commands_are_offered(chat: Served) -> None:
+    """A slash opens the list; it can be used with the keyboard alone."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await tab.type("#composer", "/st")
+        await expect(tab.locator("#commands b")).to_have_text(["/stop", "/status"])
+        await tab.press("#composer", "ArrowUp")
+        await tab.keyboard.press("ArrowUp")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator("#composer")).to_have_value("/stop")
+        await expect(tab.locator("#composer")).to_be_focused()
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator("article.message .body")).to_have_text(["/stop"])
+        await expect(tab.locator("#commands")).to_be_hidden()
+
+
+async def test_the_drawer_opens_on_narrow_screens(chat: Served) -> None:
+    """Conversations are out of the way, and out of the tab order, until they are called."""
+    await chat.post("First chat")
+    async with page(width=390, height=844) as tab:
+        await open_chat(tab, chat)
+        await expect(tab.locator("#sidebar")).to_be_hidden()
+        await tab.get_by_role("button", name="Conversations", exact=True).click()
+        await expect(tab.locator("#new-chat")).to_be_focused()
+        await tab.keyboard.press("Escape")
+        await expect(tab.locator("#sidebar")).to_be_hidden()
+        await expect(tab.locator("#open-sidebar")).to_be_focused()
+        await tab.keyboard.press("Enter")
+        await tab.click("#chats a")
+        await expect(tab.locator("#sidebar")).to_be_hidden()
+
+
+async def test_a_token_is_asked_for(serve: Serve) -> None:
+    """The page shows a login, says when the token is wrong, and goes on after the right one."""
+    served = await serve(token="s3cret")
+    served.history.write("c1", "secret words")
+    async with page() as tab:
+        await tab.goto(served.url("/#c1"))
+        await tab.get_by_label("Token").fill("wrong")
+        await tab.get_by_role("button", name="Log in").click()
+        await expect(tab.locator("#login-error")).to_have_text("That token is not right.")
+        await expect(tab.locator("article.message")).to_have_count(0)
+        await tab.get_by_label("Token").fill("s3cret")
+        await tab.get_by_role("button", name="Log in").click()
+        await expect(tab.locator("article.message .body")).to_have_text(["secret words"])
+        await tab.reload()
+        await expect(tab.locator("article.message .body")).to_have_text(["secret words"])
+        await expect(tab.locator("#login")).to_be_hidden()
+
+
+async def test_the_page_has_its_landmarks_and_names(chat: Served) -> None:
+    """A screen reader finds one heading, a log, named regions, and a name for every control."""
+    chat.history.write("c1", "hi")
+    chat.history.answer("c1", "```\ncode\n```")
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await expect(tab.get_by_role("log", name="Messages")).to_have_attribute(
+            "aria-live", "polite"
+        )
+        await expect(tab.get_by_role("heading", level=1)).to_have_count(1)
+        await expect(tab.get_by_role("main")).to_have_count(1)
+        await expect(tab.get_by_role("navigation", name="Your conversations")).to_have_count(1)
+        await expect(tab.get_by_role("textbox", name="Message")).to_be_focused()
+        assert await tab.locator("html").get_attribute("lang") == "en"
+        nameless = await tab.evaluate(
+            "[...document.querySelectorAll('button')]"
+            ".filter((b) => !(b.ariaLabel ?? b.textContent).trim()).length"
+        )
+        assert nameless == 0
+        first = "document.querySelector('a[href], button, textarea, [tabindex]').id"
+        assert await tab.evaluate(first) == "skip"
+        await tab.focus("#skip")
+        await tab.keyboard.press("Enter")
+        await expect(tab.locator("#composer")).to_be_focused()
+        await expect(tab).to_have_url(chat.url("/#c1"))

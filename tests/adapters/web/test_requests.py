@@ -1,0 +1,146 @@
+"""What the JSON API takes, refuses, and hands to the intake."""
+
+import json
+from io import BytesIO
+
+import pytest
+
+from adapters.messages import Address
+from tests.adapters.web.conftest import Served
+
+PATH = "/api/chats/c1/messages"
+JSON = {"Content-Type": "application/json"}
+
+
+async def test_a_message_is_handed_to_the_intake(chat: Served) -> None:
+    """A post becomes one authenticated inbound message that keeps the request as it came."""
+    raw = '{"id": "m1", "text":  "Grüße\\nan alle"}'
+    async with chat.client.post(PATH, data=raw.encode(), headers=JSON) as response:
+        assert response.status == 202
+        assert await response.json() == {"outcome": "queued", "seq": 1}
+    [message] = chat.history.messages
+    assert message.address == Address("web", "default", "c1")
+    assert (message.text, message.dedupe_key, message.raw) == ("Grüße\nan alle", "c1:m1", raw)
+    assert (message.chat_kind, message.sender, message.sender_name) == ("dm", "web", "You")
+    assert message.authenticated
+
+
+async def test_a_repeated_post_is_taken_once(chat: Served) -> None:
+    """The same id again is answered with 202 and adds nothing."""
+    assert [await chat.post("hi"), await chat.post("hi")] == [202, 202]
+    assert len(chat.history.messages) == 1
+
+
+async def test_the_same_id_in_another_chat_is_another_message(chat: Served) -> None:
+    """Ids name messages within their chat only."""
+    await chat.post("hi", chat="c1")
+    await chat.post("hi", chat="c2")
+    assert len(chat.history.messages) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b"{nope", 400, "bad_json"),
+        (b"[1]", 400, "bad_json"),
+        (b"[" * 100_000, 400, "bad_json"),
+        (b'{"id":"m","text":"\xff"}', 400, "bad_json"),
+        (b'{"id":"m","text":"\\ud800"}', 400, "bad_json"),
+        (b'{"text":"hi"}', 400, "bad_id"),
+        (b'{"id":"a b","text":"hi"}', 400, "bad_id"),
+        (b'{"id":7,"text":"hi"}', 400, "bad_id"),
+        (b'{"id":"m"}', 400, "bad_text"),
+        (b'{"id":"m","text":["hi"]}', 400, "bad_text"),
+        (b'{"id":"m","text":" \\n "}', 400, "empty_text"),
+        (json.dumps({"id": "m", "text": "x" * 200_001}).encode(), 422, "text_too_long"),
+        (json.dumps({"id": "m", "text": "x" * 1_500_000}).encode(), 413, "body_too_large"),
+    ],
+)
+async def test_a_malformed_post_is_refused(
+    chat: Served, body: bytes, status: int, code: str
+) -> None:
+    """What cannot be taken gets a JSON error with a reason, and nothing is stored."""
+    async with chat.client.post(PATH, data=BytesIO(body), headers=JSON) as response:
+        assert response.status == status
+        error = await response.json()
+    assert error["error"] == code
+    assert error["message"]
+    assert chat.history.messages == []
+
+
+async def test_the_longest_message_is_taken(chat: Served) -> None:
+    """200,000 characters of four bytes each pass the limit on bytes."""
+    body = '{"id":"m1","text":"' + "\U0001f980" * 200_000 + '"}'
+    async with chat.client.post(PATH, data=body.encode(), headers=JSON) as response:
+        assert response.status == 202
+
+
+@pytest.mark.parametrize("name", ["a.b", "x" * 65, "%00"])
+async def test_a_chat_has_a_plain_id(chat: Served, name: str) -> None:
+    """An id of other characters is refused before anything is read."""
+    async with chat.client.get(f"/api/chats/{name}/events") as response:
+        assert response.status == 400
+        assert (await response.json())["error"] == "bad_chat"
+
+
+async def test_chats_are_listed(chat: Served) -> None:
+    """The list names each chat with its title and time."""
+    await chat.post("Hello there", chat="c9")
+    async with chat.client.get("/api/chats") as response:
+        assert response.headers["Cache-Control"] == "no-store"
+        [summary] = (await response.json())["chats"]
+    assert (summary["chat"], summary["title"]) == ("c9", "Hello there")
+    assert summary["updated_at"].startswith("2026-")
+
+
+async def test_a_failing_intake_is_a_server_error(
+    chat: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message that was not stored is not acknowledged, so the client sends it again."""
+
+    async def full(*_args: object, **_more: object) -> list[object]:
+        raise OSError(28, "disk full")
+
+    monkeypatch.setattr(chat.history, "accept", full)
+    assert await chat.post("hi") == 500
+
+
+async def test_the_page_comes_with_a_strict_policy(chat: Served) -> None:
+    """No script or style but the served files runs, and no site may frame the page."""
+    async with chat.client.get("/") as response:
+        assert response.content_type == "text/html"
+        policy = response.headers["Content-Security-Policy"]
+        html = await response.text()
+    assert "default-src 'self'" in policy
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "<style" not in html
+    assert " style=" not in html
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Referrer-Policy"] == "no-referrer"
+
+
+@pytest.mark.parametrize(
+    ("name", "content_type"),
+    [
+        ("style.css", "text/css"),
+        ("app.js", "text/javascript"),
+        ("favicon.svg", "image/svg+xml"),
+    ],
+)
+async def test_static_files_are_revalidated(chat: Served, name: str, content_type: str) -> None:
+    """Each file has an ETag, and one that did not change is not sent again."""
+    async with chat.client.get(f"/static/{name}") as first:
+        found = first.content_type.replace("application/javascript", "text/javascript")
+        assert (first.status, found) == (200, content_type)
+        assert first.headers["Cache-Control"] == "no-cache"
+        headers = {"If-None-Match": first.headers["ETag"]}
+    async with chat.client.get(f"/static/{name}", headers=headers) as second:
+        assert second.status == 304
+
+
+@pytest.mark.parametrize("name", ["nope.js", "..%2fadapter.py"])
+async def test_only_the_pages_files_are_served(chat: Served, name: str) -> None:
+    """Nothing outside of the page's folder can be named."""
+    async with chat.client.get(f"/static/{name}") as response:
+        assert response.status == 404

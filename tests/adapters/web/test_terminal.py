@@ -1,0 +1,255 @@
+"""The terminal client against a web chat on a Unix socket."""
+
+import asyncio
+import io
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from rich.console import Console
+from typing_extensions import override
+
+from adapters.messages import Address
+from adapters.settings import WebSettings
+from adapters.web.adapter import WebAdapter
+from gateway.chat import asker, chat, growing
+from gateway.errors import GatewayNotRunning
+from tests.adapters.web.conftest import send
+from tests.support.history import MemoryHistory
+
+HERE = Address("web", "default", "t")
+
+
+class Gateway:
+    """A web chat on a socket file; it answers each message with `reply(text)`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.history = MemoryHistory(on_admitted=self._admitted)
+        self.reply: Callable[[str], str | None] = lambda text: f"**{text}**!"
+        self.tasks: set[asyncio.Future[None]] = set()
+
+    async def start(self) -> None:
+        self.adapter = WebAdapter(WebSettings(), self.history, self.history)
+        app = web.Application()
+        app.add_routes(self.adapter.routes())
+        self.runner = web.AppRunner(app)
+        await self.runner.setup()
+        await web.UnixSite(self.runner, str(self.path)).start()
+
+    async def stop(self) -> None:
+        await self.adapter.close()
+        await self.runner.cleanup()
+        self.path.unlink(missing_ok=True)
+
+    def _admitted(self, chat_id: str, seq: int, text: str) -> None:
+        markdown = self.reply(text)
+        if markdown is not None:
+            self.tasks.add(asyncio.ensure_future(self.answer(markdown, seq)))
+
+    async def answer(self, markdown: str, inbox_seq: int) -> None:
+        seq = self.history.answer("t", markdown, inbox_seq)
+        await send(self.adapter, "t", seq, markdown)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Gateway]:
+    """A gateway that runs on tmp_path/parley.sock."""
+    found = Gateway(tmp_path / "parley.sock")
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def lines(*texts: str) -> Callable[[], Awaitable[str | None]]:
+    left = list(texts)
+
+    async def ask() -> str | None:
+        return left.pop(0) if left else None
+
+    return ask
+
+
+def piped() -> Console:
+    return Console(file=io.StringIO(), force_terminal=False, width=80)
+
+
+def terminal(screen: io.StringIO | None = None) -> Console:
+    return Console(file=screen or io.StringIO(), force_terminal=True, width=80, color_system=None)
+
+
+def shown(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+async def test_each_line_gets_its_answer(gateway: Gateway) -> None:
+    """Piped lines are sent one after another, and the answers printed as they were written."""
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("one\n", "\n", "  two \n"), console=out)
+    assert shown(out) == "**one**!\n**two**!\n"
+    assert [message.text for message in gateway.history.messages] == ["one", "two"]
+
+
+async def test_earlier_messages_are_not_shown_again(gateway: Gateway) -> None:
+    """A chat that goes on shows only what is new."""
+    gateway.history.write("t", "old")
+    gateway.history.answer("t", "old answer")
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("new"), console=out)
+    assert shown(out) == "**new**!\n"
+
+
+async def test_an_answer_to_an_older_message_is_not_taken_for_this_one(gateway: Gateway) -> None:
+    """The client waits for the answer that belongs to its own line."""
+    old = gateway.history.write("t", "slow one")
+
+    def reply(text: str) -> str | None:
+        gateway.history.answer("t", "answer to the slow one", old)
+        return f"answer to {text}"
+
+    gateway.reply = reply
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("mine"), console=out)
+    assert shown(out) == "answer to mine\n"
+
+
+async def test_quit_leaves(gateway: Gateway) -> None:
+    """`/quit` ends the dialogue and is not sent."""
+    await chat(gateway.path, "t", ask=lines("/quit", "never"), console=piped())
+    assert gateway.history.messages == []
+
+
+async def test_a_refused_line_is_reported_and_the_next_one_sent(gateway: Gateway) -> None:
+    """What the gateway will never take does not end the dialogue."""
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("x" * 200_001, "ok"), console=out)
+    assert "Not sent: The message has 200,001 characters" in shown(out).replace("\n", " ")
+    assert shown(out).endswith("**ok**!\n")
+
+
+async def test_bytes_that_are_no_text_are_replaced(gateway: Gateway) -> None:
+    """Input that is not UTF-8 still reaches the gateway."""
+    await chat(gateway.path, "t", ask=lines("a\udcffb"), console=piped())
+    assert gateway.history.messages[0].text == "a?b"
+
+
+async def test_no_socket_means_no_gateway(tmp_path: Path) -> None:
+    """Without a socket file the error names what to do."""
+    with pytest.raises(GatewayNotRunning, match="parley run"):
+        await chat(tmp_path / "parley.sock", "t", ask=lines("x"), console=piped())
+
+
+async def test_a_stale_socket_means_no_gateway(gateway: Gateway) -> None:
+    """A socket file that a dead process left behind refuses."""
+    await gateway.runner.cleanup()
+    gateway.path.touch()
+    with pytest.raises(GatewayNotRunning):
+        await chat(gateway.path, "t", ask=lines("x"), console=piped())
+
+
+async def test_the_answer_comes_after_a_restart(gateway: Gateway) -> None:
+    """A gateway that restarts in the middle of an answer loses nothing of the dialogue."""
+    gateway.reply = lambda text: None
+    out = piped()
+    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("hi"), console=out))
+    await gateway.history.admitted.wait()
+    await gateway.stop()
+    await gateway.start()
+    await gateway.answer("after the restart", 1)
+    await talking
+    assert shown(out) == "after the restart\n"
+    assert len(gateway.history.messages) == 1
+
+
+async def test_a_gateway_that_stays_away_ends_the_dialogue(gateway: Gateway) -> None:
+    """After its patience the client gives up and says why."""
+    gateway.reply = lambda text: None
+    talking = asyncio.ensure_future(
+        chat(gateway.path, "t", ask=lines("hi"), console=piped(), patience_s=0.1)
+    )
+    await gateway.history.admitted.wait()
+    await gateway.stop()
+    with pytest.raises(GatewayNotRunning):
+        await talking
+    await gateway.start()
+
+
+async def test_a_terminal_shows_rendered_answers(gateway: Gateway) -> None:
+    """On a terminal markdown is rendered, and a hint says how to leave."""
+    out = terminal()
+    await chat(gateway.path, "t", ask=lines("hi"), console=out)
+    assert "/quit leaves" in shown(out)
+    assert "hi!" in shown(out)
+    assert "**hi**" not in shown(out)
+
+
+class Screen(io.StringIO):
+    """Calls `act` once, when a text is painted."""
+
+    def __init__(self, awaited: str, act: Callable[[], None]) -> None:
+        super().__init__()
+        self.awaited = awaited
+        self.act = act
+
+    @override
+    def write(self, text: str) -> int:
+        if self.awaited and self.awaited in text:
+            self.awaited = ""
+            self.act()
+        return super().write(text)
+
+
+async def test_a_terminal_shows_the_growing_answer(gateway: Gateway) -> None:
+    """The text so far is on the screen before the answer is there."""
+    gateway.reply = lambda text: None
+    painted = asyncio.Event()
+    out = terminal(Screen("Once upon", painted.set))
+    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("a story"), console=out))
+    await gateway.history.admitted.wait()
+    await gateway.adapter.preview(HERE, "Once upon", None)
+    await painted.wait()
+    await gateway.answer("The end.", 1)
+    await talking
+    assert "The end." in shown(out)
+
+
+async def test_ctrl_c_stops_the_answer(gateway: Gateway) -> None:
+    """An interrupt while an answer is made asks the gateway to stop it; the dialogue goes on."""
+    gateway.reply = lambda text: "Stopped." if text == "/stop" else None
+    out = terminal(Screen("working", lambda: os.kill(os.getpid(), signal.SIGINT)))
+    await chat(gateway.path, "t", ask=lines("a long story"), console=out)
+    assert [message.text for message in gateway.history.messages] == ["a long story", "/stop"]
+    assert "Stopped." in shown(out)
+
+
+def test_only_the_end_of_a_long_preview_is_shown() -> None:
+    """A growing answer never outgrows the screen."""
+    assert growing("\n".join(str(n) for n in range(50))).plain.splitlines()[0] == "38"
+    assert "working" in growing("").plain
+
+
+async def test_piped_input_is_read_to_its_end() -> None:
+    """A stream that is no terminal is read line by line, without a prompt."""
+    ask = asker(io.StringIO("one\ntwo"), piped())
+    assert [await ask(), await ask(), await ask()] == ["one\n", "two", None]
+
+
+async def test_a_terminal_is_asked_with_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the prompt is shown, and Ctrl-D ends the input."""
+    answers = ["hello"]
+
+    def typed(prompt: str) -> str:
+        assert prompt == "> "
+        if not answers:
+            raise EOFError
+        return answers.pop()
+
+    monkeypatch.setattr("builtins.input", typed)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    ask = asker(sys.stdin, terminal())
+    assert [await ask(), await ask()] == ["hello", None]

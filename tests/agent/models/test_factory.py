@@ -1,0 +1,102 @@
+"""From settings to a model."""
+
+import subprocess
+import sys
+
+import pytest
+
+from agent.errors import CredentialsRefused, ModelNotFound
+from agent.models.factory import build_model, resolve_provider
+from agent.settings import ModelSettings
+
+
+def settings(**values: object) -> ModelSettings:
+    return ModelSettings.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "provider"),
+    [
+        ({}, "offline"),
+        ({"name": "claude-sonnet-5"}, "offline"),
+        ({"api_key": "sk-ant-1"}, "anthropic"),
+        ({"api_key": "k", "name": "claude-sonnet-5"}, "anthropic"),
+        ({"api_key": "sk-1"}, "openai"),
+        ({"base_url": "http://localhost:1/v1"}, "openai"),
+        ({"provider": "nous", "api_key": "sk-ant-1"}, "nous"),
+    ],
+)
+def test_provider(values: dict[str, object], provider: str) -> None:
+    """A named provider stays; auto follows the key, then the base URL."""
+    assert resolve_provider(settings(**values)) == provider
+
+
+@pytest.mark.parametrize(
+    ("values", "provider", "name", "window"),
+    [
+        ({"api_key": "sk-ant-1"}, "anthropic", "claude-sonnet-5-5", 1_000_000),
+        ({"api_key": "sk-1"}, "openai", "gpt-6.1-terra", 128_000),
+        ({"api_key": "k", "provider": "openrouter", "name": "x/y"}, "openrouter", "x/y", 128_000),
+        ({"base_url": "http://localhost:1/v1", "context_length": 4096}, "openai", None, 4096),
+    ],
+)
+async def test_models_are_built(
+    values: dict[str, object], provider: str, name: str | None, window: int
+) -> None:
+    """Each provider's class gets its name, window and default model."""
+    model = build_model(settings(**values))
+    assert (model.provider, model.context_length) == (provider, window)
+    assert name in {None, model.name}
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    ("provider", "host"),
+    [("openrouter", "openrouter.ai"), ("nous", "inference-api.nousresearch.com")],
+)
+async def test_presets_know_their_address(provider: str, host: str) -> None:
+    """A preset is an OpenAI model at that provider's base URL."""
+    model = build_model(settings(provider=provider, api_key="k", name="x"))
+    assert model._client.base_url.host == host  # type: ignore[attr-defined]
+    await model.close()
+
+
+@pytest.mark.parametrize(
+    ("provider", "place"),
+    [
+        ("anthropic", "model.api_key or ANTHROPIC_API_KEY"),
+        ("openai", "model.api_key or OPENAI_API_KEY"),
+        ("openrouter", "model.api_key"),
+    ],
+)
+def test_missing_key_names_the_setting(
+    provider: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error says what to set; the SDKs' own variables are not looked at."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
+    with pytest.raises(CredentialsRefused, match=f"{place}$"):
+        build_model(settings(provider=provider, name="x"))
+
+
+def test_preset_without_a_name_says_so() -> None:
+    """A router has no default model."""
+    with pytest.raises(ModelNotFound, match="has no default model"):
+        build_model(settings(provider="nous", api_key="k"))
+
+
+async def test_offline_needs_nothing() -> None:
+    """Without key and base URL the offline model answers."""
+    model = build_model(settings())
+    assert model.provider == "offline"
+    await model.close()
+
+
+def test_only_the_chosen_sdk_is_imported() -> None:
+    """The factory alone, and an offline model, load neither SDK."""
+    code = (
+        "import sys; from agent.models.factory import build_model; "
+        "from agent.settings import ModelSettings; build_model(ModelSettings()); "
+        "sys.exit(bool({'anthropic', 'openai', 'httpx2'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

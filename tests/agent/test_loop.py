@@ -1,0 +1,439 @@
+"""`run_turn` from the newest user message to its answer, with a model that plays a script."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from agent.errors import BadRequest, ModelError, ModelUnreachable, RateLimited
+from agent.loop import (
+    CONTINUE,
+    MAX_CONTINUATIONS,
+    OUTCOME_UNKNOWN,
+    WRAP_UP,
+    Agent,
+    TurnPorts,
+    TurnResult,
+    TurnState,
+    run_turn,
+)
+from agent.messages import (
+    ChatMessage,
+    ToolCall,
+    assistant_message,
+    open_calls,
+    tool_message,
+    user_message,
+)
+from agent.models.base import Completion, StopReason, Usage
+from agent.models.scripted import Cut, ScriptedModel, Step, tool_call
+from agent.ports import Effect, ToolStatus
+from agent.recovery import RetryPolicy
+from agent.settings import AgentSettings, OutputSettings
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.view import ViewPlan, render
+from gateway.errors import LeaseLost, TurnCancelled
+from tests.agent.tools.doubles import MemoryReader
+from tests.support.model_server import SinkSpy
+
+SYSTEM = ChatMessage(role="system", content="You are a test.")
+EARLIER = [user_message("earlier"), assistant_message("answered")]
+QUESTION = user_message("What is up?")
+USAGE = Usage(10, 5)
+
+
+class WhatArguments(Arguments):
+    what: str = ""
+
+
+class Journal:
+    """Keeps the transcript of the turn, as the database would, in memory."""
+
+    def __init__(self, own: list[ChatMessage]) -> None:
+        self.own = own
+        self.started: list[tuple[str, Effect]] = []
+        self.statuses: dict[str, ToolStatus] = {}
+        self.usages: list[Usage | None] = []
+        self.failure: Exception | None = None
+
+    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
+        self._check()
+        self.own.append(message)
+        self.usages.append(usage)
+
+    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
+        self._check()
+        self.started.append((call["id"], effect))
+
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
+        self._check()
+        self.own.append(message)
+        self.statuses[message["tool_call_id"]] = status
+
+    async def store_output(self, text: str) -> str:
+        return "o1"
+
+    def _check(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+class Bench:
+    """One turn: a script, two tools, the journal, and what was shown."""
+
+    def __init__(self, *steps: Step, max_iterations: int = 90) -> None:
+        self.model = ScriptedModel(steps)
+        self.sink = SinkSpy()
+        self.journal = Journal([QUESTION])
+        self.ran: list[str] = []
+        self.troubles: list[ModelError] = []
+        self.settings = AgentSettings(max_iterations=max_iterations)
+
+    async def run(self, own: list[ChatMessage] | None = None, *unknown: str) -> TurnResult:
+        """Run the turn, resumed where `own` holds more than its question."""
+        own = own or [QUESTION]
+        self.journal.own = list(own)
+        state = TurnState([SYSTEM, *EARLIER, *own], 1 + len(EARLIER), frozenset(unknown))
+        tools = [
+            Tool("look", "Looks.", "read", WhatArguments, self._tool("look")),
+            Tool("send", "Sends.", "side_effect", WhatArguments, self._tool("send")),
+        ]
+        agent = Agent(
+            [self.model],
+            ToolRegistry(tools),
+            self.settings,
+            OutputSettings(),
+            RetryPolicy(retry_for_s=5, backoff_s=(0,)),
+            max_output_tokens=77,
+        )
+        context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
+        ports = TurnPorts(self.journal, self.sink, context, self._on_trouble)
+        return await run_turn(state, agent, ports)
+
+    def sent(self, call: int = -1) -> list[ChatMessage]:
+        """Return the messages of a request."""
+        return self.model.requests[call].messages
+
+    def _tool(self, name: str) -> Callable[..., Awaitable[str]]:
+        async def run(_: ToolContext, arguments: WhatArguments) -> str:
+            self.ran.append(f"{name} {arguments.what}")
+            return f"{name} saw {arguments.what}"
+
+        return run
+
+    async def _on_trouble(self, error: ModelError) -> None:
+        self.troubles.append(error)
+
+
+def look(*ids: str, name: str = "look") -> list[ToolCall]:
+    return [tool_call(name, {"what": call_id}, call_id) for call_id in ids]
+
+
+def asked(calls: list[ToolCall]) -> ChatMessage:
+    return ChatMessage(role="assistant", content=None, tool_calls=calls)
+
+
+def seen(call_id: str, name: str = "look") -> ChatMessage:
+    return tool_message(call_id, name, f"{name} saw {call_id}")
+
+
+def ended(text: str, reason: StopReason) -> Completion:
+    return Completion(assistant_message(text), reason, USAGE, "scripted-2")
+
+
+def cut(text: str) -> Completion:
+    return ended(text, "length")
+
+
+def go_on() -> ChatMessage:
+    return user_message(CONTINUE, synthetic=True)
+
+
+async def test_a_question_is_answered() -> None:
+    """The answer comes back with usage and model, and is left to the caller to record."""
+    bench = Bench(ended("Hello!", "stop"))
+    result = await bench.run()
+    assert result == TurnResult(
+        "final_text", assistant_message("Hello!"), "Hello!", USAGE, "scripted-2"
+    )
+    assert bench.journal.own == [QUESTION]
+    assert bench.sink.text == "Hello!"
+
+
+async def test_a_request_holds_the_view_and_the_limits() -> None:
+    """System prompt, earlier messages, the question; all tools, in their order."""
+    bench = Bench("Hello!")
+    await bench.run()
+    (request,) = bench.model.requests
+    assert request.messages == [SYSTEM, *EARLIER, QUESTION]
+    assert [tool.name for tool in request.tools] == ["look", "send"]
+    assert (request.allow_tools, request.max_output_tokens) == (True, 77)
+    assert request.conversation == "c1"
+
+
+async def test_a_tool_is_called_and_its_result_read() -> None:
+    """Call and result are recorded before the model is asked again."""
+    bench = Bench(look("a"), "It is fine.")
+    result = await bench.run()
+    assert result.text == "It is fine."
+    assert bench.journal.own == [QUESTION, asked(look("a")), seen("a")]
+    assert bench.journal.started == [("a", "read")]
+    assert bench.journal.statuses == {"a": "ok"}
+    assert bench.sent() == [SYSTEM, *EARLIER, QUESTION, asked(look("a")), seen("a")]
+
+
+async def test_calls_of_one_message_come_back_in_their_order() -> None:
+    """Whatever finished first, the model sees results in the order of its calls."""
+    bench = Bench(look("a", "b", "c"), "Done.")
+    await bench.run()
+    assert bench.sent()[-3:] == [seen("a"), seen("b"), seen("c")]
+    assert sorted(bench.ran) == ["look a", "look b", "look c"]
+
+
+async def test_a_failing_tool_does_not_end_the_turn() -> None:
+    """The model reads what went wrong."""
+    bench = Bench([tool_call("nothing", {}, "a")], "I cannot.")
+    assert (await bench.run()).text == "I cannot."
+    assert bench.journal.statuses == {"a": "error"}
+    assert "there is no tool" in str(bench.sent()[-1])
+
+
+async def test_requests_only_grow() -> None:
+    """Each request begins with the bytes of the one before it (prompt caches)."""
+    bench = Bench(look("a", "b"), cut("One, "), look("c"), "two.")
+    await bench.run()
+    for before, after in zip(bench.model.requests, bench.model.requests[1:], strict=False):
+        assert after.messages[: len(before.messages)] == before.messages
+        assert after.tools == before.tools
+
+
+async def test_the_view_equals_what_the_transcript_renders() -> None:
+    """The next turn, which reads the transcript, sends the same bytes again."""
+    bench = Bench(look("a", "b"), cut("One, "), "two.")
+    await bench.run()
+    stored = enumerate([*EARLIER, *bench.journal.own], start=1)
+    assert bench.sent() == [SYSTEM, *render(ViewPlan(), stored)]
+
+
+async def test_every_call_begins_with_an_empty_preview() -> None:
+    """What was shown beside a tool call is not part of the answer."""
+    said = Completion({**asked(look("a")), "content": "Let me see."}, "tool_calls")
+    bench = Bench(said, "It is fine.")
+    await bench.run()
+    assert bench.sink.restarts == 2
+    assert bench.sink.text == "It is fine."
+
+
+async def test_usage_of_each_step_is_recorded() -> None:
+    """Intermediate calls are paid for too."""
+    bench = Bench(cut("One, "), "two.")
+    await bench.run()
+    assert bench.journal.usages == [USAGE, None]
+
+
+async def test_an_open_reading_group_is_completed() -> None:
+    """After a crash, what only reads runs again; what has a result does not."""
+    own = [QUESTION, asked(look("a", "b", "c")), seen("b")]
+    bench = Bench("Done.")
+    await bench.run(own)
+    assert sorted(bench.ran) == ["look a", "look c"]
+    assert open_calls(bench.journal.own) == []
+    assert len(bench.model.requests) == 1
+
+
+async def test_a_completed_group_keeps_the_order_of_its_calls() -> None:
+    """The first request after a crash has the bytes that every later one will have."""
+    own = [QUESTION, asked(look("a", "b", "c")), seen("b")]
+    bench = Bench("Done.")
+    await bench.run(own, "c")
+    stored = enumerate([*EARLIER, *bench.journal.own], start=1)
+    assert bench.sent() == [SYSTEM, *render(ViewPlan(), stored)]
+
+
+async def test_a_side_effect_of_unknown_outcome_is_reported_and_not_run() -> None:
+    """The model is told that nobody knows what became of it."""
+    own = [QUESTION, asked(look("a", name="send"))]
+    bench = Bench("I will check.")
+    await bench.run(own, "a")
+    assert bench.ran == []
+    assert bench.journal.statuses == {"a": "unknown"}
+    assert bench.sent()[-1] == tool_message("a", "send", OUTCOME_UNKNOWN)
+
+
+async def test_a_side_effect_that_was_never_started_is_run() -> None:
+    """A crash between the model's answer and the first tool leaves nothing in doubt."""
+    bench = Bench("Sent.")
+    await bench.run([QUESTION, asked(look("a", name="send"))])
+    assert bench.ran == ["send a"]
+
+
+async def test_a_resumed_turn_does_not_repeat_its_model_calls() -> None:
+    """What is recorded is not asked for again."""
+    own = [QUESTION, asked(look("a")), seen("a")]
+    bench = Bench("Done.")
+    result = await bench.run(own)
+    assert result.text == "Done."
+    assert bench.sent() == [SYSTEM, *EARLIER, *own]
+    assert bench.journal.own == own
+
+
+async def test_a_long_answer_is_continued() -> None:
+    """The parts are recorded, asked for by a synthetic message, and read as one text."""
+    bench = Bench(cut("One, "), cut("two, "), "three.")
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("final_text", "One, two, three.")
+    assert result.message == assistant_message("three.")
+    assert bench.journal.own == [
+        QUESTION,
+        assistant_message("One, "),
+        go_on(),
+        assistant_message("two, "),
+        go_on(),
+    ]
+
+
+async def test_an_endless_answer_is_partial() -> None:
+    """After three continuations the text ends where it is."""
+    bench = Bench(*(cut(f"{n} ") for n in range(MAX_CONTINUATIONS + 1)))
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("partial", "0 1 2 3 ")
+    assert len(bench.model.requests) == 4
+
+
+@pytest.mark.parametrize("recorded", [1, 2, 3])
+async def test_a_continuation_goes_on_after_a_crash(recorded: int) -> None:
+    """Parts that were recorded count, as text and towards the limit."""
+    own = [QUESTION]
+    for n in range(recorded):
+        own += [assistant_message(f"{n} "), go_on()]
+    bench = Bench(*(cut(f"{n} ") for n in range(recorded, MAX_CONTINUATIONS + 1)))
+    result = await bench.run(own)
+    assert (result.outcome, result.text) == ("partial", "0 1 2 3 ")
+
+
+async def test_a_crash_between_a_part_and_its_request_loses_no_text() -> None:
+    """The part stands in the transcript; the answer that follows is read behind it."""
+    bench = Bench("two.")
+    result = await bench.run([QUESTION, assistant_message("One, ")])
+    assert result.text == "One, two."
+    assert bench.sent()[-1] == go_on()
+
+
+async def test_continuations_of_earlier_turns_do_not_count() -> None:
+    """Only this turn's messages make up its answer."""
+    bench = Bench("Fresh.")
+    state_view = [SYSTEM, QUESTION, assistant_message("Old "), go_on(), assistant_message("end")]
+    state = TurnState([*state_view, QUESTION], len(state_view))
+    assert (state.iterations, state.continuations, state.partial_text()) == (0, 0, "")
+    assert (await bench.run()).text == "Fresh."
+
+
+async def test_an_empty_answer_is_asked_for_again() -> None:
+    """Nothing of the empty answer is recorded."""
+    bench = Bench("", "Here I am.")
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("final_text", "Here I am.")
+    assert bench.sent(0) == bench.sent(1)
+    assert bench.journal.own == [QUESTION]
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+async def test_two_empty_answers_end_the_turn(nothing: str) -> None:
+    """Then there is nothing to record: providers refuse blank messages."""
+    bench = Bench(nothing, nothing)
+    result = await bench.run()
+    assert (result.outcome, result.message) == ("empty", None)
+    assert len(bench.model.requests) == 2
+
+
+async def test_an_empty_end_of_a_continued_answer_is_fine() -> None:
+    """The parts before it are the answer."""
+    bench = Bench(cut("All of it."), "")
+    result = await bench.run()
+    assert (result.outcome, result.text, result.message) == ("final_text", "All of it.", None)
+
+
+async def test_the_last_call_is_for_a_summary_without_tools() -> None:
+    """When the budget is spent, the model is told so; tools stay listed but are forbidden."""
+    bench = Bench(look("a"), look("b"), "So far: a and b.", max_iterations=2)
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("max_iterations", "So far: a and b.")
+    assert bench.model.requests[-1].allow_tools is False
+    assert bench.model.requests[-1].tools == bench.model.requests[0].tools
+    assert bench.sent()[-1] == user_message(WRAP_UP, synthetic=True)
+    assert bench.journal.own[-1] == user_message(WRAP_UP, synthetic=True)
+
+
+async def test_calls_in_the_last_answer_are_taken_out() -> None:
+    """A call that is never answered must not stay in the transcript."""
+    disobedient = Completion({**asked(look("b")), "content": "I must look."}, "tool_calls")
+    bench = Bench(look("a"), disobedient, max_iterations=1)
+    result = await bench.run()
+    assert (result.outcome, result.message) == ("max_iterations", assistant_message("I must look."))
+    assert bench.ran == ["look a"]
+
+
+async def test_a_last_answer_of_calls_alone_is_empty() -> None:
+    """Nothing is recorded of it."""
+    result = await Bench(look("a"), look("b"), max_iterations=1).run()
+    assert (result.outcome, result.message, result.text) == ("empty", None, "")
+
+
+async def test_iterations_before_a_crash_count() -> None:
+    """A turn cannot have its budget twice."""
+    own = [QUESTION, asked(look("a")), seen("a"), asked(look("b")), seen("b")]
+    bench = Bench("So far.", max_iterations=2)
+    assert (await bench.run(own)).outcome == "max_iterations"
+
+
+async def test_a_crash_during_the_summary_asks_for_it_once() -> None:
+    """The request for a summary that is recorded is not recorded again."""
+    own = [QUESTION, asked(look("a")), seen("a"), user_message(WRAP_UP, synthetic=True)]
+    bench = Bench("So far.", max_iterations=1)
+    assert (await bench.run(own)).outcome == "max_iterations"
+    assert bench.journal.own == own
+
+
+async def test_a_refusal_ends_the_turn() -> None:
+    """With what the provider said, if anything; it is not asked again."""
+    result = await Bench(ended("I'd rather not.", "refused")).run()
+    assert (result.outcome, result.text) == ("refused", "I'd rather not.")
+    silent = await Bench(ended("", "refused")).run()
+    assert (silent.outcome, silent.message) == ("refused", None)
+
+
+async def test_a_failed_attempt_starts_the_preview_over() -> None:
+    """What the broken answer showed is not part of the next one; the user's side is told."""
+    bench = Bench(Cut("Half an ans", ModelUnreachable("cut")), "Whole.")
+    assert (await bench.run()).text == "Whole."
+    assert bench.sink.text == "Whole."
+    assert [type(trouble) for trouble in bench.troubles] == [ModelUnreachable]
+
+
+@pytest.mark.parametrize("error", [BadRequest("malformed"), RateLimited("later", 99)])
+async def test_a_model_error_ends_the_turn_and_keeps_its_steps(error: ModelError) -> None:
+    """What was recorded before stays, so that the turn can be resumed."""
+    bench = Bench(look("a"), error)
+    with pytest.raises(type(error)):
+        await bench.run()
+    assert bench.journal.own == [QUESTION, asked(look("a")), seen("a")]
+
+
+@pytest.mark.parametrize("failure", [LeaseLost("gone"), TurnCancelled("stopped")])
+async def test_a_lost_lease_ends_the_turn_at_the_next_step(failure: Exception) -> None:
+    """No tool runs and no model is asked for a conversation that has another owner."""
+    bench = Bench(look("a"))
+    bench.journal.failure = failure
+    with pytest.raises(type(failure)):
+        await bench.run()
+    assert bench.ran == []
+    assert len(bench.model.requests) == 1
+
+
+async def test_a_lease_that_is_lost_while_a_tool_runs_ends_the_turn() -> None:
+    """The journal's error arrives as itself and not in a group."""
+    bench = Bench("never")
+    bench.journal.failure = LeaseLost("gone")
+    with pytest.raises(LeaseLost):
+        await bench.run([QUESTION, asked(look("a", "b"))])
+    assert bench.model.requests == []

@@ -1,0 +1,24 @@
+"""The built-in tools by name."""
+
+import pytest
+
+from agent.settings import ToolSettings
+from agent.tools.catalog import builtin_tools
+
+
+def test_the_default_settings_name_tools_that_exist() -> None:
+    """They come in the order of the settings."""
+    enabled = ToolSettings().enabled
+    assert tuple(schema.name for schema in builtin_tools(enabled).schemas) == enabled
+
+
+def test_an_unknown_name_is_answered_with_what_exists() -> None:
+    """The operator reads the names to choose from."""
+    with pytest.raises(ValueError, match=r"unknown tools: x; there are .*current_time"):
+        builtin_tools(["calculate", "x"])
+
+
+def test_every_built_in_tool_only_reads() -> None:
+    """They may run again after a crash."""
+    registry = builtin_tools(ToolSettings().enabled)
+    assert {registry.effect(schema.name) for schema in registry.schemas} == {"read"}

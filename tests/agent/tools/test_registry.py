@@ -1,0 +1,198 @@
+"""The tool registry: schemas, arguments, and what becomes of failures."""
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field
+from structlog.testing import capture_logs
+
+from agent.errors import ToolError
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry, parameter_schema
+from tests.agent.tools.doubles import call, context
+
+
+class Place(BaseModel):
+    title: str = "here"
+
+
+class AddArguments(Arguments):
+    left: int
+    right: int = Field(1, ge=0, description="Added to left")
+    note: str | None = None
+
+
+async def add(_context: ToolContext, arguments: AddArguments) -> str:
+    return f"{arguments.left + arguments.right} {arguments.note}"
+
+
+def tool(run: Any = add, **changes: Any) -> Tool:
+    values: dict[str, Any] = {"name": "add", "description": "Adds.", "effect": "read"}
+    return Tool(**{**values, "arguments": AddArguments, "run": run, **changes})
+
+
+async def outcome_of(arguments: str, **changes: Any) -> tuple[str, str]:
+    registry = ToolRegistry([tool(**changes)])
+    outcome = await registry.execute(call("add", arguments), context())
+    return outcome.status, outcome.text
+
+
+def test_a_schema_has_no_titles_and_no_unknown_properties() -> None:
+    """The model sees types, bounds and descriptions, and nothing else."""
+    assert parameter_schema(AddArguments) == {
+        "type": "object",
+        "properties": {
+            "left": {"type": "integer"},
+            "right": {
+                "type": "integer",
+                "minimum": 0,
+                "default": 1,
+                "description": "Added to left",
+            },
+            "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+        },
+        "required": ["left"],
+        "additionalProperties": False,
+    }
+
+
+def test_a_property_named_title_stays_in_the_schema() -> None:
+    """Only the keyword `title` is removed, in nested models too."""
+
+    class Outer(BaseModel):
+        title: int
+        places: list[Place]
+        kind: Literal["a", "b"] = "a"
+
+    schema = parameter_schema(Outer)
+    assert schema["properties"]["title"] == {"type": "integer"}
+    assert schema["$defs"]["Place"] == {
+        "type": "object",
+        "properties": {"title": {"type": "string", "default": "here"}},
+        "additionalProperties": False,
+    }
+
+
+def test_schemas_keep_the_order_of_the_tools() -> None:
+    """The order is the caller's, for a stable prompt prefix."""
+    registry = ToolRegistry([tool(name="b"), tool(name="a")])
+    assert [schema.name for schema in registry.schemas] == ["b", "a"]
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    """A second tool would silently replace the first."""
+    with pytest.raises(ValueError, match="two tools are named 'add'"):
+        ToolRegistry([tool(), tool()])
+
+
+def test_effect_and_exclusive_are_those_of_the_tool() -> None:
+    """An unknown tool does nothing, which is a read."""
+    registry = ToolRegistry([tool(effect="side_effect", exclusive=True)])
+    assert (registry.effect("add"), registry.exclusive("add")) == ("side_effect", True)
+    assert (registry.effect("x"), registry.exclusive("x")) == ("read", False)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"left": 2, "right": 3}',
+        '{"left": "2", "right": 3.0}',
+        '```json\n{"left":2,"right":3}\n```',
+    ],
+)
+async def test_values_are_coerced_where_nothing_is_lost(raw: str) -> None:
+    """Text that is a number, and a code fence around the JSON, are accepted."""
+    assert await outcome_of(raw) == ("ok", "5 None")
+
+
+async def test_a_number_passes_for_text() -> None:
+    """Models write numbers where text is asked for."""
+    assert await outcome_of('{"left": 1, "note": 7}') == ("ok", "2 7")
+
+
+async def test_an_unknown_tool_is_answered_with_the_known_names() -> None:
+    """The model can choose another one."""
+    outcome = await ToolRegistry([tool(name="a"), tool(name="b")]).execute(call("c"), context())
+    assert outcome.status == "error"
+    assert outcome.text == "Error: there is no tool 'c'. Known tools: a, b"
+
+
+async def test_missing_arguments_are_named_with_their_type() -> None:
+    """An empty text means no arguments."""
+    status, text = await outcome_of("")
+    assert status == "error"
+    assert "- left: Field required (expected integer)" in text
+
+
+async def test_every_misfit_gets_a_line() -> None:
+    """Name, problem and expected type are there for each argument."""
+    _, text = await outcome_of('{"left": "two", "right": -1, "note": [], "other": 1}')
+    lines = text.splitlines()
+    assert lines[0] == "Error: the arguments of add do not fit:"
+    assert [line.split(":")[0] for line in lines[1:]] == ["- left", "- right", "- note", "- other"]
+    assert "greater than or equal to 0 (expected integer)" in lines[2]
+    assert "(expected string or null)" in lines[3]
+    assert lines[4] == "- other: Extra inputs are not permitted"
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [("{'left': 1}", "are not valid JSON"), ("[1]", "must be a JSON object, not a list")],
+)
+async def test_what_is_no_json_object_is_explained(raw: str, problem: str) -> None:
+    """The text says what is wrong with the arguments as a whole."""
+    status, text = await outcome_of(raw)
+    assert status == "error"
+    assert problem in text
+
+
+async def test_a_tool_error_is_its_text() -> None:
+    """What a tool raises on purpose goes to the model."""
+
+    async def refuse(_context: ToolContext, _arguments: AddArguments) -> str:
+        raise ToolError("not today")
+
+    assert await outcome_of('{"left": 1}', run=refuse) == ("error", "Error: not today")
+
+
+async def test_a_tool_that_takes_too_long_is_ended() -> None:
+    """The timeout is the tool's own."""
+
+    async def hang(_context: ToolContext, _arguments: AddArguments) -> str:
+        await asyncio.Event().wait()
+        return "never"
+
+    outcome = await outcome_of('{"left": 1}', run=hang, timeout_s=0.01)
+    assert outcome == ("error", "Error: add did not finish within 0.01 s")
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), TimeoutError("secret")])
+async def test_a_crash_tells_the_model_the_class_only(error: Exception) -> None:
+    """The traceback is logged; what the exception says stays out of the conversation."""
+
+    async def crash(_context: ToolContext, _arguments: AddArguments) -> str:
+        raise error
+
+    with capture_logs() as logs:
+        status, text = await outcome_of('{"left": 1}', run=crash)
+    assert (status, text) == ("error", f"Error: add failed with {type(error).__name__}")
+    assert [(entry["event"], entry["tool"], entry["log_level"]) for entry in logs] == [
+        ("tool_failed", "add", "error")
+    ]
+    assert logs[0]["exc_info"]
+
+
+async def test_a_cancellation_goes_on() -> None:
+    """A cancelled turn does not turn into an error text."""
+    started = asyncio.Event()
+
+    async def hang(_context: ToolContext, _arguments: AddArguments) -> str:
+        started.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(outcome_of('{"left": 1}', run=hang))
+        await started.wait()
+        task.cancel()
+    assert task.cancelled()

@@ -1,0 +1,41 @@
+"""One measured figure beside its target, and how it is printed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A result; `at_most` and `at_least` are targets in the same unit, None where there is none."""
+
+    name: str
+    value: float
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def __str__(self) -> str:
+        return f"  {self.name:<66}{_number(self.value):>9} {self.unit:<9}{self._verdict()}"
+
+    @property
+    def reached(self) -> bool:
+        """Whether the target holds; also where there is none."""
+        high = self.at_most is None or self.value <= self.at_most
+        return high and (self.at_least is None or self.value >= self.at_least)
+
+    def _verdict(self) -> str:
+        if self.at_most is not None:
+            return f"<= {self.at_most:<7g}{'OK' if self.reached else 'OVER'}"
+        if self.at_least is not None:
+            return f">= {self.at_least:<7g}{'OK' if self.reached else 'UNDER'}"
+        return ""
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that `share` of the values do not exceed (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"

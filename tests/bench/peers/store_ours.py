@@ -1,0 +1,74 @@
+"""Parley in `bench_store.py` of ../shared/peerbench: its SQLite file, one writer, fsync on commit.
+
+Named by `STORE_OURS_MODULE=store_ours`. Every append is one `transcript.append` in a transaction of
+its own, committed (synchronous=FULL) when it returns. Search comes later. The database belongs to
+one process: the row "two processes" is refused with DatabaseLocked.
+"""
+
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+
+from agent.messages import ChatMessage  # noqa: E402
+from agent.view import ViewPlan  # noqa: E402
+from gateway.storage import transcript  # noqa: E402
+from gateway.storage.engine import Database  # noqa: E402
+from gateway.storage.opening import open_database  # noqa: E402
+from gateway.storage.transcript import Place  # noqa: E402
+from tests.bench.running import inbound  # noqa: E402
+from tests.bench.seeding import open_place  # noqa: E402
+
+
+class Store:
+    name = "ours"
+    has_search = False
+    appends_incrementally = True
+
+    async def open(self, path: str) -> None:
+        """Open or create the file."""
+        self._path = Path(path) / "parley.db"
+        self._stack = AsyncExitStack()
+        self._database: Database = await self._stack.enter_async_context(open_database(self._path))
+        self._places: dict[str, Place] = {}
+
+    def info(self) -> dict[str, Any]:
+        """Return how the file is kept."""
+        return {"journal_mode": "wal", "synchronous": "full", "writers": 1}
+
+    async def create(self, sid: str, parent: str | None = None) -> None:
+        """Create a conversation with its first session."""
+        first = inbound(sid, sid, "")
+        self._places[sid] = await self._database.write(open_place, first)
+
+    async def append(self, sid: str, msg: ChatMessage) -> None:
+        """Append one message; committed when this returns."""
+        await self._database.write(transcript.append, self._places[sid], [msg])
+
+    async def bulk(self, sid: str, msgs: list[ChatMessage]) -> None:
+        """Append messages in one transaction."""
+        await self._database.write(transcript.append, self._places[sid], msgs)
+
+    async def load(self, sid: str) -> list[ChatMessage]:
+        """Return the view of the whole conversation, as a turn loads it."""
+        place = self._places[sid]
+        return await self._database.read(transcript.load_view, place.conversation, ViewPlan())
+
+    def search(self, q: str) -> list[Any]:
+        """Not there yet; `has_search` is False."""
+        raise NotImplementedError(q)
+
+    def compact(self, sid: str, msgs: list[ChatMessage]) -> None:
+        """Not there yet; recorded as an error and not as a time."""
+        raise NotImplementedError(sid)
+
+    def size_bytes(self) -> int:
+        """Return the size of the file and its log."""
+        return sum(file.stat().st_size for file in self._path.parent.glob("parley.db*"))
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self._stack.aclose()
+

@@ -1,0 +1,383 @@
+"""The gateway that is killed: `gateway.app.run` with a scripted model, tools and a test platform.
+
+Nothing in the gateway knows of the points at which it dies: this module wraps `Database.write`,
+the model, the tools and the adapter of its own process.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sqlite3
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import structlog
+from pydantic import SecretStr
+from sqlalchemy import Connection
+from structlog.typing import EventDict
+
+from adapters.base import Adapter, Intake
+from adapters.errors import AdapterDisconnected, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Address, Cursor, InboundMessage, Outgoing, Receipt
+from adapters.pacing import PaceLimits
+from adapters.settings import TelegramSettings, WebSettings
+from agent.errors import ModelUnreachable
+from agent.loop import Agent
+from agent.messages import ChatMessage, assistant_message
+from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.recovery import RetryPolicy
+from agent.settings import AgentSettings, OutputSettings
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from gateway import app, worker
+from gateway.errors import GatewayError, StorageUnavailable
+from gateway.settings import AccessSettings, QueueSettings, Settings
+from gateway.storage import opening
+from gateway.storage.engine import Database, connect
+from tests.crash.mutants import MUTANTS, replace_in
+from tests.support.crash import Spec
+from tests.support.crash_platform import ask, tell
+from tests.support.crash_script import (
+    PAYLOADS,
+    RESENT,
+    TOOLS,
+    UNFINISHED,
+    answer,
+    asks,
+    calls_for,
+    split_view,
+)
+
+RETRY_AFTER_S = 0.05
+LENGTHS = {"long": 100, "huge": 10_000}
+"""Repetitions in a tool's output; `huge` needs new pages of the database."""
+TROUBLE = {"turn_failed", "turn_buried", "lease_lost"}
+SOURCE = "loopback:default"
+FAST = PaceLimits(
+    per_s=100_000,
+    chat_interval_s=0,
+    group_per_min=100_000,
+    group_preview_interval_s=0,
+    group_reserve=0,
+    typing_interval_s=0,
+)
+
+
+def live(raw: dict[str, Any]) -> NoReturn:
+    """Be a gateway until the end of this process. Exit code 3: it refused to start."""
+    spec = Spec(**raw)
+    sys.stderr = sys.stdout = open(Path(spec.home) / "child.log", "a", buffering=1)  # noqa: SIM115, PTH123
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            partial(_forward, spec.port),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    code = 0
+    try:
+        asyncio.run(Life(spec).run())
+    except GatewayError as exc:
+        print(repr(exc), file=sys.stderr)
+        code = 3
+    except BaseException:  # noqa: BLE001 - the process ends here and says why
+        traceback.print_exc()
+        code = 1
+    os._exit(code)
+
+
+def _forward(port: int, _: Any, __: str, event: EventDict) -> EventDict:
+    """Tell the platform of trouble, so that a test can wait for it."""
+    if event["event"] in TROUBLE:
+        tell(port, event["event"])
+    return event
+
+
+class Points:
+    """The named points of one life, and what happens at one of them."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._reached: Counter[str] = Counter()
+
+    def reach(self, name: str) -> None:
+        """Die here, or stop until SIGCONT, if the spec says so."""
+        self._reached[name] += 1
+        here = [name, self._reached[name]]
+        if here == self._spec.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if here == self._spec.pause:
+            tell(self._spec.port, "paused")
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class Life:
+    """One process from its start to its end."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self.points = Points(spec)
+        self.previewed = asyncio.Event()
+        self._events = os.open(spec.events, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
+
+    async def run(self) -> None:
+        """Run the gateway as `parley run` does."""
+        spec = self.spec
+        replace_in(app, build_agent=self._agent, build_adapters=self._adapters)
+        replace_in(Database, write=observed(Database.write, self.points))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._fill_disk)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
+        replace_in(opening, connect=self._connect)
+        replace_in(worker, RETRY_AFTER_S=RETRY_AFTER_S)
+        if not spec.locked:
+            replace_in(opening, lock_database=lambda _: nullcontext())
+        if spec.mutant is not None:
+            MUTANTS[spec.mutant](self)
+        settings = Settings(
+            home=Path(spec.home),
+            queue=QueueSettings(
+                mode=spec.mode,
+                debounce_ms=spec.debounce_ms,
+                grace_s=spec.grace_s,
+                max_concurrent_turns=spec.slots,
+                max_attempts=spec.attempts,
+            ),
+            access=AccessSettings(mode="open"),
+            web=WebSettings(port=0),
+        )
+        await app.run(settings, lambda port: self.note("ready", port=port))
+
+    def note(self, what: str, **facts: Any) -> None:
+        """Write down what happened; it outlives the process."""
+        os.write(self._events, json.dumps({"what": what, **facts}).encode() + b"\n")
+
+    def _connect(self, path: Path) -> Connection:
+        connection = connect(path)
+        raw = connection.connection.driver_connection
+        assert isinstance(raw, sqlite3.Connection)
+        self._raw = raw
+        if self.spec.pages is not None:
+            self._limit(self.spec.pages)
+        return connection
+
+    def _limit(self, pages: int) -> None:
+        """Let the database grow by this many pages; after that the disk is full."""
+        (used,) = self._raw.execute("PRAGMA page_count").fetchone()
+        self._raw.execute(f"PRAGMA max_page_count={used + pages}")
+
+    def _fill_disk(self) -> None:
+        self._limit(0)
+        tell(self.spec.port, "disk full")
+
+    def _free_disk(self) -> None:
+        self._limit(1_000_000)
+
+    async def wait_for_preview(self) -> None:
+        """Give the gateway time to show what was streamed; it may choose not to."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await self.previewed.wait()
+
+    def _agent(self, _: Settings) -> Agent:
+        return Agent(
+            models=[ChainModel(self)],
+            tools=ToolRegistry(self._tool(name) for name in TOOLS),
+            settings=AgentSettings(),
+            output=OutputSettings(max_bytes=256),
+            retry=RetryPolicy(backoff_s=(0.001,)),
+            max_output_tokens=100,
+        )
+
+    def _tool(self, name: str) -> Tool:
+        async def run(_: ToolContext, arguments: "Line") -> str:
+            call = f"{arguments.line}-{name}"
+            self.points.reach(f"{name}: before its effect")
+            if name == "boom":
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.note("effect begins", call=call)
+            self.points.reach(f"{name}: within its effect")
+            self.note("effect ends", call=call)
+            self.points.reach(f"{name}: after its effect")
+            return f"done {call}" + " and more" * LENGTHS.get(name, 0)
+
+        return Tool(name, f"Do {name}.", TOOLS[name], Line, run)
+
+    def _adapters(self, _: Settings, intake: Intake, __: object) -> list[Adapter]:
+        if self.spec.telegram is None:
+            return [LoopbackAdapter(self, intake)]
+        from adapters.telegram.adapter import TelegramAdapter  # noqa: PLC0415 - 40 MB
+
+        block = TelegramSettings(token=SecretStr(self.spec.token), base_url=self.spec.telegram)
+        adapter = TelegramAdapter(block, intake, poll_timeout_s=1, limits=FAST)
+        adapter.preview_interval_s = 0.0
+        return [adapter]
+
+
+class Line(Arguments):
+    """What every tool takes."""
+
+    line: str
+
+
+Write = Callable[..., Awaitable[Any]]
+
+
+def observed(write: Write, points: Points) -> Write:
+    """Return `Database.write` with a point before and after the commit of each function."""
+
+    async def observed_write(
+        self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        name = fn.__name__.lstrip("_")
+
+        def body(conn: Connection) -> Any:
+            value = fn(conn, *args, **kwargs)
+            points.reach(f"before commit of {name}")
+            return value
+
+        value = await write(self, body)
+        points.reach(f"after commit of {name}")
+        return value
+
+    return observed_write
+
+
+class ChainModel:
+    """Answers as tests/support/crash_script.py says."""
+
+    provider = "scripted"
+    name = "chain"
+    context_length = 100_000
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._troubles: Counter[str] = Counter()
+
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        """Call the tools that the turn asks for, then answer."""
+        points = self._life.points
+        previous, text, own = split_view(request.messages)
+        self._life.note("model", text=text)
+        points.reach("model: asked")
+        await self._trouble(text)
+        calls = calls_for(text)
+        if calls and not own:
+            message = ChatMessage(role="assistant", content=None, tool_calls=calls)
+            return Completion(message, "tool_calls", Usage(len(text), 1), self.name)
+        said = answer(previous, text, [each for each in own if each["role"] == "tool"])
+        self._life.previewed.clear()
+        sink.push(said[: len(said) // 2])
+        if self._life.spec.style == "edit":
+            await self._life.wait_for_preview()
+        points.reach("model: in its stream")
+        sink.push(said[len(said) // 2 :])
+        points.reach("model: answered")
+        return Completion(assistant_message(said), "stop", Usage(len(text), len(said)), self.name)
+
+    async def _trouble(self, text: str) -> None:
+        if asks(text, "die"):
+            await ask(self._life.spec.port, do="fuse")
+            os.kill(os.getpid(), signal.SIGKILL)
+        if asks(text, "gate"):
+            await ask(self._life.spec.port, do="gate")
+        if asks(text, "trouble") and self._troubles[text] < 3:
+            self._troubles[text] += 1
+            raise ModelUnreachable("scripted")
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+
+class LoopbackAdapter:
+    """The adapter of `LoopbackPlatform`; acknowledges with its next poll, as Telegram does."""
+
+    platform = "loopback"
+    account = "default"
+    connected = True
+
+    def __init__(self, life: Life, intake: Intake) -> None:
+        self.idempotent_sends = life.spec.style == "once"
+        self.preview_interval_s = 0.0 if life.spec.style == "edit" else 60.0
+        self._life = life
+        self._intake = intake
+        self._port = life.spec.port
+
+    async def run(self) -> None:
+        """Poll, admit, and only then poll behind it."""
+        offset = 0
+        while True:
+            batch = await self._ask(do="poll", offset=offset, limit=self._life.spec.batch)
+            updates = batch["updates"]
+            messages = [_inbound(number, chat, text) for number, chat, text in updates]
+            offset = updates[-1][0] + 1
+            try:
+                await self._intake.accept(messages, cursor=Cursor(SOURCE, offset - 1))
+            except StorageUnavailable as exc:
+                await self._ask(do="note", what="refused", text=str(exc))
+                raise AdapterDisconnected("not stored") from exc
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    def render(self, markdown: str) -> list[str]:
+        """Split where the script says so."""
+        return markdown.split(PAYLOADS)
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload."""
+        mark = message.outcome_unknown and not (message.preview_ref or self.idempotent_sends)
+        self._life.points.reach("send: before the request")
+        try:
+            shown = await self._ask(
+                do="send",
+                chat=message.address.chat,
+                text=RESENT * mark + message.payload,
+                nonce=message.nonce,
+                ref=message.preview_ref,
+            )
+        except ConnectionError as exc:
+            raise SendUnknown("no answer") from exc
+        self._life.points.reach("send: accepted, no receipt yet")
+        if shown.get("error") == "delay":
+            raise SendDelayed("busy", retry_after_s=0.01)
+        if shown.get("error") == "reject":
+            raise SendRejected("never")
+        return Receipt(shown["ref"], resent=mark)
+
+    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+        """Show a growing answer, if the style of this platform is to edit."""
+        if self._life.spec.style != "edit":
+            return None
+        text = text.partition(PAYLOADS)[0] + UNFINISHED
+        shown = await self._ask(do="preview", chat=address.chat, text=text, ref=ref)
+        self._life.points.reach("preview: accepted, its id not stored yet")
+        self._life.previewed.set()
+        return str(shown["ref"])
+
+    async def show_working(self, address: Address) -> None:
+        """Show nothing."""
+
+    async def _ask(self, **request: Any) -> Any:
+        return await ask(self._port, **request)
+
+
+def _inbound(number: int, chat: str, text: str) -> InboundMessage:
+    return InboundMessage(
+        address=Address("loopback", "default", chat),
+        chat_kind="dm",
+        sender=chat,
+        sender_name=f"Person {chat}",
+        text=text,
+        dedupe_key=str(number),
+        raw=json.dumps([number, chat, text]),
+        message_ref=str(number),
+    )

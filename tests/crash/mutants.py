@@ -1,0 +1,105 @@
+"""Flaws that the harness must catch, each built into a child as a patch of its own process."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from adapters.messages import Admission, InboundMessage, Outgoing
+from gateway.intake import GatewayIntake
+from gateway.storage import leases, turns
+from gateway.storage.engine import Database
+from gateway.storage.models import conversation, replica
+from gateway.storage.outbox import nonce_of
+from gateway.turn import TurnRunner
+
+
+def replace_in(target: object, **replacements: object) -> None:
+    """Patch a module or class of this process."""
+    for name, replacement in replacements.items():
+        setattr(target, name, replacement)
+
+
+AFTER_ACKNOWLEDGEMENT_S = 0.2
+
+
+def acknowledge_before_commit(_: Any) -> None:
+    """Report an admission before it is durable."""
+    accept = GatewayIntake.accept
+    running: set[asyncio.Task[Any]] = set()
+
+    async def commit_later(*args: Any, **rest: Any) -> None:
+        await asyncio.sleep(AFTER_ACKNOWLEDGEMENT_S)
+        await accept(*args, **rest)
+
+    async def hasty(
+        self: GatewayIntake, messages: Sequence[InboundMessage], **rest: Any
+    ) -> list[Admission]:
+        running.add(asyncio.create_task(commit_later(self, messages, **rest)))
+        return [Admission("queued", 1, 1) for _ in messages]
+
+    replace_in(GatewayIntake, accept=hasty)
+
+
+def send_before_commit(_: Any) -> None:
+    """Show an answer, then commit it as shown."""
+    write = Database.write
+    adapters: dict[Any, Any] = {}
+    make = TurnRunner.__init__
+
+    def remember(self: TurnRunner, *args: Any) -> None:
+        make(self, *args)
+        adapters.update(args[2])
+
+    async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if fn is turns.commit:
+            turn, messages, parts, end = args
+            address = turn.lease.address
+            for part in parts:
+                nonce = nonce_of(part.source_key)
+                await adapters[address.platform, address.account].send(
+                    Outgoing(
+                        conversation=turn.lease.conversation,
+                        address=address,
+                        seq=0,
+                        payload=part.payload,
+                        nonce=nonce,
+                    )
+                )
+            args = (turn, messages, [], end)
+        return await write(self, fn, *args, **kwargs)
+
+    replace_in(TurnRunner, __init__=remember)
+    replace_in(Database, write=hasty)
+
+
+def no_fence(_: Any) -> None:
+    """Write whatever the token says."""
+
+    def unfenced(conn: Connection, lease: leases.Lease) -> Any:
+        return conn.execute(
+            select(conversation).where(conversation.c.id == lease.conversation)
+        ).one()
+
+    replace_in(leases, fence=unfenced)
+    replace_in(turns, fence=unfenced)
+
+
+def zombie_claim(_: Any) -> None:
+    """Go on under the identity of the process before, with its tokens."""
+    register = leases.register
+
+    def same_identity(conn: Connection, name: str) -> int:
+        known = conn.scalar(select(replica.c.id).order_by(replica.c.id.desc()).limit(1))
+        return register(conn, name) if known is None else int(known)
+
+    replace_in(leases, register=same_identity)
+
+
+MUTANTS: dict[str, Callable[[Any], None]] = {
+    "acknowledge before commit": acknowledge_before_commit,
+    "send before commit": send_before_commit,
+    "no fence": no_fence,
+    "zombie claim": zombie_claim,
+}

@@ -1,0 +1,35 @@
+"""The named points at which the crash tests kill a gateway; tests/crash/child.py knows how."""
+
+COMMON = (
+    "register",
+    "reap_others",
+    "prune_raw",
+    "admit_all",
+    "claim",
+    "freeze",
+    "record_message",
+    "start_tool",
+    "store_output",
+    "record_result",
+    "commit",
+    "mark_sending",
+    "mark_sent",
+    "release",
+)
+OUTSIDE = (
+    "model: asked",
+    "model: in its stream",
+    "model: answered",
+    "note: before its effect",
+    "note: within its effect",
+    "note: after its effect",
+    "put: within its effect",
+    "look: within its effect",
+    "send: before the request",
+    "send: accepted, no receipt yet",
+)
+
+
+def around(*functions: str) -> list[str]:
+    """Return the two points around the commit of each transaction function."""
+    return [f"{side} commit of {name}" for name in functions for side in ("before", "after")]

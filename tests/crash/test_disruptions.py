@@ -1,0 +1,167 @@
+"""Stops, full disks, poison, a second process: no crash, or the same crash again and again."""
+
+import asyncio
+import os
+import resource
+import signal
+from functools import partial
+
+import pytest
+
+from gateway import notices
+from tests.support.crash import KILLED, Crashes, describe
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def test_a_process_that_is_stopped_for_a_while_goes_on(crashes: Crashes) -> None:
+    """SIGSTOP in mid-turn, people write, SIGCONT: everything is answered in order."""
+    await crashes.write("a", "gate note")
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached)
+    os.kill(pid, signal.SIGSTOP)
+    await crashes.write("a")
+    await crashes.write("b")
+    await crashes.platform.open_gate()
+    await asyncio.sleep(0.3)
+    os.kill(pid, signal.SIGCONT)
+    await crashes.platform.wait_for(crashes.all_answered)
+    assert await crashes.stop(pid) == 0
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_graceful_stop_is_not_an_attempt(crashes: Crashes) -> None:
+    """A turn that is cut off by four restarts is answered by the fifth process."""
+    await crashes.write("a", "gate")
+    for times in range(1, 5):
+        pid = crashes.start(grace_s=0)
+        await crashes.platform.wait_for(partial(gate_is_reached, crashes, times))
+        assert await crashes.stop(pid) == 0
+    await crashes.platform.open_gate()
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_graceful_stop_lets_a_turn_finish(crashes: Crashes) -> None:
+    """Within `queue.grace_s` the answer is committed and sent before the process ends."""
+    await crashes.write("a", "gate")
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached)
+    os.kill(pid, signal.SIGTERM)
+    await crashes.platform.open_gate()
+    assert await crashes.ended(pid) == 0
+    assert crashes.all_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
+    crashes: Crashes,
+) -> None:
+    """Three crashes: its chat gets a notice; turns that merely ran beside it are not to blame."""
+    crashes.excuse(await crashes.write("poison", "die"))
+    for chat in "abcd":
+        await crashes.write(chat, "gate")
+    for life in (1, 2):
+        crashes.platform.fuse = 4 * life
+        assert await crashes.ended(crashes.start()) == KILLED
+    await crashes.platform.open_gate()
+    assert await crashes.ended(crashes.start()) == KILLED
+    await crashes.live_until_answered()
+    assert crashes.platform.finals("poison") == [notices.GAVE_UP]
+    assert all(notices.GAVE_UP not in crashes.platform.finals(chat) for chat in "abcd")
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_tool_that_kills_the_process_becomes_a_dead_letter(crashes: Crashes) -> None:
+    """Its crashes count from its last journaled step; the group it leaves is closed."""
+    crashes.excuse(await crashes.write("a", "boom"))
+    for _ in range(4):
+        assert await crashes.ended(crashes.start()) == KILLED
+    await crashes.write("a")
+    await crashes.live_until_answered()
+    assert crashes.platform.finals("a")[0] == notices.GAVE_UP
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_full_disk_refuses_and_forgets_nothing(crashes: Crashes) -> None:
+    """What was acknowledged before is there; what was refused comes again when there is room."""
+    platform = crashes.platform
+    for _ in range(30):
+        await crashes.write("a", "x" * 2000)
+    pid = crashes.start(pages=20, batch=1)
+    await platform.wait_for(lambda: platform.noted("refused"))
+    assert 1 < platform.acknowledged < len(platform.pushed)
+    assert "database or disk is full" in dict(platform.notes)["refused"]
+    await crashes.kill(pid)
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) -> None:
+    """A turn that cannot be stored is not to blame: it is tried until there is room again."""
+    platform = crashes.platform
+    await crashes.write("a", "gate huge")
+    pid = crashes.start()
+    await platform.wait_for(lambda: platform.gate.reached)
+    os.kill(pid, signal.SIGUSR1)
+    await platform.wait_for(lambda: platform.noted("disk full"))
+    await platform.open_gate()
+    await platform.wait_for(
+        lambda: platform.noted("turn_failed") > 5 or platform.noted("turn_buried")
+    )
+    os.kill(pid, signal.SIGUSR2)
+    await platform.wait_for(crashes.all_answered)
+    assert await crashes.stop(pid) == 0
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
+    """While nothing can be written at all, a turn is tried again only after a pause."""
+    platform = crashes.platform
+    await crashes.write("a", "gate")
+    pid = crashes.start()
+    await platform.wait_for(lambda: platform.gate.reached)
+    unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (written(crashes), unlimited[1]))
+    await platform.open_gate()
+    await platform.wait_for(lambda: platform.noted("turn_failed"))
+    await asyncio.sleep(0.5)
+    failures = platform.noted("turn_failed")
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
+    await platform.wait_for(crashes.all_answered)
+    assert await crashes.stop(pid) == 0
+    assert failures < 20, f"{failures} attempts in half a second"
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_slow_answer_is_not_overtaken_by_the_next_preview(crashes: Crashes) -> None:
+    """While a platform delays the end of an answer, the next one is thought out unseen."""
+    crashes.configure(style="edit", mode="followup")
+    crashes.platform.faults["m1"].extend(["delay"] * 20)
+    await crashes.write("a", "parts")
+    await crashes.write("a")
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_second_process_is_refused_and_harms_nothing(crashes: Crashes) -> None:
+    """It ends with DatabaseLocked while the first one goes on."""
+    await crashes.write("a", "gate note")
+    first = crashes.start()
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached)
+    assert await crashes.ended(crashes.start()) == 3
+    assert "DatabaseLocked" in crashes.log()
+    await crashes.platform.open_gate()
+    await crashes.platform.wait_for(crashes.all_answered)
+    assert await crashes.stop(first) == 0
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+def gate_is_reached(crashes: Crashes, times: int) -> bool:
+    """Whether models have come to the gate so often."""
+    return crashes.platform.gate.reached == times
+
+
+def written(crashes: Crashes) -> int:
+    """Return how long the write-ahead log is, in bytes."""
+    return crashes.database.with_name("parley.db-wal").stat().st_size

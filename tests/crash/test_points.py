@@ -1,0 +1,220 @@
+"""Kill the gateway at every named point between two commits, restart it, ask the oracle."""
+
+import ast
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway import notices
+from tests.crash.points import COMMON, OUTSIDE, around
+from tests.support.crash import KILLED, Crashes, describe
+from tests.support.crash_script import RESENT
+
+pytestmark = pytest.mark.timeout(60)
+
+Provoke = Callable[[Crashes, str], Awaitable[None]]
+ROOT = Path(__file__).parents[2]
+
+NOT_A_STEP = {"heartbeat", "ready_stuck", "action", "ACTIONS[action]"}
+"""Commits outside of the path of a message: leases are renewed, stuck work is looked for, an
+operator acts."""
+
+
+async def converse(crashes: Crashes) -> None:
+    """Let two people write what makes every kind of step happen."""
+    for chat in ("a", "b"):
+        await crashes.write(chat)
+        await crashes.write(chat, "note look put long")
+        await crashes.write(chat, "parts")
+
+
+async def die_at(crashes: Crashes, point: str, **changes: object) -> None:
+    """Live until the point; it must be reached."""
+    assert await crashes.ended(crashes.start(kill=[point, 1], **changes)) == KILLED, crashes.log()
+
+
+async def recover(crashes: Crashes) -> None:
+    """Live on without disruption, then ask the oracle."""
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+@pytest.mark.parametrize("point", [*around(*COMMON), *OUTSIDE])
+@pytest.mark.parametrize("mode", ["collect", "followup"])
+async def test_a_kill_at_any_point_loses_and_repeats_nothing(
+    crashes: Crashes, point: str, mode: str
+) -> None:
+    """Whatever the gateway was about to do, the next process ends it."""
+    crashes.configure(mode=mode)
+    await converse(crashes)
+    await die_at(crashes, point)
+    await recover(crashes)
+
+
+@pytest.mark.parametrize("point", [*around(*COMMON), *OUTSIDE])
+async def test_a_kill_during_recovery_loses_and_repeats_nothing(
+    crashes: Crashes, point: str
+) -> None:
+    """The same for a process that is at work on what an earlier one left in mid-turn."""
+    crashes.configure(mode="followup")
+    await converse(crashes)
+    await die_at(crashes, "before commit of record_result")
+    await converse(crashes)
+    await die_at(crashes, point)
+    await recover(crashes)
+
+
+@pytest.mark.parametrize(
+    "point", [*around("set_preview"), "preview: accepted, its id not stored yet", *OUTSIDE[-2:]]
+)
+async def test_a_preview_becomes_the_answer_once(crashes: Crashes, point: str) -> None:
+    """On a platform with edits an answer takes the place of its preview, and is never repeated."""
+    crashes.configure(style="edit", mode="followup")
+    await converse(crashes)
+    await die_at(crashes, point)
+    await recover(crashes)
+
+
+@pytest.mark.parametrize("point", OUTSIDE[-2:])
+async def test_a_platform_that_knows_nonces_shows_an_answer_once(
+    crashes: Crashes, point: str
+) -> None:
+    """There the row is sent again as it is, and nothing has to be marked."""
+    crashes.platform.show_once = True
+    crashes.configure(style="once", mode="followup")
+    await converse(crashes)
+    await die_at(crashes, point)
+    await recover(crashes)
+
+
+async def a_delay(crashes: Crashes, point: str) -> None:
+    """The platform asks to come again."""
+    crashes.platform.faults["m1"].append("delay")
+    await crashes.write("a")
+    await crashes.write("a")
+    await die_at(crashes, point)
+
+
+async def a_doubt(crashes: Crashes, point: str) -> None:
+    """The platform shows an answer and hangs up."""
+    crashes.platform.faults["m1"].append("doubt")
+    await crashes.write("a")
+    await crashes.write("a")
+    await die_at(crashes, point)
+
+
+async def a_rejection(crashes: Crashes, point: str) -> None:
+    """The platform will never take an answer."""
+    crashes.platform.faults["m1"].append("reject")
+    crashes.excuse(await crashes.write("a"))
+    await crashes.write("a")
+    await die_at(crashes, point)
+
+
+async def a_trouble(crashes: Crashes, point: str) -> None:
+    """The model cannot be reached for a while, and its user is told."""
+    await crashes.write("a", "trouble")
+    await die_at(crashes, point)
+
+
+async def a_stop(crashes: Crashes, point: str) -> None:
+    """A person stops a turn while the model thinks."""
+    crashes.excuse(await crashes.write("a", "gate note"))
+    pid = crashes.start(kill=[point, 1])
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached)
+    await crashes.platform.push("a", "/stop")
+    assert await crashes.ended(pid) == KILLED, crashes.log()
+    await crashes.write("a")
+
+
+async def a_burial(crashes: Crashes, point: str) -> None:
+    """A turn crashes its process at every attempt."""
+    crashes.excuse(await crashes.write("a", "die"))
+    for _ in range(3):
+        assert await crashes.ended(crashes.start()) == KILLED
+    await die_at(crashes, point)
+    await crashes.write("a")
+
+
+async def a_graceful_stop(crashes: Crashes, point: str) -> None:
+    """The process is asked to end and does not wait for the model."""
+    await crashes.write("a", "gate")
+    pid = crashes.start(kill=[point, 1], grace_s=0)
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached)
+    os.kill(pid, signal.SIGTERM)
+    assert await crashes.ended(pid) == KILLED, crashes.log()
+    await crashes.platform.open_gate()
+
+
+RARE: dict[str, Provoke] = {
+    "mark_delayed": a_delay,
+    "mark_unknown": a_doubt,
+    "mark_dead": a_rejection,
+    "notify": a_trouble,
+    "cancel": a_stop,
+    "bury": a_burial,
+    "forgive_attempt": a_graceful_stop,
+}
+
+
+@pytest.mark.parametrize("point", around(*RARE))
+async def test_a_kill_in_rare_cases_loses_and_repeats_nothing(crashes: Crashes, point: str) -> None:
+    """The same at the commits that only trouble brings about."""
+    crashes.configure(mode="followup")
+    await RARE[point.split()[-1]](crashes, point)
+    await recover(crashes)
+
+
+async def test_a_lost_receipt_is_marked(crashes: Crashes) -> None:
+    """What the platform accepted without our knowing is shown again with a mark, only that."""
+    await crashes.write("a", "parts")
+    await die_at(crashes, "send: accepted, no receipt yet")
+    await recover(crashes)
+    marks = [text.startswith(RESENT) for text in crashes.platform.finals("a")]
+    assert marks == [False, True, False]
+
+
+async def test_a_side_effect_of_unknown_outcome_is_told_to_the_model(crashes: Crashes) -> None:
+    """It happened once, and the answer shows that the model was told."""
+    await crashes.write("a", "note")
+    await die_at(crashes, "note: after its effect")
+    await recover(crashes)
+    assert crashes.platform.finals("a")[0].endswith("unknown:m1-note")
+    assert len(crashes.events("effect ends")) == 1
+
+
+async def test_a_committed_answer_needs_no_model_any_more(crashes: Crashes) -> None:
+    """A process that dies right behind the commit has its answer delivered by the next one."""
+    await crashes.write("a")
+    await die_at(crashes, "after commit of commit")
+    await recover(crashes)
+    assert len(crashes.events("model")) == 1
+
+
+async def test_a_stopped_turn_is_not_run_again(crashes: Crashes) -> None:
+    """The person said /stop; the process dies before the turn has ended; nobody asks the model."""
+    await a_stop(crashes, "before commit of cancel")
+    await crashes.live_until_answered()
+    assert [event["text"] for event in crashes.events("model")] == ["m1 gate note", "m2"]
+
+
+async def test_a_dead_letter_tells_its_chat(crashes: Crashes) -> None:
+    """The notice is shown once, also when the process dies right behind the burial."""
+    await a_burial(crashes, "after commit of bury")
+    await crashes.live_until_answered()
+    assert crashes.platform.finals("a").count(notices.GAVE_UP) == 1
+
+
+def test_every_transaction_function_is_a_named_point() -> None:
+    """A commit that is added to the gateway must be added here."""
+    written = {
+        ast.unparse(call.args[0]).rpartition(".")[2].lstrip("_")
+        for path in (ROOT / "gateway").glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).endswith(("database.write", "opened.write"))
+    }
+    assert written - NOT_A_STEP == {*COMMON, *RARE, "set_preview"}

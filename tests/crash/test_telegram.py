@@ -1,0 +1,77 @@
+"""The real Telegram adapter against the strict loopback Bot API, killed 25 times."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from adapters.telegram.split import RESENT_MARK
+from tests.crash.points import COMMON, OUTSIDE, around
+from tests.support.bot_api import TOKEN, BotApi
+from tests.support.crash import Crashes, describe, seeds
+from tests.support.crash_oracle import Evidence, is_answer, violations
+from tests.support.crash_script import RESENT, UNFINISHED
+
+pytestmark = pytest.mark.timeout(180)
+
+UPDATES = 100
+KILLS = 25
+CHATS = (11, 12, 13, 14, 15)
+POINTS = [*around(*COMMON[3:], "set_preview"), *OUTSIDE[:7]]
+VERBS = ("", "", "note", "look put")
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[BotApi]:
+    """Telegram."""
+    async with BotApi() as api:
+        yield api
+
+
+@pytest.mark.parametrize("seed", seeds(1, 20))
+async def test_every_update_is_answered_once_in_order(
+    crashes: Crashes, api: BotApi, seed: int
+) -> None:
+    """100 updates in five chats, kill -9 at 25 random moments; a second showing is marked."""
+    dice = Random(seed)  # noqa: S311 - repeatable on purpose
+    crashes.configure(style="edit", telegram=api.root, token=TOKEN, mode="followup", attempts=100)
+    sent: list[tuple[str, str]] = []
+    for _ in range(KILLS):
+        for _ in range(UPDATES // KILLS):
+            text = f"m{len(sent) + 1} {dice.choice(VERBS)}".strip()
+            chat = dice.choice(CHATS)
+            api.push_text(chat, text)
+            sent.append((str(chat), text))
+        at_point = [dice.choice(POINTS), dice.randint(1, 3)]
+        pid = crashes.start(kill=at_point if dice.random() < 0.6 else None)
+        await crashes.disturb(pid, after_s=dice.uniform(0.05, 0.5))
+    pid = crashes.start()
+    await api.wait_for(lambda: not api.pending and answered_by(api) == UPDATES, timeout_s=60)
+    assert await crashes.stop(pid) == 0, crashes.log()
+    print(f"seed {seed}: {crashes.kills} kills")
+    assert crashes.kills == KILLS
+    assert not api.violations
+    found = violations(as_seen_on_telegram(crashes.evidence(), api, sent))
+    assert not found, describe(found, crashes)
+
+
+def as_seen_on_telegram(evidence: Evidence, api: BotApi, sent: list[tuple[str, str]]) -> Evidence:
+    """Return the evidence with what stands in Telegram's chats; all updates were confirmed."""
+    shown = defaultdict(list)
+    previews = []
+    for message in api.messages:
+        if message.text.endswith(UNFINISHED):
+            previews.append(message.text)
+        else:
+            text = message.text.replace(RESENT_MARK, RESENT, 1)
+            shown[str(message.chat)].append(text)
+    return replace(evidence, sent=sent, shown=dict(shown), previews=previews)
+
+
+def answered_by(api: BotApi) -> int:
+    """Return how many messages have an answer that is not a preview."""
+    texts = (message.text.removeprefix(RESENT_MARK) for message in api.messages)
+    finals = (text for text in texts if is_answer(text) and not text.endswith(UNFINISHED))
+    return len({text.split()[0] for text in finals})

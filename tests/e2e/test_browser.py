@@ -1,0 +1,127 @@
+"""The whole product as a newcomer sees it: `parley run`, the offline model, a real browser."""
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Locator, Page, expect
+
+from tests.support.browser import page
+from tests.support.process import ParleyProcess
+
+SHOTS = os.environ.get("PARLEY_TEST_SHOTS")
+"""A folder for screenshots; without it none are made."""
+
+LONG = "count to 200"
+
+
+@pytest.fixture
+async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
+    """A gateway with default settings."""
+    async with ParleyProcess(tmp_path / "home") as process:
+        yield process
+
+
+async def shoot(tab: Page, name: str) -> None:
+    """Keep what is seen now, where somebody wants to look at it."""
+    if SHOTS:
+        await tab.screenshot(path=Path(SHOTS) / f"{name}.png")
+
+
+async def open_page(tab: Page, parley: ParleyProcess) -> None:
+    await tab.goto(parley.url)
+    await expect(tab.locator("#connection")).to_have_attribute("data-state", "open")
+
+
+async def say(tab: Page, text: str) -> None:
+    await tab.fill("#composer", text)
+    await tab.press("#composer", "Enter")
+
+
+def bodies(tab: Page, who: str) -> Locator:
+    """Return what one side said."""
+    return tab.locator(f'article.message[data-who="{who}"] .body')
+
+
+@pytest.mark.timeout(60)
+async def test_nothing_is_lost_or_doubled(parley: ParleyProcess) -> None:
+    """Three turns, a tool, a reload, kill -9 in mid-answer: the answer arrives, once."""
+    async with page() as tab:
+        await open_page(tab, parley)
+        await expect(tab.locator("#welcome")).to_be_visible()
+        await shoot(tab, "1-welcome")
+        said = ["My name is Ann.", "what is 12*7?", "Show me a table", LONG]
+        for number, text in enumerate(said[:3], start=1):
+            await say(tab, text)
+            await expect(bodies(tab, "parley")).to_have_count(number)
+        await expect(bodies(tab, "parley").nth(1)).to_have_text("12*7 = 84")
+        await expect(bodies(tab, "parley").nth(2).locator("table")).to_be_visible()
+        await expect(tab.locator("#gauge-text")).to_contain_text("% of 200k")
+        await shoot(tab, "2-three-turns")
+
+        before = await bodies(tab, "parley").all_inner_texts()
+        await tab.reload()
+        await expect(bodies(tab, "you")).to_have_text(said[:3])
+        await expect(bodies(tab, "parley")).to_have_count(3)
+        assert await bodies(tab, "parley").all_inner_texts() == before
+        await expect(tab.locator("#gauge-text")).to_contain_text("% of 200k")
+
+        await say(tab, LONG)
+        await expect(tab.locator("#preview")).to_contain_text("50")
+        await shoot(tab, "3-streaming")
+        await parley.kill9()
+        await expect(tab.locator("#connection")).to_have_attribute("data-state", "reconnecting")
+        await shoot(tab, "4-killed")
+        await parley.restart()
+        await expect(tab.locator("#connection")).to_have_attribute("data-state", "open")
+        await expect(tab.locator("#preview")).to_contain_text("20,", timeout=10_000)
+        await shoot(tab, "5-answering-again")
+        await expect(bodies(tab, "parley")).to_have_count(4, timeout=20_000)
+        await expect(bodies(tab, "parley").nth(3)).to_contain_text("199, 200")
+        await expect(tab.locator("#preview")).to_be_hidden()
+        await expect(bodies(tab, "you")).to_have_text(said)
+        await expect(tab.locator("article[data-state]")).to_have_count(0)
+        await shoot(tab, "6-answered")
+    roles = "user assistant user assistant tool assistant user assistant user assistant"
+    assert [role for role, _ in parley.transcript()] == roles.split()
+    assert len(parley.named("turn_finished")) == 4
+
+
+@pytest.mark.timeout(60)
+async def test_a_message_written_while_parley_is_down_goes_out_once(parley: ParleyProcess) -> None:
+    """It stands there as not yet sent, and is answered after the restart."""
+    async with page() as tab:
+        await open_page(tab, parley)
+        await say(tab, "hello")
+        await expect(bodies(tab, "parley")).to_have_count(1)
+        await parley.kill9()
+        await say(tab, "what is 12*7?")
+        await expect(tab.locator('article[data-state="sending"]')).to_have_count(1)
+        await shoot(tab, "7-unsent")
+        await parley.restart()
+        await expect(bodies(tab, "parley")).to_have_count(2, timeout=15_000)
+        await expect(tab.locator("article[data-state]")).to_have_count(0)
+        await expect(bodies(tab, "you")).to_have_text(["hello", "what is 12*7?"])
+
+
+@pytest.mark.timeout(60)
+async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
+    """/stop keeps what was written, marked; /new starts afresh."""
+    async with page(width=390, height=844, color_scheme="dark") as tab:
+        await open_page(tab, parley)
+        await say(tab, LONG)
+        await expect(tab.locator("#preview")).to_contain_text("30")
+        await say(tab, "/stop")
+        await expect(tab.get_by_text("[stopped]")).to_be_visible()
+        await expect(tab.get_by_text("Stopped.", exact=True)).to_be_visible()
+        await expect(tab.locator("#preview")).to_be_hidden()
+        await shoot(tab, "8-stopped-dark-narrow")
+        await say(tab, "/new")
+        await expect(tab.get_by_text("A new conversation begins here.")).to_be_visible()
+        await say(tab, "Show me a table")
+        await expect(tab.locator("article table")).to_be_visible()
+        await shoot(tab, "9-table-dark-narrow")
+        await tab.fill("#composer", "/")
+        await expect(tab.locator("#commands")).to_be_visible()
+        await shoot(tab, "10-commands")

@@ -1,0 +1,163 @@
+"""What people and operators look at."""
+
+import pytest
+from sqlalchemy import Connection, update
+
+from adapters.base import ChatItem, ChatSummary
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from gateway.storage import history, inbox, lineage, turns
+from gateway.storage.history import CHATS, Status, Work
+from gateway.storage.models import inbox as inbox_table
+from gateway.storage.models import iso_time
+from gateway.storage.models import outbox as outbox_table
+from gateway.storage.turns import TurnEnd
+from tests.support.storage import Store, admit, begin_turn, inbound, parts, turn_of
+
+KEY = "telegram:default:42"
+USAGE = Usage(100, 20, 30, 4, 5)
+
+
+def answer(store: Store, *texts: str, say: str = "an answer") -> int:
+    """Have the texts answered; returns the conversation."""
+    current = store.run(turn_of, *texts)
+    end = TurnEnd("final_text", USAGE)
+    store.run(turns.commit, current, [assistant_message(say)], parts(current, say), end)
+    return current.lease.conversation
+
+
+def shown(store: Store, after_inbox: int = 0, after_outbox: int = 0) -> list[tuple[int, int, str]]:
+    found = store.run(history.items, KEY, after_inbox, after_outbox)
+    return [(item.inbox_seq, item.outbox_seq, item.markdown) for item in found]
+
+
+def test_chats_are_listed_by_newest_activity(store: Store) -> None:
+    """A chat that was written in moves to the top; titles are first messages."""
+    for n, chat in enumerate(["a", "b", "a", "c", "b"]):
+        store.run(admit, inbound(f"words in {chat}", chat=chat))
+        newest = update(inbox_table).where(inbox_table.c.at > 1e9).values(at=n)
+        store.run(Connection.execute, newest)
+    assert store.run(history.chats, "telegram", "default") == [
+        ChatSummary("b", "words in b", iso_time(4)),
+        ChatSummary("c", "words in c", iso_time(3)),
+        ChatSummary("a", "words in a", iso_time(2)),
+    ]
+
+
+def test_chats_of_other_accounts_are_not_listed(store: Store) -> None:
+    """Each account has its own list."""
+    store.run(admit, inbound())
+    assert store.run(history.chats, "telegram", "second") == []
+    assert store.run(history.chats, "web", "default") == []
+
+
+def test_the_list_of_chats_is_bounded(store: Store) -> None:
+    """At most 200 chats."""
+    store.without_sync()
+    for n in range(CHATS + 5):
+        store.run(admit, inbound(chat=str(n)))
+    assert len(store.run(history.chats, "telegram", "default")) == CHATS
+
+
+def test_answers_stand_behind_what_they_answer(store: Store) -> None:
+    """Items are ordered by question, then by answer, also when a new question came meanwhile."""
+    current = store.run(turn_of, "one", "two")
+    store.run(admit, inbound("three"))
+    store.run(turns.commit, current, [], parts(current, "answer"), TurnEnd("final_text"))
+    assert shown(store) == [(1, 0, "one"), (2, 0, "two"), (2, 1, "answer"), (3, 0, "three")]
+
+
+def test_items_after_a_position_are_what_is_new(store: Store) -> None:
+    """A page that reconnects gets exactly what it has not seen."""
+    answer(store, "one")
+    assert shown(store, after_inbox=1, after_outbox=1) == []
+    store.run(admit, inbound("two"))
+    assert shown(store, after_inbox=1, after_outbox=1) == [(2, 0, "two")]
+
+
+def test_a_late_answer_is_new_although_its_question_is_not(store: Store) -> None:
+    """The two positions are independent."""
+    current = store.run(turn_of, "one")
+    store.run(admit, inbound("two"))
+    store.run(turns.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
+    assert shown(store, after_inbox=2, after_outbox=0) == [(1, 1, "late")]
+
+
+def test_edits_and_dropped_rows_are_not_shown(store: Store) -> None:
+    """An edit shows in the message it changed, a cancelled notice not at all."""
+    current = store.run(turn_of, "one")
+    edit = inbound("changed", message_ref="m", kind="edit")
+    store.run(inbox.append, current.lease.conversation, edit, kind="edit", state="done")
+    store.run(turns.notify, current, parts(current, "please wait", "trouble"))
+    store.run(turns.cancel, current, "", parts(current, "stopped"), TurnEnd("interrupted"))
+    assert shown(store) == [(1, 0, "one"), (1, 2, "stopped")]
+
+
+@pytest.mark.parametrize("state", ["pending", "sending", "sent", "unknown", "dead"])
+def test_an_answer_is_shown_whatever_became_of_its_delivery(store: Store, state: str) -> None:
+    """The web page reads answers from the books."""
+    answer(store, "one")
+    store.run(lambda conn: conn.execute(update(outbox_table).values(state=state)))
+    assert shown(store)[-1] == (1, 1, "an answer")
+
+
+def test_an_unknown_chat_is_empty(store: Store) -> None:
+    """A page that was never written in has no items and no gauge."""
+    assert store.run(history.items, "telegram:default:nobody", 0, 0) == []
+    assert store.run(history.prompt_tokens, "telegram:default:nobody") is None
+
+
+def test_an_item_holds_the_time(store: Store) -> None:
+    """In ISO 8601, UTC."""
+    store.run(admit, inbound("one"))
+    store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
+    assert store.run(history.items, KEY, 0, 0) == [ChatItem(1, 0, "one", "1970-01-01T00:00:00Z")]
+
+
+def test_the_gauge_shows_the_newest_report(store: Store) -> None:
+    """Nothing before the first answer, and nothing after `/new`."""
+    chat, _ = store.run(admit, inbound("one"))
+    assert store.run(history.prompt_tokens, KEY) is None
+    answer(store, "two")
+    assert store.run(history.prompt_tokens, KEY) == USAGE.prompt_tokens
+    store.run(lineage.start_root, chat, "new", first_seq=4)
+    assert store.run(history.prompt_tokens, KEY) is None
+
+
+def test_the_status_of_a_new_conversation(store: Store) -> None:
+    """One message waits, and nothing has happened yet."""
+    chat, _ = store.run(admit, inbound())
+    active = store.conversation(chat).active_session_id
+    assert store.run(history.status, chat) == Status(chat, active, None, 0, 1, False, None)
+
+
+def test_the_status_while_a_turn_runs(store: Store) -> None:
+    """What the turn answers waits no longer."""
+    current = store.run(turn_of, "one", "two")
+    store.run(admit, inbound("three"))
+    status = store.run(history.status, current.lease.conversation)
+    assert (status.turn_running, status.waiting, status.messages) == (True, 1, 1)
+    assert status.last_outcome is None
+
+
+def test_the_status_after_an_answer(store: Store) -> None:
+    """How the last turn ended, and how full the window is."""
+    status = store.run(history.status, answer(store, "one"))
+    assert (status.turn_running, status.waiting, status.messages) == (False, 0, 2)
+    assert (status.last_outcome, status.prompt_tokens) == ("final_text", USAGE.prompt_tokens)
+
+
+def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
+    """Messages, turns, tool calls and tokens over all turns."""
+    current = store.run(turn_of, "one")
+    end = TurnEnd("final_text", USAGE)
+    store.run(turns.commit, current, [assistant_message("1")], [], end)
+    store.run(admit, inbound("two"))
+    second = store.run(begin_turn, current.lease)
+    store.run(turns.commit, second, [assistant_message("2")], [], end)
+    assert store.run(history.work, current.lease.conversation) == Work(4, 2, 0, 278, 40)
+
+
+def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
+    """All figures are 0."""
+    assert store.run(history.work, 4711) == Work(0, 0, 0, 0, 0)

@@ -1,0 +1,253 @@
+"""Backup, and erasing a conversation for good."""
+
+import asyncio
+import random
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from sqlalchemy import Connection
+
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from agent.models.scripted import tool_call
+from gateway import control
+from gateway.errors import LeaseLost, NotFound, StorageUnavailable
+from gateway.storage import files, leases, maintenance, transcript, turns
+from gateway.storage.engine import Database
+from gateway.storage.models import conversation, message, metadata, replica
+from gateway.storage.opening import open_database
+from gateway.storage.turns import TurnEnd
+from gateway.wakeups import Wakeups
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_turn,
+    dump,
+    inbound,
+    parts,
+    raw_bytes,
+    turn_of,
+)
+
+SECRET = "xylophone-4711"
+USAGE = Usage(10, 5)
+
+
+def talk(store: Store, words: str, *, chat: str) -> int:
+    """Hold a conversation that uses every table; returns its id."""
+    current = store.run(turn_of, words, chat=chat)
+    call = tool_call("look", {"what": words}, f"call {words}")
+    asked = {"role": "assistant", "content": words, "tool_calls": [call]}
+    store.run(turns.record_message, current, asked, USAGE)  # type: ignore[arg-type]
+    store.run(turns.start_tool, current, call, "read")
+    store.run(turns.store_output, current, f"output {words}")
+    store.run(turns.set_preview, current, f"preview {words}")
+    end = TurnEnd("final_text", USAGE, "m", error=words)
+    store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
+    store.run(turns.hide_newest, current.lease.conversation)
+    store.run(leases.release, current.lease)
+    return current.lease.conversation
+
+
+def is_on_disk(path: Path) -> bool:
+    return SECRET.encode() in raw_bytes(path)
+
+
+def checkpoint(store: Store) -> None:
+    store.connection.connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
+    """Other conversations keep all of theirs."""
+    kept = talk(store, "kept", chat="1")
+    checkpoint(store)
+    before = dump(store.path)
+    gone = talk(store, SECRET, chat="2")
+    assert store.run(maintenance.forget, gone) == 3
+    after = [line for line in dump(store.path) if "sqlite_sequence" not in line]
+    assert [line for line in after if "replica" not in line] == [
+        line for line in before if "sqlite_sequence" not in line and "replica" not in line
+    ]
+    assert store.conversation(kept).message_head == 3
+
+
+def test_forget_leaves_no_byte_in_the_file(store: Store) -> None:
+    """Neither the database nor its log holds the words after a checkpoint."""
+    talk(store, "kept", chat="1")
+    gone = talk(store, SECRET, chat="2")
+    assert is_on_disk(store.path)
+    store.run(maintenance.forget, gone)
+    checkpoint(store)
+    assert not is_on_disk(store.path)
+
+
+@pytest.mark.parametrize("seed", [6, 8, 18])
+async def test_forget_leaves_no_byte_after_pages_were_split(
+    database_file: Path, tmp_path: Path, seed: int
+) -> None:
+    """`parley forget` overwrites also the copies that splitting pages has left behind."""
+    store = Store(database_file)
+    store.without_sync()
+    gone = mix(store, random.Random(seed))  # noqa: S311 - repeatable, guards nothing
+    store.close()
+    await control.act(tmp_path, database_file, "forget", str(gone))
+    assert not is_on_disk(database_file)
+    assert files.check(database_file) == []
+
+
+def mix(store: Store, dice: random.Random) -> int:
+    """Interleave one secret conversation with others; returns its id."""
+    starts = [inbound("start", chat=chat, dedupe_key=chat) for chat in "abcd"]
+    ids = [store.run(admit, start)[0] for start in starts]
+    for n in range(400):
+        secret = dice.random() < 0.5
+        words = (SECRET if secret else "ordinary") * dice.randint(1, 60)
+        chat = 0 if secret else dice.randint(1, 3)
+        place = transcript.Place(ids[chat], 1, None)
+        store.run(transcript.append, place, [assistant_message(f"{n} {words}")])
+        store.run(admit, inbound(words, chat="abcd"[chat], dedupe_key=f"key-{n}"))
+    return ids[0]
+
+
+async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -> None:
+    """What `parley forget` asks the gateway for is complete once it has answered."""
+    store = Store(database_file)
+    gone = talk(store, SECRET, chat="2")
+    store.close()
+    async with open_database(database_file) as database:
+        app = web.Application()
+        app.add_routes(control.routes(database, Wakeups()))
+        async with TestClient(TestServer(app)) as client:
+            response = await client.post("/control/forget", json={"target": str(gone)})
+            assert response.status == 200
+        assert not await asyncio.to_thread(is_on_disk, database_file)
+
+
+def test_forget_of_an_unknown_conversation_is_an_error(store: Store) -> None:
+    """The operator named something that is not there."""
+    with pytest.raises(NotFound, match="no conversation 4711"):
+        store.run(maintenance.forget, 4711)
+
+
+def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> None:
+    """A table that is added later must be erased too."""
+    gone = talk(store, SECRET, chat="2")
+    store.run(maintenance.forget, gone)
+    for table in metadata.sorted_tables:
+        if "conversation" in table.c:
+            assert store.rows(table) == [], table.name
+    assert store.rows(metadata.tables["step"]) == []
+
+
+def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store) -> None:
+    """Its lease is lost with the conversation."""
+    current = store.run(turn_of, SECRET)
+    store.run(maintenance.forget, current.lease.conversation)
+    with pytest.raises(LeaseLost):
+        store.run(turns.commit, current, [assistant_message("x")], parts(current), TurnEnd("x"))
+    assert store.rows(message) == []
+
+
+def test_a_forgotten_chat_begins_anew(store: Store) -> None:
+    """The next message of the same chat opens another conversation, with a new id."""
+    gone = talk(store, SECRET, chat="2")
+    store.run(maintenance.forget, gone)
+    fresh, seq = store.run(admit, inbound("hello again", chat="2"))
+    assert (fresh > gone, seq) == (True, 1)
+
+
+def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
+    """The copy is a database of its own, sound and equal to the original."""
+    talk(store, "words", chat="1")
+    target = tmp_path / "copy.db"
+    size = maintenance.backup(store.path, target)
+    assert size == target.stat().st_size
+    assert files.check(target) == []
+    assert dump(target) == dump(store.path)
+    assert not target.with_name("copy.db.partial").exists()
+
+
+async def test_a_backup_while_writing_is_consistent(database: Database, tmp_path: Path) -> None:
+    """Rows that were written together are in the copy together, and it can be opened."""
+    source = Path(database._connection.engine.url.database or "")
+    stop = threading.Event()
+
+    def add_pair(conn: Connection) -> None:
+        for name in ("left", "right"):
+            conn.execute(replica.insert().values(name=name, heartbeat_until=0))
+
+    async def write() -> None:
+        while not stop.is_set():
+            await database.write(add_pair)
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(write())
+        for n in range(5):
+            await asyncio.to_thread(maintenance.backup, source, tmp_path / f"copy{n}.db")
+        stop.set()
+    async with open_database(tmp_path / "copy4.db") as restored:
+        counts = await restored.read(
+            lambda conn: conn.exec_driver_sql("SELECT name, count(*) FROM replica GROUP BY 1").all()
+        )
+    assert len({count for _, count in counts}) == 1
+    assert files.check(tmp_path / "copy4.db") == []
+
+
+def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path) -> None:
+    """Leftovers of a backup that was interrupted do no harm."""
+    target = tmp_path / "copy.db"
+    target.write_bytes(b"an older backup")
+    target.with_name("copy.db.partial").write_bytes(b"")
+    maintenance.backup(store.path, target)
+    assert files.check(target) == []
+
+
+def test_a_backup_of_nothing_is_an_error(tmp_path: Path) -> None:
+    """A wrong path does not make an empty backup."""
+    with pytest.raises(StorageUnavailable, match="no database"):
+        maintenance.backup(tmp_path / "missing.db", tmp_path / "copy.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_backup_that_cannot_be_written_is_an_error(store: Store, tmp_path: Path) -> None:
+    """The folder is missing, or a folder is in the place of the file; nothing is left behind."""
+    (tmp_path / "folder").mkdir()
+    before = sorted(tmp_path.iterdir())
+    for target in (tmp_path / "missing" / "copy.db", tmp_path / "folder"):
+        with pytest.raises(StorageUnavailable, match="cannot back up to"):
+            maintenance.backup(store.path, target)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_backup_onto_the_database_itself_is_refused(store: Store) -> None:
+    """The file that a gateway has open must not be replaced."""
+    inode = store.path.stat().st_ino
+    with pytest.raises(StorageUnavailable):
+        maintenance.backup(store.path, store.path.parent / "." / store.path.name)
+    assert store.path.stat().st_ino == inode
+
+
+def test_a_backup_of_any_folder_name(database_file: Path, tmp_path: Path) -> None:
+    """Characters that mean something in a URL are part of the name, and nothing else."""
+    (tmp_path / "what?#1%20").mkdir()
+    source = database_file.rename(tmp_path / "what?#1%20" / "parley.db")
+    maintenance.backup(source, tmp_path / "copy.db")
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as raw:
+        assert raw.execute("SELECT count(*) FROM conversation").fetchone() == (0,)
+
+
+def test_ids_are_not_given_again(store: Store) -> None:
+    """A forgotten conversation's id never names another one."""
+    gone = talk(store, SECRET, chat="2")
+    store.run(maintenance.forget, gone)
+    assert store.rows(conversation) == []
+    current = store.run(turn_of, "fresh")
+    assert current.lease.conversation > gone
+    store.run(turns.commit, current, [], [], TurnEnd("empty"))
+    store.run(admit, inbound("next"))
+    assert store.run(begin_turn, current.lease).id > current.id

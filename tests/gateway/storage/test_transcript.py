@@ -1,0 +1,112 @@
+"""The transcript: append-only, numbered, byte for byte."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from agent.messages import assistant_message, encode, tool_message, user_message
+from agent.view import ViewPlan
+from gateway.storage import transcript
+from gateway.storage.models import message
+from gateway.storage.transcript import Place
+from tests.support.storage import Store, admit, inbound, seqs
+
+
+@pytest.fixture
+def place(store: Store) -> Place:
+    """Where the messages of a first turn go."""
+    return Place(store.run(admit, inbound())[0], 1, None)
+
+
+def fill(store: Store, place: Place, *texts: str) -> int:
+    return store.run(transcript.append, place, [user_message(text) for text in texts])
+
+
+def read(store: Store, place: Place, **changes: Any) -> list[tuple[int, str]]:
+    wanted: dict[str, Any] = {"from_seq": None, "limit": 20, "contains": None, **changes}
+    past = store.run(transcript.read_past, place.conversation, **wanted)
+    return [(entry.seq, entry.text) for entry in past]
+
+
+def test_appended_messages_get_the_next_seqs(store: Store, place: Place) -> None:
+    """The newest seq is returned, and the stored bytes are the canonical ones."""
+    assert fill(store, place, "one", "two") == 2
+    assert store.run(transcript.append, place, [assistant_message("thr\u00e9e")]) == 3
+    rows = store.rows(message)
+    assert seqs(rows) == [1, 2, 3]
+    assert rows[2].body == encode(assistant_message("thr\u00e9e"))
+    assert all(row.tokens > 0 for row in rows)
+
+
+def test_appending_nothing_changes_nothing(store: Store, place: Place) -> None:
+    """An empty list leaves the head where it is."""
+    fill(store, place, "one")
+    assert store.run(transcript.append, place, []) == 1
+    assert len(store.rows(message)) == 1
+
+
+def test_a_view_is_what_the_plan_shows(store: Store, place: Place) -> None:
+    """Hidden ranges and what lies before the first seq are left out."""
+    fill(store, place, *"abcdef")
+    view = store.run(transcript.load_view, place.conversation, ViewPlan(2, ((3, 4),)))
+    assert view == [user_message(text) for text in "bef"]
+
+
+def test_messages_of_a_turn_are_found(store: Store, place: Place) -> None:
+    """In order, with the range of their seqs."""
+    fill(store, place, "before")
+    own = Place(place.conversation, 1, 9)
+    store.run(transcript.append, own, [user_message("asked"), assistant_message("answered")])
+    assert store.run(transcript.of_turn, place.conversation, 9) == [
+        user_message("asked"),
+        assistant_message("answered"),
+    ]
+    assert store.run(transcript.range_of_turn, place.conversation, 9) == (2, 3)
+    assert store.run(transcript.range_of_turn, place.conversation, 10) is None
+
+
+def test_the_newest_messages_are_read_in_order(store: Store, place: Place) -> None:
+    """Without a start, the last `limit` messages."""
+    fill(store, place, *"abcde")
+    assert read(store, place, limit=2) == [(4, "d"), (5, "e")]
+
+
+def test_reading_can_begin_anywhere(store: Store, place: Place) -> None:
+    """With a start, the first `limit` messages from there."""
+    fill(store, place, *"abcde")
+    assert read(store, place, from_seq=2, limit=2) == [(2, "b"), (3, "c")]
+
+
+def test_reading_finds_a_text_in_any_letter_case(store: Store, place: Place) -> None:
+    """Of many matches the newest ones, or the first ones from the start that was given."""
+    fill(store, place, "Stra\u00dfe 1", "other", "STRASSE 2", "strasse 3")
+    assert [seq for seq, _ in read(store, place, contains="stra\u00dfe", limit=2)] == [3, 4]
+    assert [seq for seq, _ in read(store, place, contains="strasse", from_seq=1, limit=2)] == [1, 3]
+    assert read(store, place, contains="absent") == []
+
+
+def test_reading_shows_role_and_time(store: Store, place: Place) -> None:
+    """Times are ISO 8601 in UTC."""
+    store.run(transcript.append, place, [tool_message("a", "look", "seen")])
+    store.run(lambda conn: conn.execute(update(message).values(at=1_700_000_000)))
+    (past,) = store.run(
+        transcript.read_past, place.conversation, from_seq=None, limit=1, contains=None
+    )
+    assert (past.role, past.text, past.at) == ("tool", "seen", "2023-11-14T22:13:20Z")
+
+
+def test_no_other_conversation_is_read(store: Store, place: Place) -> None:
+    """Neither messages nor outputs of another chat can be reached."""
+    other, _ = store.run(admit, inbound(chat="other"))
+    store.run(transcript.append, Place(other, 1, None), [user_message("secret")])
+    output_id = store.run(transcript.store_blob, other, 1, "secret output")
+    assert read(store, place) == []
+    assert store.run(transcript.read_blob, place.conversation, output_id) is None
+    assert store.run(transcript.read_blob, other, output_id) == "secret output"
+
+
+@pytest.mark.parametrize("output_id", ["o99", "", "o", "x1", "o-1", "\u0663", "o" + "9" * 30])
+def test_an_unknown_output_is_none(store: Store, place: Place, output_id: str) -> None:
+    """What the model writes as an id is not trusted to be one."""
+    assert store.run(transcript.read_blob, place.conversation, output_id) is None

@@ -1,0 +1,216 @@
+"""Assembly, start and stop."""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy import update
+
+from adapters.settings import TelegramSettings
+from gateway.app import build_adapters, build_agent, prepare_home, run
+from gateway.chats import ChatHistory
+from gateway.errors import GatewayError, SettingsError
+from gateway.storage import models
+from tests.support.gateway import HeldModel, log_lines, running, serving, settings_of
+from tests.support.recording_adapter import RecordingAdapter, Watch
+
+
+async def test_a_stop_lets_the_running_turn_finish(tmp_path: Path) -> None:
+    """Its answer is sent before the end; what waits is kept for the next start."""
+    model = HeldModel()
+    gate = model.hold("one")
+    async with serving(tmp_path, model) as gateway:
+        await gateway.chat.say("one")
+        await gateway.chat.until(lambda: model.waiting)
+        await gateway.chat.say("two")
+        gateway.stop.set()
+        await gateway.chat.logged("gateway_stopping")
+        gate.set()
+        await gateway.ended()
+        assert gateway.chat.texts() == ["re: one"]
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1) == ["re: two"]
+
+
+async def test_a_stop_begins_no_turn_that_waited_for_its_place(tmp_path: Path) -> None:
+    """It is left for the next start, however much grace there is."""
+    model = HeldModel()
+    gate = model.hold("one")
+    async with serving(tmp_path, model, queue={"max_concurrent_turns": 1}) as gateway:
+        await gateway.chat.say("one", "a")
+        await gateway.chat.until(lambda: model.waiting)
+        await gateway.chat.say("two", "b")
+        await gateway.chat.until_rows(models.conversation, lambda rows: bool(rows[-1].owner))
+        gateway.stop.set()
+        await gateway.chat.logged("gateway_stopping")
+        gate.set()
+        await gateway.ended()
+        assert len(model.requests) == 1
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1, "b") == ["re: two"]
+
+
+@pytest.mark.parametrize("how", ["grace is over", "second signal"])
+async def test_a_forced_stop_keeps_the_turn(tmp_path: Path, how: str) -> None:
+    """It is resumed at the next start, and the attempt does not count."""
+    model = HeldModel()
+    model.hold("one")
+    grace_s = 0.0 if how == "grace is over" else 60.0
+    async with serving(tmp_path, model, queue={"grace_s": grace_s}) as gateway:
+        await gateway.chat.say("one")
+        await gateway.chat.until(lambda: model.waiting)
+        gateway.stop.set()
+        if how == "second signal":
+            gateway.force.set()
+        await gateway.ended()
+        assert gateway.chat.texts() == []
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1) == ["re: one"]
+        assert chat.events("turn_finished")[0]["attempt"] == 1
+
+
+async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Path) -> None:
+    """A turn that had not begun has had no attempt either."""
+    model = HeldModel()
+    model.hold("one")
+    queue = {"grace_s": 0, "max_concurrent_turns": 1}
+    async with serving(tmp_path, model, queue=queue) as gateway:
+        await gateway.chat.say("one", "a")
+        await gateway.chat.until(lambda: model.waiting)
+        await gateway.chat.say("two", "b")
+        await gateway.chat.until_rows(models.conversation, lambda rows: bool(rows[-1].owner))
+        gateway.stop.set()
+        await gateway.ended()
+    async with running(tmp_path) as chat:
+        await chat.answers(1, "b")
+        assert [line["attempt"] for line in chat.events("turn_finished")] == [1, 1]
+
+
+async def test_committed_answers_are_delivered_before_the_end(tmp_path: Path) -> None:
+    """A slow platform gets its time."""
+    adapter = RecordingAdapter()
+    gate = adapter.held["c1"] = asyncio.Event()
+    async with serving(tmp_path, adapter=adapter) as gateway:
+        await gateway.chat.say("one")
+        await gateway.chat.until(lambda: adapter.attempts)
+        gateway.stop.set()
+        await gateway.chat.logged("gateway_stopping")
+        gate.set()
+        await gateway.ended()
+        assert gateway.chat.texts() == ["re: one"]
+    assert adapter.closed
+
+
+async def test_what_cannot_be_delivered_is_left_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop does not wait for a platform that hangs."""
+    monkeypatch.setattr("gateway.app.DELIVER_WITHIN_S", 0.05)
+    adapter = RecordingAdapter()
+    adapter.held["c1"] = asyncio.Event()
+    async with serving(tmp_path, adapter=adapter) as gateway:
+        await gateway.chat.say("one")
+        await gateway.chat.until(lambda: adapter.attempts)
+        gateway.stop.set()
+        await gateway.ended()
+        assert gateway.chat.events("delivery_unfinished")
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1) == ["re: one"]
+
+
+async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) -> None:
+    """Not with a group of exceptions, and the database is usable afterwards."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        settings = settings_of(tmp_path, web={"port": other.getsockname()[1]})
+        async with log_lines(Watch()):
+            with pytest.raises(GatewayError, match="cannot listen on"):
+                await run(settings, lambda _: None)
+    async with running(tmp_path) as chat:
+        assert await chat.ask("one") == "re: one"
+
+
+async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
+    """SIGTERM after the start: it ends by itself, with the real model and web chat."""
+    ports: list[int] = []
+
+    def on_ready(port: int) -> None:
+        ports.append(port)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with log_lines(Watch()) as lines:
+        await run(settings_of(tmp_path / "home"), on_ready)
+    events = [line["event"] for line in lines]
+    assert ports[0] > 0
+    assert events.index("gateway_ready") < events.index("gateway_stopping")
+    assert events[-1] == "gateway_stopped"
+
+
+async def test_old_raw_updates_are_dropped_while_it_runs(tmp_path: Path) -> None:
+    """`storage.raw_days` after they came in."""
+    async with running(tmp_path) as chat:
+        await chat.ask("one")
+        await chat.execute(update(models.inbox).values(at=models.inbox.c.at - 31 * 86400))
+    async with serving(tmp_path) as gateway:
+        rows = await gateway.chat.until_rows(models.inbox, lambda rows: rows[0].raw is None)
+        assert rows[0].text == "one"
+
+
+def test_the_home_is_its_owners(tmp_path: Path) -> None:
+    """Mode 0700; parents are created."""
+    prepare_home(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
+    """The error names the path."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file/home cannot be created"):
+        prepare_home(tmp_path / "file" / "home")
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"tools": {"enabled": ["explode"]}}, "tools.enabled: .*explode"),
+        ({"model": {"provider": "anthropic"}}, "model: "),
+    ],
+)
+def test_settings_that_fit_no_agent(
+    tmp_path: Path, sections: dict[str, dict[str, object]], told: str
+) -> None:
+    """The error names the setting."""
+    with pytest.raises(SettingsError, match=told):
+        build_agent(settings_of(tmp_path, **sections))
+
+
+def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> None:
+    """In the order of the settings."""
+    settings = settings_of(tmp_path, tools={"enabled": ["calculate"]})
+    settings = settings.model_copy(update={"fallbacks": (settings.model,)})
+    agent = build_agent(settings)
+    assert [model.name for model in agent.models] == ["parley-offline"] * 2
+    assert [schema.name for schema in agent.tools.schemas] == ["calculate"]
+
+
+async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
+    """A bot only with its token."""
+    async with running(tmp_path, at_work=False) as chat:
+        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, 1000)
+        [web] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
+        assert web.platform == "web"
+        bot = TelegramSettings(name="two", token=SecretStr("1:a"))
+        settings = settings_of(tmp_path, platforms={"telegram": [bot]})
+        adapters = build_adapters(settings, intake, chats)
+        assert [(it.platform, it.account) for it in adapters] == [
+            ("web", "default"),
+            ("telegram", "two"),
+        ]
+        for adapter in (web, *adapters):
+            await adapter.close()

@@ -1,0 +1,313 @@
+"""The `parley` command line: every command, its errors, and the process that `run` is."""
+
+import asyncio
+import io
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+import structlog
+
+from adapters.errors import SendRejected
+from gateway import cli
+from gateway.control import SOCKET
+from gateway.storage.engine import lock_database
+from tests.support.gateway import running
+from tests.support.recording_adapter import RecordingAdapter
+
+ROOT = Path(__file__).parents[2]
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Parley = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have PARLEY_HOME be empty and no setting come from outside; restore logging."""
+    for name in os.environ:
+        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+    cli.chosen["config"] = None
+
+
+@pytest.fixture
+def parley(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Parley:
+    """Run a command in this process."""
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["parley", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def fill(home: Path, *texts: str, dead: bool = False) -> None:
+    """Have conversations of one message each, the first of them with a dead letter if asked."""
+
+    async def talk() -> None:
+        adapter = RecordingAdapter()
+        adapter.failures["c0"] = deque([SendRejected("bot was [/b]locked")] if dead else [])
+        async with running(home, adapter=adapter) as chat:
+            for n, text in enumerate(texts):
+                await chat.say(text, f"c{n}")
+                await chat.logged("message_buried" if dead and n == 0 else "message_sent")
+            await chat.gateway.delivery.wait_idle()
+
+    asyncio.run(talk())
+
+
+def one_line(result: Result) -> str:
+    """Return the only line on stderr of a command that failed."""
+    assert (result.code, result.out) == (1, "")
+    [line] = result.err.splitlines()
+    return line
+
+
+def test_without_a_command_there_is_help(parley: Parley) -> None:
+    """All commands are listed."""
+    listed = parley("--help").out
+    for name in ("run", "chat", "logs", "replay", "config", "db", "backup", "forget"):
+        assert name in listed
+
+
+def test_config_show_masks_secrets(parley: Parley, tmp_path: Path) -> None:
+    """Values, their origin, and no key."""
+    (tmp_path / "parley.yaml").write_text("model: {provider: openai, api_key: sk-very-secret}\n")
+    shown = parley("config", "show", "--json")
+    assert "very-secret" not in shown.out
+    assert json.loads(shown.out)
+    assert "parley.yaml" in parley("config", "show").out
+
+
+def test_a_bad_setting_is_one_line(parley: Parley, tmp_path: Path) -> None:
+    """It names file, key and what is allowed."""
+    (tmp_path / "parley.yaml").write_text("queue: {mode: chaotic}\n")
+    for command in (["config", "show"], ["run"], ["conversations"]):
+        line = one_line(parley(*command))
+        for word in ("parley.yaml", "queue.mode", "chaotic", "followup"):
+            assert word in line
+
+
+def test_another_settings_file(parley: Parley, tmp_path: Path) -> None:
+    """`--config` names it, and it must exist."""
+    other = tmp_path / "other.yaml"
+    assert "other.yaml" in one_line(parley("--config", str(other), "config", "show"))
+    other.write_text("queue: {max_pending: 7}\n")
+    shown = parley("--config", str(other), "config", "show", "--json")
+    assert shown.code == 0
+
+
+def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> None:
+    """upgrade, current and check agree."""
+    assert "there is no database" in one_line(parley("db", "current"))
+    assert parley("db", "upgrade").out.startswith("schema revision 0001")
+    assert parley("db", "current").out == "0001\n"
+    assert "sound" in parley("db", "check").out
+    with closing(sqlite3.connect(tmp_path / "parley.db")) as raw:
+        raw.execute("DROP INDEX ix_turn_dead")
+        raw.commit()
+    checked = parley("db", "check")
+    assert (checked.code, "ix_turn_dead" in checked.err) == (1, True)
+
+
+def test_conversations_are_listed_as_they_are_named(parley: Parley, tmp_path: Path) -> None:
+    """Also where somebody wrote what looks like markup."""
+    fill(tmp_path, "hello", "[red]alarm[/red]", "closing [/b] first")
+    listed = parley("conversations")
+    assert (listed.code, listed.err) == (0, "")
+    for text in ("hello", "[red]alarm[/red]", "closing [/b] first"):
+        assert text in listed.out
+
+
+def test_a_conversation_is_forgotten_after_a_question(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --yes it asks; with it, it does it."""
+    fill(tmp_path, "my secret words")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert parley("forget", "1").code == 1
+    assert "my secret words" in parley("conversations").out
+    assert "erased conversation 1 with 2 messages" in parley("forget", "1", "--yes").out
+    assert "my secret words" not in parley("conversations").out
+    assert "there is no conversation 1" in one_line(parley("forget", "1", "--yes"))
+    assert "no conversation id" in one_line(parley("forget", "x", "--yes"))
+
+
+def test_dead_letters_are_listed_shown_and_dropped(parley: Parley, tmp_path: Path) -> None:
+    """What was given up, why, and its text; markup in it is text."""
+    fill(tmp_path, "[/i]mportant", dead=True)
+    listed = parley("dead-letters", "list")
+    assert (listed.code, "s1.1" in listed.out, "[/b]locked" in listed.out) == (0, True, True)
+    shown = parley("dead-letters", "show", "s1.1").out
+    assert "reason: bot was [/b]locked" in shown
+    assert shown.endswith("re: [/i]mportant\n")
+    assert "s1.1 is dropped" in parley("dead-letters", "drop", "s1.1").out
+    assert "s1.1" not in parley("dead-letters", "list").out
+    for command in ("show", "retry", "drop"):
+        assert "no dead letter s1.1" in one_line(parley("dead-letters", command, "s1.1"))
+
+
+def test_a_dead_letter_is_retried(parley: Parley, tmp_path: Path) -> None:
+    """At the next start it is sent."""
+    fill(tmp_path, "one", dead=True)
+    assert "back in its queue" in parley("dead-letters", "retry", "s1.1").out
+
+    async def restart() -> list[str]:
+        async with running(tmp_path) as chat:
+            return await chat.answers(1, "c0")
+
+    assert asyncio.run(restart()) == ["re: one"]
+
+
+def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
+    """It can be opened, and holds what the original holds."""
+    fill(tmp_path, "one")
+    target = tmp_path / "copies" / "copy.db"
+    assert "cannot back up" in one_line(parley("backup", str(target)))
+    target.parent.mkdir()
+    assert "bytes" in parley("backup", str(target)).out
+    with closing(sqlite3.connect(target)) as copy:
+        assert copy.execute("SELECT text FROM inbox").fetchall() == [("one",)]
+
+
+def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
+    """A second process is refused, and does no harm."""
+    fill(tmp_path, "one")
+    lock = lock_database(tmp_path / "parley.db")
+    for command in (["run", "--port", "0"], ["db", "upgrade"], ["forget", "1", "--yes"]):
+        assert "is in use by another Parley process" in one_line(parley(*command))
+    lock.release()
+
+
+def test_chat_needs_a_gateway(parley: Parley) -> None:
+    """The line says what to do."""
+    assert "parley run" in one_line(parley("chat"))
+
+
+def test_logs_are_printed_readably(parley: Parley, tmp_path: Path) -> None:
+    """From the log file; without one the line says why."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    line = {"event": "turn_finished", "level": "info", "timestamp": "2026-01-01T00:00:00Z"}
+    (folder / "parley.jsonl").write_text(json.dumps(line) + "\n")
+    assert "turn_finished" in parley("logs").out
+    assert "turn_finished" not in parley("logs", "--event", "other").out
+    (tmp_path / "parley.yaml").write_text("logging: {file: false}\n")
+    assert "logging.file is false" in one_line(parley("logs"))
+
+
+def test_a_recording_is_replayed(parley: Parley, tmp_path: Path) -> None:
+    """Exit code 0 and a summary; a file of no known format is one line."""
+    turns = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps(turns))
+    assert "1 of 1 conversations fully answered" in parley("replay", str(file)).out
+    file.write_text("{}")
+    assert f"cannot replay {file}" in one_line(parley("replay", str(file)))
+
+
+class Process:
+    """`parley run` as a process of its own."""
+
+    def __init__(self, home: Path) -> None:
+        environment = {**os.environ, "PARLEY_HOME": str(home), "PARLEY_LOGGING__FORMAT": "json"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gateway", "run", "--port", "0"],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.banner = self._read_banner()
+
+    def _read_banner(self) -> str:
+        assert self._process.stderr is not None
+        lines = []
+        for line in self._process.stderr:
+            lines.append(line)
+            if "talk in the terminal" in line:
+                return "".join(lines)
+        pytest.fail(f"parley run ended: {''.join(lines)}")
+
+    def end(self) -> Result:
+        """Ask it to stop; return what it wrote after its banner."""
+        self._process.send_signal(signal.SIGTERM)
+        out, err = self._process.communicate(timeout=15)
+        return Result(self._process.returncode, out, err)
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+async def ask_through(socket: Path, text: str) -> str:
+    """Post a message over the Unix socket and return the answer's markdown."""
+    connector = aiohttp.UnixConnector(str(socket))
+    path = "http://parley/api/chats/c1"
+    async with (
+        aiohttp.ClientSession(connector=connector) as http,
+        http.get(f"{path}/events", params={"format": "markdown"}) as events,
+        http.post(f"{path}/messages", json={"id": "m1", "text": text}) as posted,
+    ):
+        assert posted.status == 202
+        return await first_answer(events.content)
+
+
+async def first_answer(stream: aiohttp.StreamReader) -> str:
+    """Read events until there is one with an answer."""
+    async for line in stream:
+        item = json.loads(line[6:]) if line.startswith(b"data: ") else {}
+        if item.get("who") == "parley":
+            return str(item["markdown"])
+    pytest.fail("the stream ended without an answer")
+
+
+def test_run_is_a_whole_gateway(parley: Parley, tmp_path: Path) -> None:
+    """It answers, shares its database with the other commands, and ends well at SIGTERM."""
+    with Process(tmp_path) as process:
+        assert re.search(r"Parley is ready: http://127\.0\.0\.1:\d+/", process.banner)
+        answer = asyncio.run(ask_through(tmp_path / SOCKET, "What is 6 * 7?"))
+        assert "offline" in answer.lower()
+        assert "What is 6 * 7?" in parley("conversations").out
+        assert "bytes" in parley("backup", str(tmp_path / "copy.db")).out
+        assert "is in use" in one_line(parley("run", "--port", "0"))
+        assert "erased conversation 1" in parley("forget", "1", "--yes").out
+        ended = process.end()
+    assert ended.code == 0
+    assert "Traceback" not in ended.err
+    events = [json.loads(line)["event"] for line in ended.out.splitlines()]
+    assert {"gateway_ready", "message_admitted", "turn_finished", "message_sent"} <= set(events)
+    assert events[-1] == "gateway_stopped"

@@ -1,0 +1,72 @@
+"""`parley config show`: values, origins, and no secret in sight."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gateway.configview import as_json, rows, show
+from gateway.settings import Loaded, load_settings
+
+YAML = """
+model: {api_keys: [hunter21, hunter22]}
+web: {token: hunter23}
+platforms: {telegram: [{token: hunter24}, {name: b}]}
+access: {telegram: [1]}
+tools: {mcp: {files: {url: 'http://me:hunter25@host/'}}}
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    """Settings with secrets in every kind of place."""
+    (tmp_path / "parley.yaml").write_text(YAML)
+    return load_settings(environ={"PARLEY_HOME": str(tmp_path), "PARLEY_WEB__PORT": "1"})
+
+
+def test_every_key_has_a_row_in_the_order_of_the_tree(loaded: Loaded) -> None:
+    """Home first, logging last."""
+    keys = [row.key for row in rows(loaded)]
+    assert keys == list(loaded.values)
+    assert (keys[0], keys[-1]) == ("home", "logging.file")
+
+
+def test_a_row_has_value_and_origin(loaded: Loaded, tmp_path: Path) -> None:
+    """Values are JSON data."""
+    found = {row.key: row[1:] for row in rows(loaded)}
+    assert found["home"] == (str(tmp_path), "PARLEY_HOME")
+    assert found["web.port"] == (1, "PARLEY_WEB__PORT")
+    assert found["access.telegram"] == (["1"], "parley.yaml")
+    assert found["queue.mode"] == ("collect", "default")
+    assert found["platforms.telegram.1.name"] == ("b", "parley.yaml")
+
+
+def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
+    """Not even the end of a key is printed."""
+    found = {row.key: row.value for row in rows(loaded)}
+    assert found["web.token"] == "********"
+    assert found["model.api_keys"] == ["********"] * 2
+    assert found["platforms.telegram.1.token"] is None
+    assert "hunter2" not in as_json(loaded)
+
+
+def test_json_maps_keys_to_value_and_origin(loaded: Loaded) -> None:
+    """For scripts."""
+    assert json.loads(as_json(loaded))["web.port"] == {"value": 1, "origin": "PARLEY_WEB__PORT"}
+
+
+def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
+    """Lines are not wrapped, so that they can be searched."""
+    out = io.StringIO()
+    show(loaded, Console(file=out, width=20))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == len(loaded.values) + len(loaded.warnings)
+    assert next(line for line in lines if line.startswith("web.port")).split() == [
+        "web.port",
+        "1",
+        "PARLEY_WEB__PORT",
+    ]
+    assert "warning: model.api_keys: only the first key is used in this version" in lines
+    assert "hunter2" not in out.getvalue()

@@ -1,0 +1,126 @@
+"""Writes of the command line: through the running gateway, directly where none runs."""
+
+from collections import deque
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from adapters.errors import SendRejected
+from gateway import control
+from gateway.errors import DatabaseLocked, NotFound
+from gateway.storage import models
+from tests.support.gateway import HeldModel, running, serving
+from tests.support.recording_adapter import RecordingAdapter
+
+
+def rejecting() -> RecordingAdapter:
+    """Return a platform that refuses the first message of chat c1."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] = deque([SendRejected("blocked")])
+    return adapter
+
+
+async def test_a_retry_goes_through_the_running_gateway(tmp_path: Path) -> None:
+    """It wakes delivery: the message is shown without a restart."""
+    async with serving(tmp_path, adapter=rejecting()) as gateway:
+        await gateway.chat.say("one")
+        await gateway.chat.logged("message_buried")
+        letter = await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "s1.1")
+        assert (letter["id"], letter["text"]) == ("s1.1", "re: one")
+        assert await gateway.chat.answers(1) == ["re: one"]
+
+
+async def test_a_turn_is_retried_through_the_running_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It wakes the worker."""
+    monkeypatch.setattr("gateway.worker.RETRY_AFTER_S", 0.0)
+    async with serving(tmp_path, [*[KeyError("bug")] * 3, "better"]) as gateway:
+        await gateway.chat.ask("one")
+        await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "t1")
+        assert (await gateway.chat.answers(2))[1] == "better"
+
+
+async def test_without_a_gateway_it_is_done_directly(tmp_path: Path) -> None:
+    """The next start finds the row."""
+    async with running(tmp_path, adapter=rejecting()) as chat:
+        await chat.say("one")
+        await chat.logged("message_buried")
+    dropped = await control.act(tmp_path, tmp_path / "parley.db", "drop-dead-letter", "s1.1")
+    assert dropped["reason"] == "blocked"
+    async with running(tmp_path, at_work=False) as chat:
+        assert [row.state for row in await chat.rows(models.outbox)] == ["dropped"]
+
+
+@pytest.mark.parametrize("action", ["retry-dead-letter", "drop-dead-letter", "forget"])
+@pytest.mark.parametrize("target", ["t99", "nonsense", "99"])
+async def test_what_is_not_there_is_said(tmp_path: Path, action: str, target: str) -> None:
+    """The same words with and without a gateway."""
+    database = tmp_path / "parley.db"
+    with pytest.raises(NotFound) as directly:
+        await control.act(tmp_path, database, action, target)
+    async with serving(tmp_path):
+        with pytest.raises(NotFound) as asked:
+            await control.act(tmp_path, database, action, target)
+    assert str(asked.value) == str(directly.value)
+    assert target in str(asked.value)
+
+
+async def test_forgetting_ends_a_running_turn(tmp_path: Path) -> None:
+    """Nothing of the conversation comes back, and its next message is a new one's first."""
+    model = HeldModel()
+    gate = model.hold("secret")
+    async with serving(tmp_path, model) as gateway:
+        await gateway.chat.say("secret")
+        await gateway.chat.until(lambda: model.waiting)
+        assert await control.act(tmp_path, tmp_path / "parley.db", "forget", "1") == 1
+        gate.set()
+        await gateway.chat.logged("lease_lost")
+        for table in (models.conversation, models.inbox, models.message, models.turn):
+            assert await gateway.chat.rows(table) == []
+        assert await gateway.chat.ask("hello") == "re: hello"
+        assert (await gateway.chat.transcript())[0].get("content") == "hello"
+
+
+async def test_an_unknown_action_is_refused(tmp_path: Path) -> None:
+    """Status 404 and a word why."""
+    async with serving(tmp_path):
+        connector = aiohttp.UnixConnector(str(tmp_path / control.SOCKET))
+        async with (
+            aiohttp.ClientSession(connector=connector) as http,
+            http.post("http://parley/control/explode", json={"target": "1"}) as response,
+        ):
+            assert response.status == 404
+            assert await response.json() == {"error": "unknown action"}
+
+
+async def test_actions_are_not_on_the_port(tmp_path: Path) -> None:
+    """Only the socket's owner may act."""
+    async with serving(tmp_path) as gateway, aiohttp.ClientSession() as http:
+        url = f"http://127.0.0.1:{gateway.port}/control/forget"
+        async with http.post(url, json={"target": "1"}) as response:
+            assert response.status == 404
+
+
+async def test_a_home_too_long_for_a_socket(tmp_path: Path) -> None:
+    """Directly without a gateway; while one runs, the lock says so."""
+    home = tmp_path / ("x" * 110)
+    home.mkdir()
+    with pytest.raises(NotFound):
+        await control.act(home, home / "parley.db", "forget", "1")
+    async with serving(home):
+        with pytest.raises(DatabaseLocked):
+            await control.act(home, home / "parley.db", "forget", "1")
+
+
+async def test_a_letter_of_a_platform_that_is_off_harms_nobody(tmp_path: Path) -> None:
+    """It waits in its queue until the platform is on again."""
+    async with running(tmp_path, adapter=rejecting()) as chat:
+        await chat.say("one")
+        await chat.logged("message_buried")
+    async with serving(tmp_path, adapter=RecordingAdapter("slack")) as gateway:
+        await control.act(tmp_path, tmp_path / "parley.db", "retry-dead-letter", "s1.1")
+        assert await gateway.chat.ask("two", platform="slack") == "re: two"
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1) == ["re: one"]

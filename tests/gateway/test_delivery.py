@@ -1,0 +1,314 @@
+"""Delivery: order, refusals of every kind, doubts, restarts, one chat beside another."""
+
+import asyncio
+import re
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
+
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from gateway import delivery
+from gateway.delivery import GIVE_UP_AFTER_S, LONGEST_DELAY_S, MOST_FAILURES, backoff_s
+from gateway.storage import deadletters, models, outbox
+from tests.support.gateway import Running, running
+from tests.support.recording_adapter import RecordingAdapter
+
+pytestmark = pytest.mark.usefixtures("no_backoff")
+
+
+@pytest.fixture
+def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have failed sends tried again at once."""
+    monkeypatch.setattr(delivery, "backoff_s", lambda _attempt: 0.0)
+    monkeypatch.setattr(delivery, "STORAGE_RETRY_S", 0.0)
+
+
+async def row_states(chat: Running) -> list[str]:
+    await chat.gateway.delivery.wait_idle()
+    return [row.state for row in await chat.rows(models.outbox)]
+
+
+async def test_the_parts_of_an_answer_keep_their_order(tmp_path: Path) -> None:
+    """They go out one after another, each with its receipt."""
+    async with running(tmp_path, adapter=RecordingAdapter(chunk_chars=3)) as chat:
+        await chat.say("abcde")
+        assert await chat.answers(3) == ["re:", " ab", "cde"]
+        assert await row_states(chat) == ["sent"] * 3
+        assert [row.platform_ref for row in await chat.rows(models.outbox)] == ["m1", "m2", "m3"]
+
+
+async def test_a_failure_keeps_the_order(tmp_path: Path) -> None:
+    """What follows a delayed part waits for it."""
+    adapter = RecordingAdapter(chunk_chars=3)
+    adapter.failures["c1"].append(SendDelayed("slow down", 0))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("abcde")
+        assert await chat.answers(3) == ["re:", " ab", "cde"]
+
+
+async def test_retry_after_schedules_the_row(tmp_path: Path) -> None:
+    """The row waits as long as the platform asks, in the database."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(SendDelayed("flood", 30))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        assert (await chat.logged("send_delayed"))["delay_s"] == 30
+        [row] = await chat.until_rows(models.outbox, lambda rows: rows[0].next_at > 0)
+        assert 29 < row.next_at - row.at < 35
+        assert (row.error, len(adapter.attempts)) == ("flood", 1)
+
+
+async def test_a_row_is_sent_when_its_time_has_come(tmp_path: Path) -> None:
+    """Not before, and without another hint."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(SendDelayed("flood", 0.2))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.answers(1)
+        await chat.gateway.delivery.wait_idle()
+        [row] = await chat.rows(models.outbox)
+        assert row.sent_at - row.at >= 0.2
+        assert (row.state, row.error) == ("sent", None)
+
+
+async def test_a_platform_cannot_hold_a_row_for_ever(tmp_path: Path) -> None:
+    """More than an hour is not believed."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(SendDelayed("flood", 1e9))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        assert (await chat.logged("send_delayed"))["delay_s"] == 3600
+
+
+async def test_a_clock_that_was_set_back_holds_nothing(tmp_path: Path) -> None:
+    """A row due in more than an hour shows that; it is sent now."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/help")
+        later = models.now_s() + 2 * 3600
+        await chat.execute(update(models.outbox).values(next_at=later))
+    async with running(tmp_path) as chat:
+        assert len(await chat.answers(1)) == 1
+
+
+async def test_a_doubt_is_handed_to_the_next_attempt(tmp_path: Path) -> None:
+    """The adapter resolves it, or marks the text; the nonce stays the same."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] += [SendUnknown("timeout"), SendDelayed("flood", 0)]
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.ask("one")
+        assert [it.outcome_unknown for it in adapter.attempts] == [False, True, True]
+        assert len({it.nonce for it in adapter.attempts}) == 1
+        assert re.fullmatch("[0-9a-f]{24}", adapter.attempts[0].nonce)
+        assert await row_states(chat) == ["sent"]
+        assert (await chat.rows(models.outbox))[0].resent == 1
+        assert len(chat.events("send_outcome_unknown")) == 1
+
+
+async def test_different_rows_have_different_nonces(tmp_path: Path) -> None:
+    """Else the second would be taken for the first."""
+    async with running(tmp_path, adapter=RecordingAdapter(chunk_chars=3)) as chat:
+        await chat.say("abcde")
+        await chat.answers(3)
+        assert len({it.nonce for it in chat.adapter.attempts}) == 3
+
+
+async def test_a_rejected_message_is_buried_and_the_next_goes_on(tmp_path: Path) -> None:
+    """A dead letter with the platform's reason, not a blockade."""
+    adapter = RecordingAdapter(chunk_chars=3)
+    adapter.failures["c1"].append(SendRejected("bot was blocked"))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("abcde")
+        assert await chat.answers(2) == [" ab", "cde"]
+        assert await row_states(chat) == ["dead", "sent", "sent"]
+        [letter] = await chat.gateway.database.read(deadletters.find_all)
+        assert (letter.id, letter.reason) == ("s1.1", "bot was blocked")
+        assert letter.text == "re: abcde"
+
+
+async def test_an_unexpected_exception_is_a_doubt(tmp_path: Path) -> None:
+    """A bug in the adapter may have struck after the message was shown."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(KeyError("bug"))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.ask("one")
+        assert [it.outcome_unknown for it in adapter.attempts] == [False, True]
+        assert len(chat.events("send_failed")) == 1
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_a_message_that_always_breaks_is_buried(tmp_path: Path, idempotent: bool) -> None:
+    """After five attempts the chat goes on without it, on every kind of platform."""
+    adapter = RecordingAdapter(idempotent=idempotent)
+    adapter.failures["c1"] += [KeyError("bug")] * MOST_FAILURES
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        assert "KeyError" in (await chat.logged("message_buried"))["reason"]
+        assert await chat.ask("two") == "re: two"
+        assert len(adapter.attempts) == MOST_FAILURES + 1
+
+
+@pytest.mark.parametrize(
+    "failure", [SendDelayed("down", 0), SendUnknown("timeout")], ids=["delayed", "unknown"]
+)
+async def test_a_message_is_given_up_after_a_day(tmp_path: Path, failure: Exception) -> None:
+    """What nobody could be shown for so long is the operator's."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] += [failure] * 3
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/help")
+        old = models.now_s() - GIVE_UP_AFTER_S - 60
+        await chat.execute(update(models.outbox).values(at=old))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.logged("message_buried")
+        assert await row_states(chat) == ["dead"]
+        assert len(adapter.attempts) == 1
+
+
+async def test_a_chat_that_hangs_delays_no_other(tmp_path: Path) -> None:
+    """Each conversation has a task of its own."""
+    adapter = RecordingAdapter()
+    gate = adapter.held["a"] = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one", "a")
+        await chat.until(lambda: adapter.attempts)
+        assert await chat.ask("two", "b") == "re: two"
+        assert chat.texts("a") == []
+        gate.set()
+        assert await chat.answers(1, "a") == ["re: one"]
+
+
+async def test_turns_do_not_wait_for_sends(tmp_path: Path) -> None:
+    """The next message is answered while the platform does not take the first answer."""
+    adapter = RecordingAdapter()
+    gate = adapter.held["c1"] = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until(lambda: adapter.attempts)
+        await chat.say("two")
+        await chat.logged("turn_finished", 2)
+        gate.set()
+        assert await chat.answers(2) == ["re: one", "re: two"]
+
+
+async def test_what_an_earlier_process_left_is_sent(tmp_path: Path) -> None:
+    """At start, without a hint."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/help", "a")
+        await chat.say("/help", "b")
+    async with running(tmp_path) as chat:
+        await chat.answers(1, "a")
+        await chat.answers(1, "b")
+        assert [sent.outcome_unknown for sent in chat.adapter.shown] == [False, False]
+
+
+async def test_a_crash_during_a_send_leaves_a_doubt(tmp_path: Path) -> None:
+    """Whether it was shown is unknown: the next process says so to the adapter."""
+    adapter = RecordingAdapter()
+    adapter.held["c1"] = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until(lambda: adapter.attempts)
+        assert [row.state for row in await chat.rows(models.outbox)] == ["sending"]
+    async with running(tmp_path) as chat:
+        await chat.answers(1)
+        assert chat.adapter.shown[0].outcome_unknown
+        assert chat.adapter.shown[0].nonce == adapter.attempts[0].nonce
+
+
+async def test_idempotent_platforms_need_no_mark(tmp_path: Path) -> None:
+    """Sending twice shows once there, so that there is no doubt after a crash."""
+    adapter = RecordingAdapter(idempotent=True)
+    adapter.held["c1"] = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until(lambda: adapter.attempts)
+        assert [row.state for row in await chat.rows(models.outbox)] == ["pending"]
+    async with running(tmp_path, adapter=RecordingAdapter(idempotent=True)) as chat:
+        await chat.answers(1)
+        assert not chat.adapter.shown[0].outcome_unknown
+
+
+@pytest.mark.parametrize(
+    ("function", "idempotent"),
+    [("mark_sending", False), ("mark_sent", False), ("mark_sent", True)],
+)
+async def test_a_full_disk_shows_a_message_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, idempotent: bool
+) -> None:
+    """A mark or receipt that cannot be stored for a while neither blocks the chat nor repeats."""
+    real = getattr(outbox, function)
+    failures = iter([OperationalError("x", {}, sqlite3.OperationalError("disk is full"))] * 2)
+
+    def failing(*args: object) -> object:
+        if failure := next(failures, None):
+            raise failure
+        return real(*args)
+
+    monkeypatch.setattr(outbox, function, failing)
+    adapter = RecordingAdapter(idempotent=idempotent)
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until_rows(models.outbox, lambda rows: bool(rows) and rows[0].state == "sent")
+        shown = len(chat.texts())
+        assert await chat.ask("two") == "re: two"
+        assert shown == 1 or idempotent
+
+
+async def test_a_retried_send_is_tried_again(tmp_path: Path) -> None:
+    """The operator puts a dead letter back, and its attempts begin anew."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(SendRejected("blocked"))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.logged("message_buried")
+        await chat.gateway.database.write(deadletters.retry, "s1.1")
+        chat.gateway.delivery.notify(1)
+        assert await chat.answers(1) == ["re: one"]
+        assert await chat.gateway.database.read(deadletters.find_all) == []
+
+
+async def test_a_hint_for_a_platform_that_is_off_harms_nobody(tmp_path: Path) -> None:
+    """Rows of an account without an adapter wait; the others are sent."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/help")
+    async with running(tmp_path, adapter=RecordingAdapter("slack")) as chat:
+        chat.gateway.delivery.notify(1)
+        assert await chat.ask("two", platform="slack") == "re: two"
+    async with running(tmp_path) as chat:
+        assert len(await chat.answers(1)) == 1
+
+
+async def test_an_idle_delivery_says_so(tmp_path: Path) -> None:
+    """A stop waits for what is committed, and for nothing else."""
+    adapter = RecordingAdapter()
+    gate = adapter.held["c1"] = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.gateway.delivery.wait_idle()
+        await chat.say("/help")
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(chat.gateway.delivery.wait_idle(), 0.05)
+        gate.set()
+        await chat.gateway.delivery.wait_idle()
+        assert len(chat.texts()) == 1
+
+
+async def test_every_receipt_has_its_line(tmp_path: Path) -> None:
+    """With the age of the message and without its text."""
+    async with running(tmp_path) as chat:
+        await chat.ask("one")
+        line = await chat.logged("message_sent")
+        assert {"conversation": 1, "seq": 1, "platform": "telegram", "resent": False}.items() <= (
+            line.items()
+        )
+        assert line["age_ms"] >= 0
+
+
+@pytest.mark.parametrize(("attempt", "bound"), [(0, 1), (1, 2), (3, 8), (20, LONGEST_DELAY_S)])
+def test_the_back_off_grows_to_its_bound(attempt: int, bound: float) -> None:
+    """Doubling, spread by a fifth."""
+    drawn = [backoff_s(attempt) for _ in range(50)]
+    assert all(0.8 * bound <= delay <= 1.2 * bound for delay in drawn)
+    assert len(set(drawn)) > 1

@@ -1,0 +1,66 @@
+"""/healthz and /readyz over HTTP."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from adapters.errors import AdapterRefused
+from tests.support.gateway import serving
+from tests.support.recording_adapter import RecordingAdapter
+
+
+async def test_a_running_gateway_is_healthy_and_ready(tmp_path: Path) -> None:
+    """Both pages are green."""
+    async with serving(tmp_path) as gateway:
+        assert await gateway.get("/healthz") == (200, {"status": "ok"})
+        assert await gateway.get("/readyz") == (
+            200,
+            {"ready": True, "database": "writable", "adapters": {"telegram:default": "connected"}},
+        )
+
+
+async def test_a_connecting_adapter_is_not_ready(tmp_path: Path) -> None:
+    """The process is healthy nevertheless: a restart would not help."""
+    adapter = RecordingAdapter()
+    adapter.connected = False
+    async with serving(tmp_path, adapter=adapter) as gateway:
+        status, body = await gateway.get("/readyz")
+        assert (status, body["adapters"]) == (503, {"telegram:default": "connecting"})
+        assert (await gateway.get("/healthz"))[0] == 200
+
+
+async def test_a_stopped_adapter_says_why(tmp_path: Path) -> None:
+    """The reason is the setting to mend."""
+    adapter = RecordingAdapter()
+    adapter.outages.append(AdapterRefused("the token is wrong"))
+    async with serving(tmp_path, adapter=adapter) as gateway:
+        await gateway.chat.logged("adapter_stopped")
+        status, body = await gateway.get("/readyz")
+        assert status == 503
+        assert body["adapters"]["telegram:default"] == "stopped: the token is wrong"
+
+
+async def test_a_blocked_database_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process holds the write lock: no commit in time."""
+    monkeypatch.setattr("gateway.health.WRITE_TIMEOUT_S", 0.1)
+    async with serving(tmp_path) as gateway:
+        with closing(sqlite3.connect(tmp_path / "parley.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            status, body = await gateway.get("/readyz")
+            other.execute("ROLLBACK")
+        assert (status, body["database"]) == (503, "no commit within 0.1 s")
+        assert (await gateway.get("/healthz"))[0] == 200
+
+
+async def test_a_database_that_became_read_only_is_not_ready(tmp_path: Path) -> None:
+    """What SQLite says stands in the answer."""
+    async with serving(tmp_path) as gateway:
+        database = gateway.chat.gateway.database
+        await database.write(lambda conn: conn.exec_driver_sql("PRAGMA query_only=ON"))
+        status, body = await gateway.get("/readyz")
+        assert status == 503
+        assert body["database"].startswith("not writable: attempt to write a readonly")

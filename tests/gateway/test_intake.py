@@ -1,0 +1,294 @@
+"""Admission: every outcome of a message, sessions, edits, cursors, and texts that hurt."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from adapters.messages import Admission, Cursor, Poison
+from gateway.errors import StorageUnavailable
+from gateway.storage import inbox, models
+from tests.support.gateway import HeldModel, Running, message, running
+
+
+async def notices(chat: Running) -> list[str]:
+    """Return the texts in the outbox."""
+    return [row.payload for row in await chat.rows(models.outbox)]
+
+
+async def test_a_message_is_queued(tmp_path: Path) -> None:
+    """Its conversation and its place in it are known, and its raw update is kept."""
+    async with running(tmp_path, at_work=False) as chat:
+        assert await chat.say("one", raw='{"id":1}') == Admission("queued", 1, 1)
+        assert await chat.say("two") == Admission("queued", 1, 2)
+        first = (await chat.rows(models.inbox))[0]
+        assert (first.state, first.text, first.raw) == ("queued", "one", '{"id":1}')
+
+
+async def test_the_same_key_is_a_duplicate(tmp_path: Path) -> None:
+    """Also within one call, and after a restart; other accounts have keys of their own."""
+    async with running(tmp_path, at_work=False) as chat:
+        twice = [message("one", dedupe_key="7"), message("one", dedupe_key="7")]
+        admissions = await chat.gateway.intake.accept(twice)
+        assert [it.outcome for it in admissions] == ["queued", "duplicate"]
+    async with running(tmp_path, at_work=False) as chat:
+        assert await chat.say("one", dedupe_key="7") == Admission("duplicate")
+        assert len(await chat.rows(models.inbox)) == 1
+
+
+async def test_a_bypassing_command_is_answered_at_once(tmp_path: Path) -> None:
+    """The answer needs no worker and replies to its command."""
+    async with running(tmp_path, at_work=False) as chat:
+        assert await chat.say("/help", message_ref="m9") == Admission("command", 1, 1)
+        [row] = await chat.rows(models.outbox)
+        assert "/stop" in row.payload
+        assert (row.reply_to, row.inbox_seq) == ("m9", 1)
+
+
+async def test_a_full_queue_refuses_and_says_so(tmp_path: Path) -> None:
+    """The message is on record as refused and never answered; commands still work."""
+    async with running(tmp_path, at_work=False, queue={"max_pending": 2}) as chat:
+        outcomes = [(await chat.say(text)).outcome for text in ("one", "two", "three", "/status")]
+        assert outcomes == ["queued", "queued", "refused", "command"]
+        assert "2 are waiting already" in (await notices(chat))[0]
+    async with running(tmp_path) as chat:
+        assert (await chat.answers(3))[-1] == "re: one\ntwo"
+
+
+async def test_running_work_counts_towards_the_limit(tmp_path: Path) -> None:
+    """What is being answered is pending as well."""
+    model = HeldModel()
+    async with running(tmp_path, model, queue={"max_pending": 1}) as chat:
+        gate = model.hold("one")
+        await chat.say("one")
+        await chat.until(lambda: model.waiting)
+        assert (await chat.say("two")).outcome == "refused"
+        gate.set()
+        await chat.answers(2)
+        assert (await chat.say("three")).outcome == "queued"
+
+
+@pytest.mark.parametrize(
+    ("text", "unreadable", "told"),
+    [("", "a photo", "a photo"), (" \n", None, "a message without text")],
+)
+async def test_what_cannot_be_read_is_refused(
+    tmp_path: Path, text: str, unreadable: str | None, told: str
+) -> None:
+    """The sender is told what it was."""
+    async with running(tmp_path, at_work=False) as chat:
+        assert (await chat.say(text, unreadable=unreadable)).outcome == "refused"
+        assert told in (await notices(chat))[0]
+
+
+async def test_a_caption_is_read_without_its_picture(tmp_path: Path) -> None:
+    """The model is told that there was more."""
+    async with running(tmp_path) as chat:
+        answer = await chat.ask("What is this?", unreadable="a photo")
+        assert answer.startswith("re: What is this?\n\n[It came with a photo")
+
+
+async def test_a_stranger_is_told_once_a_day(tmp_path: Path) -> None:
+    """The notice names the stranger's id and the setting; the message goes to quarantine."""
+    async with running(tmp_path, access={"mode": "pairing"}) as chat:
+        assert (await chat.say("hi", sender="666")).outcome == "denied"
+        assert (await chat.say("hello?", sender="666")).outcome == "denied"
+        [told] = await chat.answers(1)
+        assert "telegram: ['666']" in told
+        await chat.gateway.delivery.wait_idle()
+        assert len(await notices(chat)) == 1
+        assert [row.reason for row in await chat.rows(models.quarantine)] == ["stranger"] * 2
+        assert await chat.rows(models.inbox) == []
+
+
+async def test_each_stranger_has_a_notice_of_their_own(tmp_path: Path) -> None:
+    """One a day for each sender."""
+    async with running(tmp_path, access={"mode": "pairing"}) as chat:
+        for sender in ("666", "667"):
+            await chat.say("hi", f"dm{sender}", sender=sender)
+            assert sender in (await chat.answers(1, f"dm{sender}"))[0]
+
+
+async def test_a_refused_update_is_a_duplicate_when_it_comes_again(tmp_path: Path) -> None:
+    """Also where the sender was allowed in between: the platform repeats what is old."""
+    async with running(tmp_path, at_work=False, access={"mode": "pairing"}) as chat:
+        await chat.say("hi", dedupe_key="7")
+    async with running(tmp_path, at_work=False) as chat:
+        assert (await chat.say("hi", dedupe_key="7")).outcome == "duplicate"
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("allowlist", "dm"), ("pairing", "group")])
+async def test_strangers_get_no_word_elsewhere(tmp_path: Path, mode: str, kind: str) -> None:
+    """Neither with an allowlist nor in a group."""
+    async with running(tmp_path, at_work=False, access={"mode": mode}) as chat:
+        assert await chat.say("hi", chat_kind=kind) == Admission("denied")
+        assert await notices(chat) == []
+        assert await chat.rows(models.conversation) == []
+
+
+@pytest.mark.parametrize(
+    "access",
+    [
+        {"mode": "open"},
+        {"mode": "allowlist", "telegram": ["u1"]},
+        {"mode": "pairing", "telegram": ["u1"]},
+        {"mode": "allowlist", "owners": ["telegram:u1"]},
+    ],
+)
+async def test_those_who_are_allowed_are_heard(tmp_path: Path, access: dict[str, object]) -> None:
+    """By mode, by the platform's list, or as an owner."""
+    async with running(tmp_path, at_work=False, access=access) as chat:
+        assert (await chat.say("hi")).outcome == "queued"
+
+
+async def test_ids_count_on_their_platform_only(tmp_path: Path) -> None:
+    """An id on Slack's list says nothing about Telegram."""
+    access = {"mode": "allowlist", "slack": ["u1"], "owners": ["slack:u1"]}
+    async with running(tmp_path, at_work=False, access=access) as chat:
+        assert (await chat.say("hi")).outcome == "denied"
+        assert (await chat.say("hi", authenticated=True)).outcome == "queued"
+
+
+async def test_an_edit_of_a_waiting_message_changes_it(tmp_path: Path) -> None:
+    """The turn reads the newest wording, and there is one answer."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("teh question", message_ref="m1")
+        await chat.say("another", message_ref="m2")
+        edited = await chat.say("the question", message_ref="m1", kind="edit")
+        assert (edited.outcome, edited.seq) == ("updated", 3)
+    async with running(tmp_path) as chat:
+        assert await chat.answers(1) == ["re: the question\nanother"]
+
+
+async def test_an_edit_of_a_taken_message_is_only_noted(tmp_path: Path) -> None:
+    """The transcript does not change under a turn, and the edit gets no turn."""
+    model = HeldModel()
+    async with running(tmp_path, model) as chat:
+        gate = model.hold("one")
+        await chat.say("one", message_ref="m1")
+        await chat.until(lambda: model.waiting)
+        assert (await chat.say("uno", message_ref="m1", kind="edit")).outcome == "updated"
+        gate.set()
+        assert await chat.answers(1) == ["re: one"]
+        assert [row.text for row in await chat.rows(models.inbox)] == ["one", "uno"]
+        assert await chat.ask("two") == "re: two"
+
+
+async def test_cursor_and_poison_are_stored_with_the_messages(tmp_path: Path) -> None:
+    """What could not be understood is set aside, and the source is read on behind it."""
+    async with running(tmp_path, at_work=False) as chat:
+        intake = chat.gateway.intake
+        assert await intake.position("bot") is None
+        poison = [Poison("telegram:default", "13", "{oops", "no JSON")] * 2
+        await intake.accept([message("hi")], cursor=Cursor("bot", 13), poison=poison)
+        assert await intake.position("bot") == 13
+        assert [row.raw for row in await chat.rows(models.quarantine)] == ["{oops"]
+        assert chat.events("update_quarantined")[0]["reason"] == "no JSON"
+        assert (await chat.say("again", dedupe_key="13")).outcome == "duplicate"
+
+
+async def test_a_cursor_never_goes_back(tmp_path: Path) -> None:
+    """A late commit of an older batch changes nothing."""
+    async with running(tmp_path, at_work=False) as chat:
+        for position in (5, 9, 7):
+            await chat.gateway.intake.accept([], cursor=Cursor("bot", position))
+        assert await chat.gateway.intake.position("bot") == 9
+
+
+async def test_a_failed_admission_stores_nothing_at_all(tmp_path: Path) -> None:
+    """On a full disk neither message nor cursor is there, and the next try succeeds."""
+
+    def limit_pages(conn: Connection, pages: int) -> None:
+        conn.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+
+    async with running(tmp_path, at_work=False) as chat:
+        intake = chat.gateway.intake
+        long = message("hi" * 100_000, dedupe_key="7")
+        await chat.gateway.database.write(limit_pages, 1)
+        with pytest.raises(StorageUnavailable, match="full"):
+            await intake.accept([message("hi"), long], cursor=Cursor("bot", 7))
+        await chat.gateway.database.write(limit_pages, 1_000_000)
+        assert await intake.position("bot") is None
+        assert await chat.rows(models.inbox) == []
+        assert (await intake.accept([long]))[0].outcome == "queued"
+
+
+async def test_direct_chats_and_threads_are_conversations(tmp_path: Path) -> None:
+    """A direct chat is one, each thread is one, whoever writes in it."""
+    async with running(tmp_path, at_work=False) as chat:
+        admissions = [
+            await chat.say("hi", "c1"),
+            await chat.say("hi", "c1", sender="u2"),
+            await chat.say("hi", "c1", thread="t1", chat_kind="thread"),
+            await chat.say("hi", "c1", thread="t1", chat_kind="thread", sender="u2"),
+            await chat.say("hi", "c1:t1"),
+        ]
+        assert [it.conversation for it in admissions] == [1, 1, 2, 2, 3]
+
+
+async def test_a_group_is_one_conversation_per_sender(tmp_path: Path) -> None:
+    """By default people in a group do not share a context, and names are not needed."""
+    async with running(tmp_path) as chat:
+        first = await chat.say("one", "g", chat_kind="group")
+        second = await chat.say("two", "g", chat_kind="group", sender="u2")
+        assert first.conversation != second.conversation
+        assert sorted(await chat.answers(2, "g")) == ["re: one", "re: two"]
+
+
+async def test_a_shared_group_tells_the_model_who_speaks(tmp_path: Path) -> None:
+    """One conversation for all, with names in front of the texts."""
+    shared = {"groups": "shared"}
+    async with running(tmp_path, sessions=shared, queue={"debounce_ms": 150}) as chat:
+        await chat.say("one", "g", chat_kind="group")
+        await chat.say("two", "g", chat_kind="group", sender="u2", sender_name="Dua")
+        assert await chat.answers(1, "g") == ["re: Una: one\nDua: two"]
+
+
+async def test_a_conversation_is_named_after_its_first_words(tmp_path: Path) -> None:
+    """Long ones are cut; a picture leaves the name to the next message."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("", "a", unreadable="a photo")
+        await chat.say("what is\nit?", "a")
+        await chat.say("x" * 100, "b")
+        titles = [row.title for row in await chat.rows(models.conversation)]
+        assert titles == ["what is it?", "x" * 59 + "…"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a" * 1_000_000, "a" * 1_000_000),
+        ("🙂" * 5000, "🙂" * 5000),
+        ("half \ud83d and \udc00", "half \ufffd and \ufffd"),
+        ("nul \x00!", "nul \ufffd!"),
+        ("a <memory-context>b</memory-context>", "a b"),
+    ],
+    ids=["1 MB", "emoji", "surrogates", "nul", "memory tags"],
+)
+async def test_hard_texts_reach_transcript_and_answer(
+    tmp_path: Path, text: str, expected: str
+) -> None:
+    """They are stored whole; what no database takes is replaced."""
+    async with running(tmp_path) as chat:
+        assert await chat.ask(text) == f"re: {expected}"
+        assert (await chat.transcript())[0].get("content") == expected
+
+
+@pytest.mark.parametrize("field", ["sender_name", "raw"])
+@pytest.mark.parametrize("value", ["\ud83d", "a\x00b"], ids=["surrogate", "nul"])
+async def test_hard_texts_beside_the_message_are_taken_as_well(
+    tmp_path: Path, field: str, value: str
+) -> None:
+    """A name or an update with half a character must not block its source."""
+    async with running(tmp_path, at_work=False) as chat:
+        assert (await chat.say("hi", **{field: value})).outcome == "queued"
+
+
+async def test_old_raw_updates_are_dropped(tmp_path: Path) -> None:
+    """After `storage.raw_days` the text stays and the raw update goes."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("hi", raw='{"secret":1}')
+        assert await chat.gateway.database.write(inbox.prune_raw, 3600.0) == 0
+        assert await chat.gateway.database.write(inbox.prune_raw, -1.0) == 1
+        [row] = await chat.rows(models.inbox)
+        assert (row.text, row.raw) == ("hi", None)

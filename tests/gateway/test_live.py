@@ -1,0 +1,180 @@
+"""The live preview: shown while the answer grows, replaced by it, never in its way."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from adapters.messages import Address
+from agent.messages import assistant_message
+from agent.models.base import Completion
+from agent.models.scripted import tool_call
+from gateway.live import LiveAnswer
+from gateway.storage import models
+from tests.support.gateway import HeldModel, running
+from tests.support.recording_adapter import RecordingAdapter
+
+HERE = Address("telegram", "default", "c1")
+
+
+async def forget(_ref: str) -> None:
+    """Store nothing."""
+
+
+async def test_the_preview_is_edited_into_the_answer(tmp_path: Path) -> None:
+    """The answer's row carries the preview's id, and no preview comes after it."""
+    model = HeldModel(begun="Once")
+    gate = model.hold("a story")
+    async with running(tmp_path, model) as chat:
+        await chat.say("a story")
+        await chat.until(lambda: chat.adapter.previews)
+        gate.set()
+        await chat.answers(1)
+        [sent] = chat.adapter.shown
+        assert sent.preview_ref == "p1"
+        assert chat.adapter.previews[0] == ("c1", "Once", None)
+        assert chat.adapter.order[-1] == ("sent", "re: a story")
+
+
+async def test_later_previews_name_the_first(tmp_path: Path) -> None:
+    """There is one preview message, edited as the answer grows."""
+    model = HeldModel(lambda _: "x" * 4000, begun="Once")
+    gate = model.hold("a story")
+    async with running(tmp_path, model, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
+        await chat.say("a story")
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        gate.set()
+        await chat.answers(1)
+        assert len(chat.adapter.previews) > 2
+        assert {preview.ref for preview in chat.adapter.previews[1:]} == {"p1"}
+
+
+async def test_the_preview_is_known_after_a_crash(tmp_path: Path) -> None:
+    """The resumed turn edits the message that is already there."""
+    model = HeldModel(begun="Once")
+    async with running(tmp_path, model) as chat:
+        model.hold("a story")
+        await chat.say("a story")
+        await chat.until(lambda: chat.adapter.previews)
+        await chat.until_rows(models.turn, lambda rows: rows[0].preview_ref == "p1")
+    async with running(tmp_path) as chat:
+        await chat.answers(1)
+        assert chat.adapter.shown[0].preview_ref == "p1"
+        assert all(preview.ref == "p1" for preview in chat.adapter.previews)
+
+
+async def test_only_the_first_part_replaces_the_preview(tmp_path: Path) -> None:
+    """A long answer needs several messages; one was there."""
+    model = HeldModel(begun="Once")
+    gate = model.hold("abcdefghijkl")
+    async with running(tmp_path, model, adapter=RecordingAdapter(chunk_chars=6)) as chat:
+        await chat.say("abcdefghijkl", message_ref="m7")
+        await chat.until(lambda: chat.adapter.previews)
+        gate.set()
+        assert await chat.answers(3) == ["re: ab", "cdefgh", "ijkl"]
+        assert [sent.preview_ref for sent in chat.adapter.shown] == ["p1", None, None]
+        assert [sent.reply_to for sent in chat.adapter.shown] == ["m7", None, None]
+
+
+async def test_an_answer_waits_for_the_preview_on_its_way(tmp_path: Path) -> None:
+    """Its id must be known, and it must not overtake the answer."""
+    adapter = RecordingAdapter(preview_interval_s=0)
+    adapter.held_previews = asyncio.Event()
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one " * 1000)
+        await chat.until(lambda: adapter.previews)
+        assert await chat.ask("/status", "b")
+        assert chat.texts() == []
+        adapter.held_previews.set()
+        await chat.answers(1)
+        shown = [kind for kind, text in adapter.order if not text.startswith("- **")]
+        assert shown[-1] == "sent"
+        assert adapter.shown[-1].preview_ref == "p1"
+
+
+async def test_a_preview_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is worth more than its preview."""
+    monkeypatch.setattr("gateway.live.LAST_PREVIEW_S", 0.05)
+    adapter = RecordingAdapter(preview_interval_s=0)
+    adapter.held_previews = asyncio.Event()
+    async with running(tmp_path, ["long " * 1000], adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until(lambda: adapter.previews)
+        assert await chat.answers(1) == ["long " * 1000]
+        assert adapter.shown[0].preview_ref is None
+
+
+async def test_a_platform_without_previews_gets_the_answer(tmp_path: Path) -> None:
+    """There is nothing to replace."""
+    async with running(tmp_path, adapter=RecordingAdapter(previews=False)) as chat:
+        await chat.ask("one")
+        assert chat.adapter.shown[0].preview_ref is None
+
+
+async def test_a_stop_after_a_tool_step_replaces_the_preview(tmp_path: Path) -> None:
+    """The preview of a step that was not the answer does not stay as if it were one."""
+    step = Completion(
+        {**assistant_message("Let me see."), "tool_calls": [tool_call("nothing", {})]}, "tool_calls"
+    )
+    model = HeldModel([step])
+    gate = model.hold("look")
+    model.hold("Error: there is no tool 'nothing'. Known tools: ")
+    async with running(tmp_path, model, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
+        await chat.say("look")
+        gate.set()
+        await chat.until(lambda: len(model.waiting) == 2)
+        await chat.until(lambda: chat.adapter.previews)
+        await chat.say("/stop")
+        assert "*[stopped]*" in (await chat.answers(2))
+
+
+async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
+    """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
+    for pauses in range(6):
+        live = LiveAnswer(RecordingAdapter(preview_interval_s=0), HERE, None, forget)
+        async with asyncio.timeout(1), live.shown():
+            live.push("text")
+            for _ in range(pauses):
+                await asyncio.sleep(0)
+
+
+async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
+    """A further attempt shows its text in the same preview."""
+    adapter = RecordingAdapter(preview_interval_s=0)
+    live = LiveAnswer(adapter, HERE, None, forget)
+    async with live.shown():
+        live.push("first")
+        await adapter.watch.until(lambda: len(adapter.previews) == 1)
+        live.restart()
+        live.push("second")
+        await adapter.watch.until(lambda: len(adapter.previews) == 2)
+    assert [(p.text, p.ref) for p in adapter.previews[:2]] == [("first", None), ("second", "p1")]
+
+
+async def test_an_error_comes_out_as_itself() -> None:
+    """The caller tells errors apart by their class."""
+    live = LiveAnswer(RecordingAdapter(), HERE, None, forget)
+    with pytest.raises(LookupError, match="as it is"):
+        async with live.shown():
+            raise LookupError("as it is")
+
+
+class BrokenPreviews(RecordingAdapter):
+    """Raises from `preview` and `show_working` what no adapter should raise."""
+
+    @override
+    async def preview(self, *_: object) -> str | None:
+        raise LookupError("bug")
+
+    @override
+    async def show_working(self, _address: Address) -> None:
+        raise LookupError("bug")
+
+
+async def test_a_broken_preview_costs_no_answer(tmp_path: Path) -> None:
+    """Best effort: an adapter's bug must not bury turns."""
+    async with running(tmp_path, adapter=BrokenPreviews()) as chat:
+        assert await chat.ask("one") == "re: one"

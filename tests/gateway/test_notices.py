@@ -1,0 +1,75 @@
+"""What Parley itself says in a chat."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+)
+from agent.loop import Outcome, TurnResult
+from gateway import notices
+
+OUTCOMES: tuple[Outcome, ...] = ("final_text", "partial", "empty", "max_iterations", "refused")
+SECRET = "sk-ant-12345"
+
+
+def result(outcome: Outcome, text: str) -> TurnResult:
+    return TurnResult(outcome, None, text, None, "m")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "shown"),
+    [
+        ("final_text", "Hello.", "Hello."),
+        ("max_iterations", "So far.", "So far."),
+        ("partial", "One, two", "One, two" + notices.CUT),
+        ("empty", "", notices.EMPTY),
+        ("empty", " \n", notices.EMPTY),
+        ("partial", "", notices.EMPTY),
+        ("refused", "", notices.REFUSED),
+        ("refused", "I'd rather not.", f"I'd rather not.\n\n{notices.REFUSED}"),
+    ],
+)
+def test_the_text_of_an_answer(outcome: Outcome, text: str, shown: str) -> None:
+    """The model's words, and ours where they do not tell how the turn ended."""
+    assert notices.answer_text(result(outcome, text)) == shown
+
+
+@given(st.sampled_from(OUTCOMES), st.text())
+def test_an_answer_is_never_empty(outcome: Outcome, text: str) -> None:
+    """Whatever the model said, there is something to be shown that holds it."""
+    shown = notices.answer_text(result(outcome, text))
+    assert shown.strip()
+    assert text.strip() in shown
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (ContextOverflow(SECRET), "/new"),
+        (CredentialsRefused(SECRET), "operator"),
+        (ModelNotFound(SECRET), "operator"),
+        (RateLimited(SECRET, 30), "/retry in a few minutes"),
+        (ModelUnreachable(SECRET), "/retry"),
+        (BadRequest(SECRET), "/retry"),
+        (ModelRefused(SECRET), "declined"),
+    ],
+)
+def test_a_failure_says_what_to_do(failure: ModelError, hint: str) -> None:
+    """And nothing that the provider said."""
+    text = notices.failure_text(failure)
+    assert hint in text
+    assert SECRET not in text
+
+
+def test_a_stopped_answer_is_marked() -> None:
+    """What was written stays readable above the mark."""
+    assert notices.stopped_text("Half an ans") == f"Half an ans\n\n{notices.STOPPED}"

@@ -1,0 +1,55 @@
+"""A real browser for tests: Debian's Chromium, headless, driven by Playwright, where it exists.
+
+Browser tests define themselves only `if CHROMIUM`; the terminal summary tells when it is missing.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from playwright.async_api import Page, ViewportSize, async_playwright
+
+_PATH = Path("/usr/bin/chromium")
+CHROMIUM: str | None = str(_PATH) if _PATH.exists() else None
+
+# Without the networking flags Chromium calls home at every start.
+_ARGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+
+
+@asynccontextmanager
+async def page(*, width: int = 1280, height: int = 800, **context: Any) -> AsyncIterator[Page]:
+    """Open a page in a fresh browser; leave with an error if its console showed one.
+
+    Args:
+        width: Of the viewport, in CSS pixels.
+        height: Of the viewport, in CSS pixels.
+        **context: Further options of Playwright's `new_context` (`color_scheme`, …).
+    """
+    problems: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGS))
+        try:
+            viewport = ViewportSize(width=width, height=height)
+            tab = await (await browser.new_context(viewport=viewport, **context)).new_page()
+            tab.on("pageerror", lambda error: problems.append(str(error)))
+            tab.on("console", lambda message: _note(message, problems))
+            yield tab
+        finally:
+            await browser.close()
+    assert problems == []
+
+
+def _note(message: Any, problems: list[str]) -> None:
+    # The browser itself logs a refused connection; reconnecting is what some tests are about.
+    if message.type == "error" and "Failed to load resource" not in message.text:
+        problems.append(message.text)

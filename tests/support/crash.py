@@ -1,0 +1,258 @@
+"""The crash harness: starts gateways in forked processes, kills them, gathers the evidence.
+
+`PARLEY_TEST_DEEP=1` multiplies the seeds; `PARLEY_TEST_SEED=n` runs one given seed.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from gateway.storage.files import upgrade
+from tests.support.crash_oracle import Evidence, finished_ids, is_answer, read_events, violations
+from tests.support.crash_platform import LoopbackPlatform
+from tests.support.crash_script import LAST_PAYLOAD, RESENT
+
+DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
+_ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
+ENDED_IN_S = 20.0
+KILLED = -signal.SIGKILL
+
+Point = list[Any]
+"""[name, which time it is reached]."""
+
+
+def seeds(usual: int, deep: int) -> list[int]:
+    """Return the seeds to run; the test's id names them."""
+    if _ONE_SEED is not None:
+        return [int(_ONE_SEED)]
+    return list(range(20, 20 + usual * 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """How one gateway process lives.
+
+    Attributes:
+        style: Of the platform: plain (a repeated send shows twice), once (nonces), edit (answers
+            take the place of a preview).
+        kill: Where it kills itself.
+        pause: Where it stops itself until SIGCONT.
+        mutant: Which flaw it has, see tests/crash/mutants.py.
+        batch: Most updates in one poll.
+        pages: By how many pages the database may grow; None for no limit.
+        locked: Whether it respects the file lock.
+        telegram: Root of a Bot API to use instead of the loopback platform.
+    """
+
+    home: str
+    events: str
+    port: int
+    style: Literal["plain", "once", "edit"] = "plain"
+    mode: Literal["collect", "followup", "interrupt"] = "collect"
+    debounce_ms: int = 0
+    grace_s: float = 10.0
+    slots: int = 64
+    attempts: int = 3
+    kill: Point | None = None
+    pause: Point | None = None
+    mutant: str | None = None
+    batch: int = 10
+    pages: int | None = None
+    locked: bool = True
+    telegram: str | None = None
+    token: str = ""
+
+
+class Nursery:
+    """The warm process that forks gateways; one per test process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.crash.nursery"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+    def obey(self, **command: Any) -> int:
+        """Send a command and return its answer; blocks."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+class Crashes:
+    """One PARLEY_HOME, one platform, and the gateways that live and die on them."""
+
+    def __init__(self, nursery: Nursery, platform: LoopbackPlatform, folder: Path) -> None:
+        self.platform = platform
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.database = self.home / "parley.db"
+        self.kills = 0
+        self._nursery = nursery
+        self._events = folder / "events.jsonl"
+        self._alive: set[int] = set()
+        self._ids = 0
+        self._excused: set[str] = set()
+        self._in_parts: set[str] = set()
+        self.spec = Spec(str(self.home), str(self._events), platform.port)
+
+    def migrate(self, template: Path) -> None:
+        """Start with an empty database that has its schema already."""
+        if not template.exists():
+            upgrade(template)
+        with (
+            closing(sqlite3.connect(template)) as source,
+            closing(sqlite3.connect(self.database)) as target,
+        ):
+            source.backup(target)
+
+    def configure(self, **changes: Any) -> None:
+        """Let all gateways from now on live like this."""
+        self.spec = replace(self.spec, **changes)
+
+    def excuse(self, message_id: str) -> None:
+        """Expect no answer to a message: it is stopped, buried or rejected."""
+        self._excused.add(message_id)
+
+    async def write(self, chat: str, verbs: str = "") -> str:
+        """Let a person write a message; returns its id."""
+        self._ids += 1
+        message_id = f"m{self._ids}"
+        if "parts" in verbs.split():
+            self._in_parts.add(message_id)
+        await self.platform.push(chat, f"{message_id} {verbs}".strip())
+        return message_id
+
+    def start(self, **changes: Any) -> int:
+        """Start a gateway; returns its pid."""
+        self._note(what="boot", finished=finished_ids(self.database))
+        pid = self._nursery.obey(run=asdict(replace(self.spec, **changes)))
+        self._alive.add(pid)
+        return pid
+
+    async def ended(self, pid: int) -> int:
+        """Wait for the end of a process; returns its exit code, negative for a signal."""
+        async with asyncio.timeout(ENDED_IN_S):
+            code = await asyncio.to_thread(self._nursery.obey, wait=pid)
+        self._alive.discard(pid)
+        self.kills += code == KILLED
+        await self.platform.hang_up(pid)
+        return code
+
+    async def kill(self, pid: int) -> int:
+        """Kill a process with SIGKILL; returns its exit code, which may be one of before."""
+        os.kill(pid, signal.SIGKILL)
+        return await self.ended(pid)
+
+    async def disturb(self, pid: int, *, after_s: float, pause_s: float = 0.0) -> None:
+        """Let a process live for a while, maybe stop it for a while, then kill it.
+
+        It may have killed itself before.
+        """
+        end = asyncio.ensure_future(self.ended(pid))
+        await asyncio.wait([end], timeout=after_s)
+        with contextlib.suppress(ProcessLookupError):
+            if pause_s:
+                os.kill(pid, signal.SIGSTOP)
+                await asyncio.wait([end], timeout=pause_s)
+                os.kill(pid, signal.SIGCONT)
+                await asyncio.wait([end], timeout=pause_s)
+            os.kill(pid, signal.SIGKILL)
+        assert await end == KILLED, self.log()
+
+    async def stop(self, pid: int) -> int:
+        """Ask a process to end; returns its exit code."""
+        os.kill(pid, signal.SIGTERM)
+        return await self.ended(pid)
+
+    async def live_until_answered(self, **changes: Any) -> None:
+        """Run a gateway without further disruption until all is answered, then stop it."""
+        before = self.platform.polls
+        pid = self.start(**changes)
+        await self.platform.wait_for(lambda: self.platform.polls > before)
+        with contextlib.suppress(TimeoutError):
+            await self.platform.wait_for(self.all_answered)
+        assert await self.stop(pid) == 0, self.log()
+
+    def all_answered(self) -> bool:
+        """Whether every message has been answered in full."""
+        return self.answered() >= {f"m{n}" for n in range(1, self._ids + 1)} - self._excused
+
+    def answered(self) -> set[str]:
+        """Return the ids of all messages whose answer is shown up to its last payload."""
+        complete: set[str] = set()
+        for text in filter(is_answer, self.platform.all_finals()):
+            ids = set(text.removeprefix(RESENT).split()[0].split(","))
+            if text.endswith(LAST_PAYLOAD) or ids.isdisjoint(self._in_parts):
+                complete |= ids
+        for text in self.platform.rejected:
+            complete |= set(text.split()[0].split(","))
+        return complete
+
+    def violations(self) -> list[str]:
+        """Ask the oracle; only when no gateway runs any more."""
+        return violations(self.evidence())
+
+    def evidence(self) -> Evidence:
+        """Return what the loopback platform, the database and the children's notes say."""
+        platform = self.platform
+        return Evidence(
+            sent=[
+                (update.chat, update.text)
+                for update in platform.pushed
+                if update.number < platform.acknowledged
+            ],
+            shown={chat: platform.finals(chat) for chat in platform.chats},
+            previews=[
+                shown.text for chat in platform.chats.values() for shown in chat if not shown.final
+            ],
+            rejected=platform.rejected,
+            resends=self.spec.style != "once",
+            events=self.events(),
+            database=self.database,
+        )
+
+    def events(self, what: str | None = None) -> list[dict[str, Any]]:
+        """Return what the children noted."""
+        found = read_events(self._events)
+        return found if what is None else [event for event in found if event["what"] == what]
+
+    def log(self) -> str:
+        """Return the end of the gateways' log, for a failed assertion."""
+        return (self.home / "child.log").read_text()[-4000:]
+
+    def close(self) -> None:
+        """Kill what is still alive; a blocked wait for it ends then too."""
+        for pid in self._alive:
+            os.kill(pid, signal.SIGKILL)
+
+    def _note(self, **event: Any) -> None:
+        with self._events.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+
+def describe(found: Sequence[str], crashes: Crashes) -> str:
+    """Return the violations and the log's end, for a failed assertion."""
+    return "\n".join(["", *found, "--- child.log", crashes.log()])

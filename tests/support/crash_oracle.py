@@ -1,0 +1,294 @@
+"""The oracle of the crash tests: what must be true after any number of crashes.
+
+`violations` is the specification. It looks only at what lasts: the platform's chats, the database
+of the stopped gateway, and the log of effects and model calls that the children wrote.
+"""
+
+import json
+import re
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from agent.loop import OUTCOME_UNKNOWN
+from agent.messages import ChatMessage, decode, open_calls, text_of
+from gateway import notices
+from tests.support.crash_script import (
+    PAYLOADS,
+    RESENT,
+    UNFINISHED,
+    answer,
+    calls_for,
+    ids_of,
+    previous_answer,
+)
+
+_ANSWER = re.compile(r"m\d+(,m\d+)* [0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is left when all gateways have ended.
+
+    Attributes:
+        sent: (chat, text) that people wrote and the platform was told were received, in order.
+        shown: chat → final texts, in the order in which they stand in the chat.
+        previews: Texts of previews that no answer took the place of.
+        rejected: Texts that the platform refused for good.
+        resends: Whether the platform cannot tell a repeated send from a new one.
+        events: What the children noted: model calls, beginnings and ends of effects, boots.
+        database: The SQLite file.
+    """
+
+    sent: Sequence[tuple[str, str]]
+    shown: dict[str, list[str]]
+    previews: Sequence[str]
+    rejected: Sequence[str]
+    resends: bool
+    events: Sequence[dict[str, Any]]
+    database: Path
+
+
+def violations(evidence: Evidence) -> list[str]:
+    """Return every broken promise in words; empty when all of them were kept."""
+    with closing(sqlite3.connect(f"file:{evidence.database}?mode=ro", uri=True)) as raw:
+        raw.row_factory = sqlite3.Row
+        books = Books(raw)
+        return [
+            *database_is_sound(books),
+            *every_acknowledged_message_is_stored_once_in_order(evidence, books),
+            *every_message_ends_in_a_final_state(books),
+            *every_message_is_answered_by_one_turn(books),
+            *the_transcript_is_an_unbroken_chain(books),
+            *answers_are_shown_once_in_order(evidence, books),
+            *side_effects_happen_once_or_are_reported(evidence, books),
+            *finished_turns_are_never_run_again(evidence),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """One turn as the transcript has it: what was asked, what came of it."""
+
+    id: int
+    chat: str
+    state: str
+    asked: str
+    own: list[ChatMessage]
+    said: str
+
+    @property
+    def results(self) -> list[ChatMessage]:
+        """Its tool results."""
+        return [message for message in self.own if message["role"] == "tool"]
+
+
+class Books:
+    """The rows of the database, by conversation."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+        self.chats = {row["id"]: row["chat"] for row in self.rows("SELECT * FROM conversation")}
+        self.turns = [self._turn(row) for row in self.rows("SELECT * FROM turn ORDER BY id")]
+
+    def rows(self, query: str) -> list[sqlite3.Row]:
+        """Return the rows of a query."""
+        return self.raw.execute(query).fetchall()
+
+    def inbox(self) -> Iterator[tuple[str, list[sqlite3.Row]]]:
+        """Yield each chat and its inbox in order."""
+        rows = self.rows("SELECT * FROM inbox ORDER BY conversation, seq")
+        for conversation, chat in self.chats.items():
+            yield chat, [row for row in rows if row["conversation"] == conversation]
+
+    def messages(self, conversation: int) -> list[sqlite3.Row]:
+        """Return the transcript of a conversation in order."""
+        rows = self.rows("SELECT * FROM message ORDER BY conversation, seq")
+        return [row for row in rows if row["conversation"] == conversation]
+
+    def _turn(self, row: sqlite3.Row) -> TurnRecord:
+        messages = [
+            decode(each["body"])
+            for each in self.messages(row["conversation"])
+            if each["turn_id"] == row["id"]
+        ]
+        return TurnRecord(
+            id=row["id"],
+            chat=self.chats[row["conversation"]],
+            state=row["state"],
+            asked=text_of(messages[0]),
+            own=messages[1:],
+            said=previous_answer(messages),
+        )
+
+
+def database_is_sound(books: Books) -> Iterator[str]:
+    """SQLite finds nothing wrong, and no reference leads nowhere."""
+    for row in books.rows("PRAGMA integrity_check"):
+        if row[0] != "ok":
+            yield f"integrity: {row[0]}"
+    for row in books.rows("PRAGMA foreign_key_check"):
+        yield f"foreign key: {tuple(row)}"
+
+
+def every_acknowledged_message_is_stored_once_in_order(
+    evidence: Evidence, books: Books
+) -> Iterator[str]:
+    """The inbox of a chat holds exactly what the platform was told was received, in order."""
+    sent = defaultdict(list)
+    for chat, text in evidence.sent:
+        sent[chat].append(text)
+    stored = {chat: [row["text"] for row in rows] for chat, rows in books.inbox()}
+    for chat, texts in sent.items():
+        if stored.get(chat, []) != texts:
+            yield f"chat {chat}: acknowledged {texts}, stored {stored.get(chat, [])}"
+
+
+def every_message_ends_in_a_final_state(books: Books) -> Iterator[str]:
+    """Nothing is half done: inbox, turns, outbox and leases are at rest."""
+    for row in books.rows("SELECT * FROM inbox WHERE state IN ('queued', 'taken')"):
+        yield f"inbox: {row['text']} is {row['state']}"
+    for row in books.rows("SELECT * FROM turn WHERE state = 'running'"):
+        yield f"turn {row['id']} is still running"
+    for row in books.rows("SELECT * FROM outbox WHERE state IN ('pending', 'sending', 'unknown')"):
+        yield f"outbox: {row['payload']} is {row['state']}"
+    for row in books.rows("SELECT * FROM conversation WHERE owner IS NOT NULL"):
+        yield f"conversation {row['id']} still has an owner"
+
+
+def every_message_is_answered_by_one_turn(books: Books) -> Iterator[str]:
+    """The turns of a chat, one after another, asked exactly what its inbox holds, once."""
+    for chat, rows in books.inbox():
+        admitted = [
+            row["text"]
+            for row in rows
+            if row["kind"] == "message" and row["state"] in {"done", "cancelled", "dead"}
+        ]
+        turns = [turn for turn in books.turns if turn.chat == chat]
+        asked = list(chain.from_iterable(turn.asked.splitlines() for turn in turns))
+        if asked != admitted:
+            yield f"chat {chat}: the inbox has {admitted}, the turns asked {asked}"
+
+
+def the_transcript_is_an_unbroken_chain(books: Books) -> Iterator[str]:
+    """Each answer continues the hash of the one before; groups are complete; seqs have no gap."""
+    for conversation, chat in books.chats.items():
+        rows = books.messages(conversation)
+        if [row["seq"] for row in rows] != list(range(1, len(rows) + 1)):
+            yield f"chat {chat}: the transcript's seqs have gaps"
+        if (turn_ids := [row["turn_id"] for row in rows]) != sorted(turn_ids):
+            yield f"chat {chat}: turns are interleaved in the transcript"
+        previous = ""
+        for turn in (turn for turn in books.turns if turn.chat == chat):
+            yield from _turn_is_complete(turn, previous)
+            previous = turn.said or previous
+
+
+def _turn_is_complete(turn: TurnRecord, previous: str) -> Iterator[str]:
+    calls = [call for message in turn.own for call in message.get("tool_calls", [])]
+    if open_calls(turn.own):
+        yield f"turn {turn.asked!r}: a tool group is open"
+    result_ids = sorted(result["tool_call_id"] for result in turn.results)
+    if result_ids != sorted(call["id"] for call in calls):
+        yield f"turn {turn.asked!r}: the results {result_ids} are not those of its calls"
+    if turn.state != "done":
+        return
+    if calls != calls_for(turn.asked):
+        yield f"turn {turn.asked!r}: called {[call['id'] for call in calls]}"
+    if turn.said != answer(previous, turn.asked, turn.results):
+        yield f"turn {turn.asked!r}: the chain is broken: {turn.said!r} after {previous!r}"
+    roles = [message["role"] for message in turn.own]
+    if roles != [*(["assistant"] if calls else []), *["tool"] * len(calls), "assistant"]:
+        yield f"turn {turn.asked!r}: recorded as {roles}"
+
+
+def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterator[str]:
+    """People see each answer once, in order; a second time only where it is marked as re-sent."""
+    for text in evidence.previews:
+        if not text.endswith(UNFINISHED):
+            yield f"a preview looks like an answer: {text!r}"
+    for chat in sorted({*evidence.shown, *books.chats.values()}):
+        done = [turn for turn in books.turns if turn.chat == chat and turn.state == "done"]
+        dead = {row["payload"] for row in books.rows("SELECT * FROM outbox WHERE state = 'dead'")}
+        wanted = [
+            text
+            for text in chain.from_iterable(turn.said.split(PAYLOADS) for turn in done)
+            if text not in dead or text not in evidence.rejected
+        ]
+        shown = [text for text in evidence.shown.get(chat, []) if is_answer(text)]
+        yield from _shown_once(chat, wanted, shown, resends=evidence.resends)
+
+
+def _shown_once(chat: str, wanted: list[str], shown: list[str], *, resends: bool) -> Iterator[str]:
+    at = 0
+    for text in shown:
+        bare = text.removeprefix(RESENT)
+        if text != bare and not resends:
+            yield f"chat {chat}: marked although the platform can tell: {text!r}"
+        if at < len(wanted) and bare == wanted[at]:
+            at += 1
+        elif text == bare or at == 0 or bare != wanted[at - 1]:
+            yield f"chat {chat}: shown twice or out of order: {text!r}"
+    for text in wanted[at:]:
+        yield f"chat {chat}: never shown: {text!r}"
+
+
+def is_answer(text: str) -> bool:
+    """Whether a text is an answer of the scripted model, not a notice of the gateway."""
+    bare = text.removeprefix(RESENT)
+    return bool(_ANSWER.match(bare)) and notices.STOPPED not in bare
+
+
+def side_effects_happen_once_or_are_reported(evidence: Evidence, books: Books) -> Iterator[str]:
+    """No side effect happens twice; one of unknown outcome is told to the model; all are noted."""
+    begun = Counter(event["call"] for event in evidence.events if event["what"] == "effect begins")
+    ended = Counter(event["call"] for event in evidence.events if event["what"] == "effect ends")
+    steps = {row["call_id"]: row for row in books.rows("SELECT * FROM step WHERE kind = 'tool'")}
+    results = {
+        result["tool_call_id"]: text_of(result) for turn in books.turns for result in turn.results
+    }
+    for call, times in begun.items():
+        if call not in steps:
+            yield f"{call}: an effect without an entry in the journal"
+        elif steps[call]["effect"] == "side_effect" and times > 1:
+            yield f"{call}: the side effect happened {times} times"
+    for call, row in steps.items():
+        result = results.get(call)
+        if row["state"] != "done" and result is None:
+            yield f"{call}: started and never closed"
+        if row["effect"] == "side_effect" and result != OUTCOME_UNKNOWN and not ended[call]:
+            yield f"{call}: reported as {result!r}, but its effect never ended"
+        if row["effect"] != "side_effect" and result == OUTCOME_UNKNOWN:
+            yield f"{call}: may be repeated, but was reported as unknown"
+
+
+def finished_turns_are_never_run_again(evidence: Evidence) -> Iterator[str]:
+    """After its commit, or its user's /stop, no process asks the model for a turn again."""
+    finished: set[str] = set()
+    for event in evidence.events:
+        if event["what"] == "boot":
+            finished |= set(event["finished"])
+        elif event["what"] == "model" and not finished.isdisjoint(ids_of(event["text"])):
+            yield f"{event['text']!r} had ended, and the model was asked again"
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return what children noted, in order."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def finished_ids(database: Path) -> list[str]:
+    """Return the ids of all messages that a process finds answered or stopped at its boot."""
+    if not database.exists():
+        return []
+    with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as raw:
+        rows = raw.execute(
+            "SELECT text FROM inbox JOIN conversation ON id = conversation"
+            " WHERE state IN ('done', 'cancelled', 'dead') OR seq <= cancel_upto_seq"
+        )
+        return [text.split()[0] for (text,) in rows]

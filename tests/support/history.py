@@ -1,0 +1,95 @@
+"""An in-memory `History` and `Intake`: what the gateway gives to the web chat, for its tests."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from adapters.base import ChatItem, ChatSummary, ContextGauge
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
+
+AT = "2026-11-21T14:05:00+00:00"
+
+
+@dataclass
+class MemoryChat:
+    """One conversation: its items, and how far inbox and outbox got."""
+
+    items: list[ChatItem] = field(default_factory=list)
+    inbox_head: int = 0
+    outbox_head: int = 0
+
+
+@dataclass
+class MemoryHistory:
+    """Keeps what is accepted and answered; `admitted` is set when something was accepted."""
+
+    used_tokens: int | None = None
+    window_tokens: int = 200_000
+    messages: list[InboundMessage] = field(default_factory=list)
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+    on_admitted: Callable[[str, int, str], None] = lambda chat, seq, text: None
+    store: defaultdict[str, MemoryChat] = field(default_factory=lambda: defaultdict(MemoryChat))
+    keys: set[str] = field(default_factory=set)
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        *,
+        cursor: Cursor | None = None,
+        poison: Sequence[Poison] = (),
+    ) -> list[Admission]:
+        """Store new messages, recognise known dedupe keys."""
+        return [self._admit(message) for message in messages]
+
+    def _admit(self, message: InboundMessage) -> Admission:
+        if message.dedupe_key in self.keys:
+            return Admission("duplicate", 1)
+        self.keys.add(message.dedupe_key)
+        self.messages.append(message)
+        seq = self.write(message.address.chat, message.text)
+        self.admitted.set()
+        self.on_admitted(message.address.chat, seq, message.text)
+        return Admission("queued", 1, seq)
+
+    async def position(self, source: str) -> int | None:
+        """Return None: the web chat has no cursor."""
+        return None
+
+    def write(self, chat: str, text: str) -> int:
+        """Add a person's message; return its position."""
+        state = self.store[chat]
+        state.inbox_head += 1
+        state.items.append(ChatItem(state.inbox_head, 0, text, AT))
+        return state.inbox_head
+
+    def answer(self, chat: str, markdown: str, inbox_seq: int | None = None) -> int:
+        """Commit an answer to a message (the newest one unless given); return its position."""
+        state = self.store[chat]
+        state.outbox_head += 1
+        seq = state.inbox_head if inbox_seq is None else inbox_seq
+        state.items.append(ChatItem(seq, state.outbox_head, markdown, AT))
+        return state.outbox_head
+
+    async def chats(self, platform: str, account: str) -> list[ChatSummary]:
+        """Return all chats, titled by their first message."""
+        found = self.store.items()
+        return [
+            ChatSummary(name, chat.items[0].markdown[:60], AT) for name, chat in found if chat.items
+        ]
+
+    async def items(
+        self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
+    ) -> list[ChatItem]:
+        """Return messages after `after_inbox` and answers after `after_outbox`."""
+        found = self.store[address.chat].items if address.chat in self.store else []
+        news = [
+            item
+            for item in found
+            if (item.outbox_seq > after_outbox if item.outbox_seq else item.inbox_seq > after_inbox)
+        ]
+        return sorted(news, key=lambda item: (item.inbox_seq, item.outbox_seq))
+
+    async def gauge(self, address: Address) -> ContextGauge:
+        """Return the gauge that the test set."""
+        return ContextGauge(self.used_tokens, self.window_tokens)

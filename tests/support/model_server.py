@@ -1,0 +1,226 @@
+"""What the doubles of the model providers share: a loopback server, a script, faults."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+import orjson
+from aiohttp import web
+
+Call = tuple[str, dict[str, Any] | str]
+Trouble = Literal["cut", "stall", "cut_after_end"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """One scripted answer.
+
+    Attributes:
+        text: What the model says, sent in pieces of `piece` characters.
+        calls: Tool calls: a name, and arguments as an object or as raw text.
+        thinking: Reasoning; signed by the Anthropic double.
+        stop: The provider's stop reason; None for the one that fits.
+        usage: Fields that replace those of the usage report; None for no report (OpenAI only).
+        trouble: cut (connection reset after the text), stall (silence after the text),
+            cut_after_end (reset after the last event but before the end of the body).
+        error: Type of an error event sent after the text instead of the end.
+        extra: Fields of the provider for the test at hand.
+    """
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
+    thinking: str = ""
+    stop: str | None = None
+    usage: dict[str, Any] | None = field(default_factory=dict)
+    trouble: Trouble | None = None
+    error: str | None = None
+    piece: int = 7
+    pause_s: float = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A scripted HTTP error; `error` names the provider's type, `html` is sent as the body."""
+
+    status: int
+    error: str = ""
+    message: str = "scripted fault"
+    headers: dict[str, str] = field(default_factory=dict)
+    html: str | None = None
+
+
+class Refusal(Exception):
+    """The double refuses a request as the real server would."""
+
+    def __init__(self, status: int, error: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = Fault(status=status, error=error, message=message)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A request as it arrived; header names are lower case."""
+
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+class ModelServer:
+    """A scripted provider on a loopback port; subclasses speak a protocol.
+
+    Attributes:
+        requests: Every request, also the refused ones, in order.
+        refused: What was wrong with the requests that broke a rule.
+        default: Answer once the script is used up; None refuses with status 500.
+        left: Set when a client has left an unfinished answer.
+    """
+
+    path = ""
+    root = ""
+
+    def __init__(self, api_key: str = "", default: Reply | None = None) -> None:
+        self.api_key = api_key
+        self.default = default
+        self.requests: list[Recorded] = []
+        self.refused: list[str] = []
+        self.left = asyncio.Event()
+        self.models: set[str] | None = None
+        self._peers: set[object] = set()
+        self._script: deque[Reply | Fault] = deque()
+        self._runner: web.AppRunner | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=64 * 1024 * 1024)
+        app.router.add_post(self.path, self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        """What `model.base_url` must be."""
+        assert self._runner is not None
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{host}:{port}{self.root}"
+
+    @property
+    def connections(self) -> int:
+        """How many TCP connections brought a request."""
+        return len(self._peers)
+
+    def script(self, *items: Reply | Fault) -> None:
+        """Queue what the next requests get."""
+        self._script.extend(items)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        try:
+            item = await self._admit(request)
+        except Refusal as refusal:
+            self.refused.append(str(refusal))
+            item = refusal.fault
+        if isinstance(item, Fault):
+            return self._fail(item)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await self._play(request, response, item)
+        return response
+
+    async def _admit(self, request: web.Request) -> Reply | Fault:
+        assert request.transport is not None
+        self._peers.add(request.transport.get_extra_info("peername"))
+        raw = await request.read()
+        try:
+            body = orjson.loads(raw)
+        except orjson.JSONDecodeError as exc:
+            raise Refusal(400, "invalid_request_error", "not JSON") from exc
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append(Recorded(headers, body))
+        self.check(headers, body)
+        if self._script:
+            return self._script.popleft()
+        if self.default is None:
+            return Fault(status=500, error="api_error", message="the script is used up")
+        return self.default
+
+    def _fail(self, fault: Fault) -> web.Response:
+        if fault.html is not None:
+            return web.Response(
+                status=fault.status,
+                text=fault.html,
+                content_type="text/html",
+                headers=fault.headers,
+            )
+        return web.json_response(self.error_body(fault), status=fault.status, headers=fault.headers)
+
+    async def _play(self, request: web.Request, response: web.StreamResponse, reply: Reply) -> None:
+        try:
+            for frame in self.frames(self.requests[-1].body, reply):
+                await response.write(frame)
+                if reply.pause_s:
+                    await asyncio.sleep(reply.pause_s)
+            if reply.trouble == "stall":
+                await asyncio.Event().wait()
+        except (asyncio.CancelledError, ConnectionError):
+            self.left.set()
+            raise
+        if reply.trouble in {"cut", "cut_after_end"}:
+            assert request.transport is not None
+            request.transport.close()
+
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        """Raise Refusal for what the real server does not take."""
+        raise NotImplementedError
+
+    def error_body(self, fault: Fault) -> dict[str, Any]:
+        """Return the JSON of an HTTP error."""
+        raise NotImplementedError
+
+    def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
+        """Return the events of an answer up to its trouble, if it has one."""
+        raise NotImplementedError
+
+
+def pieces(text: str, size: int) -> list[str]:
+    """Return the text cut into pieces of `size` characters."""
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def require(holds: object, message: str, *, error: str = "invalid_request_error") -> None:
+    """Refuse with status 400 unless the condition holds."""
+    if not holds:
+        raise Refusal(400, error, message)
+
+
+class SinkSpy:
+    """A TextSink that remembers what was pushed since the last restart, and counts restarts.
+
+    Attributes:
+        started: Set once something was pushed.
+    """
+
+    def __init__(self) -> None:
+        self.started = asyncio.Event()
+        self.pushed: list[str] = []
+        self.restarts = 0
+
+    @property
+    def text(self) -> str:
+        """What is shown now."""
+        return "".join(self.pushed)
+
+    def push(self, delta: str) -> None:
+        """Append."""
+        self.pushed.append(delta)
+        self.started.set()
+
+    def restart(self) -> None:
+        """Forget."""
+        self.pushed.clear()
+        self.restarts += 1

@@ -1,0 +1,251 @@
+"""`parley run` as a subprocess: real command line, real settings, nothing inherited but the path.
+
+Its standard output is read as the log that it is; tests wait for events in it, not for time.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+import yaml
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+_END_S = 15.0
+_LONGEST_LINE_BYTES = 1 << 24
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+
+class ParleyProcess:
+    """A gateway in a process of its own; use as an async context manager.
+
+    Leaving it stops the process. Nothing may have been logged with a traceback then.
+
+    Args:
+        home: PARLEY_HOME.
+        settings: Written to `parley.yaml` there at each start.
+        environ: Variables; no others are set but PARLEY_HOME, HOME, PATH and COLUMNS.
+        port: Where it listens at its first start; 0 for any free port.
+
+    Attributes:
+        port: Where it listens, once it was ready; `restart` uses the same one.
+        records: The lines of its log, of all its lives, in order.
+        stderr: The lines that were written beside the log.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        settings: dict[str, Any] | None = None,
+        environ: dict[str, str] | None = None,
+        port: int = 0,
+    ) -> None:
+        self.home = home
+        self.settings = settings or {}
+        self.port = port
+        self.records: list[Record] = []
+        self.stderr: list[str] = []
+        self._environ = environ or {}
+        self._changed = asyncio.Condition()
+        self._process: asyncio.subprocess.Process | None = None
+        self._life: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.start()
+        except BaseException as exc:
+            await self.__aexit__(type(exc))
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self.terminate()
+                self.check()
+        finally:
+            await self.kill9()
+
+    def check(self) -> None:
+        """Fail if anything was logged with a traceback so far."""
+        assert [record for record in self.records if "exception" in record] == []
+        assert "Traceback" not in "\n".join(self.stderr)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready."""
+        known = len(self.records)
+        await self.spawn()
+        await self.wait_until(lambda: self.named("gateway_ready", since=known) or not self.running)
+        ready = self.named("gateway_ready", since=known)
+        assert ready, "\n".join(["parley run ended:", *self.stderr])
+        self.port = ready[0]["port"]
+
+    async def spawn(self) -> None:
+        """Start the process without waiting for anything."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "parley.yaml").write_text(yaml.safe_dump(self.settings))
+        self._process = await self.execute("run", "--port", str(self.port))
+        life = self._follow(self._process)
+        self._life = asyncio.get_running_loop().create_task(life, name="parley run")
+
+    async def restart(self) -> None:
+        """Start it again on the same port, after its end."""
+        assert not self.running
+        await self.start()
+
+    async def kill9(self) -> None:
+        """Kill it, if it lives."""
+        if self.running:
+            self.signal(signal.SIGKILL)
+        await self.ended()
+
+    async def terminate(self) -> int:
+        """Stop it as a service manager does; returns its exit code."""
+        if self.running:
+            self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Return its exit code when it has ended and all it wrote was read."""
+        assert self._process is not None
+        assert self._life is not None
+        async with asyncio.timeout(_END_S):
+            await asyncio.shield(self._life)
+        assert self._process.returncode is not None
+        return self._process.returncode
+
+    async def run(self, *arguments: str, stdin: str = "") -> Finished:
+        """Run another command of `parley` on the same PARLEY_HOME to its end."""
+        process = await self.execute(*arguments)
+        try:
+            async with asyncio.timeout(_END_S):
+                out, err = await process.communicate(stdin.encode())
+        except TimeoutError:
+            process.kill()
+            await process.communicate()
+            raise
+        return Finished(process.returncode or 0, out.decode(), err.decode())
+
+    def named(self, event: str, *, since: int = 0, **fields: Any) -> list[Record]:
+        """Return the log's records of this event with these fields."""
+        return [
+            record
+            for record in self.records[since:]
+            if record["event"] == event and fields.items() <= record.items()
+        ]
+
+    async def event(self, name: str, *, count: int = 1, **fields: Any) -> Record:
+        """Wait until the event was logged `count` times, in all its lives; return that record."""
+        await self.wait_until(lambda: len(self.named(name, **fields)) >= count)
+        return self.named(name, **fields)[count - 1]
+
+    async def wait_until(self, holds: Callable[[], object], within_s: float = 15) -> None:
+        """Wait until it holds; it is looked at after every line, and at the end of the process."""
+        async with asyncio.timeout(within_s), self._changed:
+            await self._changed.wait_for(lambda: bool(holds()))
+
+    async def health(self, path: str = "/readyz") -> tuple[int, dict[str, Any]]:
+        """Return status and body of a health route."""
+        async with aiohttp.ClientSession() as http, http.get(self.url + path) as response:
+            return response.status, await response.json()
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Return what a query finds in the database."""
+        path = f"file:{self.home / 'parley.db'}?mode=ro"
+        with closing(sqlite3.connect(path, uri=True)) as books:
+            return books.execute(query, values).fetchall()
+
+    def transcript(self, conversation: int = 1) -> list[tuple[str, str]]:
+        """Return role and text of a conversation's messages; a tool call is named."""
+        query = "SELECT body FROM message WHERE conversation = ? ORDER BY seq"
+        bodies = [json.loads(body) for (body,) in self.rows(query, conversation)]
+        return [(body["role"], _words(body)) for body in bodies]
+
+    async def execute(self, *arguments: str) -> asyncio.subprocess.Process:
+        """Start a command of `parley` on the same PARLEY_HOME."""
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "gateway",
+            *arguments,
+            cwd=_ROOT,
+            env={
+                "PATH": _SYSTEM_PATH,
+                "HOME": str(self.home),
+                "PARLEY_HOME": str(self.home),
+                "COLUMNS": "200",
+                **self._environ,
+            },
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE_BYTES,
+        )
+
+    async def _follow(self, process: asyncio.subprocess.Process) -> None:
+        """Read what the process writes until it has ended."""
+        assert process.stdout is not None
+        assert process.stderr is not None
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._read(process.stdout, self._take_record), name="stdout")
+            tasks.create_task(self._read(process.stderr, self.stderr.append), name="stderr")
+        await process.wait()
+        await self._notify()
+
+    async def _read(self, stream: asyncio.StreamReader, take: Callable[[str], None]) -> None:
+        while line := await stream.readline():
+            take(line.decode().rstrip("\n"))
+            await self._notify()
+
+    def _take_record(self, line: str) -> None:
+        self.records.append(json.loads(line))
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on at this moment."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _words(body: dict[str, Any]) -> str:
+    calls = [call["function"]["name"] for call in body.get("tool_calls", [])]
+    return f"calls {', '.join(calls)}" if calls else str(body["content"])

@@ -1,0 +1,119 @@
+"""A platform in memory: it notes what it is told to show, and fails or waits where a test says."""
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from adapters.messages import Address, Outgoing, Receipt
+
+WAIT_S = 10.0
+"""Longest wait of a test for something that should happen at once."""
+
+
+class Watch:
+    """Wakes those who wait for a condition, whenever something has happened."""
+
+    def __init__(self) -> None:
+        self._happened = asyncio.Event()
+
+    def note(self) -> None:
+        """Have all waiting conditions looked at again."""
+        self._happened.set()
+        self._happened = asyncio.Event()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Return when the condition holds."""
+        async with asyncio.timeout(WAIT_S):
+            while not condition():
+                await self._happened.wait()
+
+
+class Preview(NamedTuple):
+    """One call of `preview`."""
+
+    chat: str
+    text: str
+    ref: str | None
+
+
+class RecordingAdapter:
+    """Implements `adapters.base.Adapter`.
+
+    Attributes:
+        attempts: Every call of `send`, also those that failed.
+        shown: The messages that got a receipt.
+        previews: Every call of `preview`.
+        order: ("preview" | "sent", text) in the order in which each was shown.
+        failures: By chat: what the next calls of `send` raise.
+        held: By chat: `send` waits until this is set.
+        outages: What the next calls of `run` raise.
+    """
+
+    def __init__(
+        self,
+        platform: str = "telegram",
+        *,
+        idempotent: bool = False,
+        previews: bool = True,
+        preview_interval_s: float = 0.01,
+        chunk_chars: int = 4_000_000,
+    ) -> None:
+        self.platform = platform
+        self.account = "default"
+        self.idempotent_sends = idempotent
+        self.preview_interval_s = preview_interval_s
+        self.connected = True
+        self.closed = False
+        self.watch = Watch()
+        self.attempts: list[Outgoing] = []
+        self.shown: list[Outgoing] = []
+        self.previews: list[Preview] = []
+        self.order: list[tuple[str, str]] = []
+        self.runs = 0
+        self.failures: dict[str, deque[Exception]] = defaultdict(deque)
+        self.held: dict[str, asyncio.Event] = {}
+        self.held_previews: asyncio.Event | None = None
+        self.outages: deque[Exception] = deque()
+        self._previews = previews
+        self._chunk_chars = chunk_chars
+
+    async def run(self) -> None:
+        self.runs += 1
+        self.watch.note()
+        if self.outages:
+            raise self.outages.popleft()
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def render(self, markdown: str) -> list[str]:
+        size = self._chunk_chars
+        return [markdown[start : start + size] for start in range(0, len(markdown), size)]
+
+    async def send(self, message: Outgoing) -> Receipt:
+        chat = message.address.chat
+        self.attempts.append(message)
+        self.watch.note()
+        if chat in self.held:
+            await self.held[chat].wait()
+        if self.failures[chat]:
+            raise self.failures[chat].popleft()
+        self.shown.append(message)
+        self.order.append(("sent", message.payload))
+        self.watch.note()
+        return Receipt(f"m{len(self.shown)}", resent=message.outcome_unknown)
+
+    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+        if not self._previews:
+            return None
+        self.previews.append(Preview(address.chat, text, ref))
+        self.watch.note()
+        if self.held_previews is not None:
+            await self.held_previews.wait()
+        self.order.append(("preview", text))
+        return ref or f"p{len(self.previews)}"
+
+    async def show_working(self, _address: Address) -> None:
+        """Show nothing."""

@@ -1,0 +1,164 @@
+"""Real SQLite files for tests, and factories for what is entered in them."""
+
+import itertools
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from sqlalchemy import Connection, Row, Table, select
+
+from adapters.messages import Address, InboundMessage, Receipt
+from gateway.sessions import session_key, sole_sender
+from gateway.storage import inbox, leases, outbox, turns
+from gateway.storage.engine import connect
+from gateway.storage.inbox import InboxKind, InboxState
+from gateway.storage.leases import Lease
+from gateway.storage.models import conversation, message
+from gateway.storage.opening import prepare_schema
+from gateway.storage.outbox import Part
+from gateway.storage.turns import Turn
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ACCOUNTS = (("telegram", "default"),)
+RECEIPT = Receipt("shown-1")
+_keys = itertools.count(1)
+
+
+class Store:
+    """A migrated SQLite file and its writing connection; each `run` is one transaction."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.connection = connect(path)
+
+    def run(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a transaction function as the gateway would, and commit it."""
+        with self.connection.begin():
+            return fn(self.connection, *args, **kwargs)
+
+    def rows(self, table: Table, **where: Any) -> list[Row[Any]]:
+        """Return a table's rows in the order of its key, those with these values."""
+        query = select(table).order_by(*table.primary_key.columns)
+        for name, value in where.items():
+            query = query.where(table.c[name] == value)
+        return list(self.run(lambda conn: conn.execute(query).all()))
+
+    def one(self, table: Table, **where: Any) -> Row[Any]:
+        """Return the only row with these values."""
+        (row,) = self.rows(table, **where)
+        return row
+
+    def conversation(self, conversation_id: int) -> Row[Any]:
+        """Return a conversation's row."""
+        return self.one(conversation, id=conversation_id)
+
+    def bodies(self, conversation_id: int) -> list[str]:
+        """Return the stored bytes of a transcript, in order."""
+        return [row.body for row in self.rows(message, conversation=conversation_id)]
+
+    def without_sync(self) -> None:
+        """Trade durability, which the test does not look at, for speed."""
+        self.connection.connection.cursor().execute("PRAGMA synchronous=OFF")
+
+    def close(self) -> None:
+        """Close the file."""
+        self.connection.close()
+        self.connection.engine.dispose()
+
+
+def migrated_file(path: Path) -> Path:
+    """Create a database with the newest schema, without a write-ahead log beside it."""
+    store = Store(path)
+    prepare_schema(store.connection)
+    store.close()
+    return path
+
+
+def copy_database(source: Path, target: Path) -> Path:
+    """Copy a database file."""
+    target.write_bytes(source.read_bytes())
+    return target
+
+
+def raw_bytes(path: Path) -> bytes:
+    """Return everything that lies on the disk for a database: the file and its log."""
+    files = sorted(path.parent.glob(path.name + "*"))
+    return b"".join(file.read_bytes() for file in files if not file.name.endswith(".lock"))
+
+
+def dump(path: Path) -> list[str]:
+    """Return a database's whole content as SQL."""
+    with closing(sqlite3.connect(path)) as raw:
+        return list(raw.iterdump())
+
+
+def inbound(text: str = "hello", *, chat: str = "42", **changes: Any) -> InboundMessage:
+    """Return a direct message with a dedupe key of its own."""
+    values: dict[str, Any] = {
+        "address": Address("telegram", "default", chat, changes.pop("thread", None)),
+        "chat_kind": "dm",
+        "sender": chat,
+        "sender_name": "Ada",
+        "text": text,
+        "dedupe_key": f"update-{next(_keys)}",
+        "raw": f'{{"text": "{text}"}}',
+    }
+    return InboundMessage(**(values | changes))
+
+
+def admit(
+    conn: Connection,
+    incoming: InboundMessage,
+    *,
+    kind: InboxKind = "message",
+    state: InboxState = "queued",
+) -> tuple[int, int]:
+    """Enter a message as the intake does; returns (conversation, seq)."""
+    key, user = session_key(incoming, "per_user"), sole_sender(incoming, "per_user")
+    row = inbox.find_or_create(conn, key, incoming, user)
+    seq = inbox.append(conn, row.id, incoming, kind=kind, state=state)
+    leases.make_ready(conn, row.id)
+    return row.id, seq
+
+
+def claim_one(conn: Connection, conversation_id: int, replica: int | None = None) -> Lease:
+    """Return a lease on a conversation that has work."""
+    if replica is None:
+        replica = leases.register(conn, "test")
+    held = leases.claim(conn, replica, 100, ACCOUNTS)
+    (lease,) = [lease for lease in held if lease.conversation == conversation_id]
+    return lease
+
+
+def begin_turn(conn: Connection, lease: Lease) -> Turn:
+    """Freeze everything that waits in a conversation into a turn."""
+    entries = inbox.queued(conn, lease.conversation)
+    text = "\n".join(entry.text for entry in entries)
+    return turns.begin(conn, lease, entries, text, "You are a test.")
+
+
+def turn_of(conn: Connection, *texts: str, chat: str = "42") -> Turn:
+    """Admit texts, claim their conversation and begin the turn that answers them."""
+    admitted = [admit(conn, inbound(text, chat=chat, message_ref=f"ref-{text}")) for text in texts]
+    return begin_turn(conn, claim_one(conn, admitted[-1][0]))
+
+
+def part(source_key: str, text: str = "an answer") -> Part:
+    """Return one outbox row to be."""
+    return Part(source_key, text, text)
+
+
+def parts(current: Turn, text: str = "an answer", kind: str = "answer") -> list[Part]:
+    """Return the rows of a turn's answer."""
+    return outbox.parts_of(lambda markdown: [markdown], f"turn:{current.id}:{kind}", text)
+
+
+def seqs(rows: Sequence[Row[Any]]) -> list[int]:
+    """Return the seq of each row."""
+    return [row.seq for row in rows]
