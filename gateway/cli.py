@@ -220,7 +220,9 @@ def forget(
 def letters_list() -> None:
     """List what was given up."""
     files = import_module("gateway.storage.files")
-    table = Table("id", "kind", "conversation", "platform", "at", "reason", box=None, pad_edge=False)
+    table = Table(
+        "id", "kind", "conversation", "platform", "at", "reason", box=None, pad_edge=False
+    )
     for letter in files.dead_letters(database_path(loaded().settings)):
         cells = (letter.id, letter.kind, letter.conversation, letter.platform, letter.at)
         table.add_row(*(Text(str(cell)) for cell in (*cells, letter.reason)))

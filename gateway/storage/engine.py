@@ -104,7 +104,7 @@ class Database:
         reading = asyncio.ensure_future(self._read(fn, *args, **kwargs))
         self._reads.add(reading)
         reading.add_done_callback(self._reads.discard)
-        # A connection that is cancelled while it opens reports to a loop that may be closed by then.
+        # A connection that is cancelled while it opens reports to a loop that may be closed.
         return await asyncio.shield(reading)
 
     async def _read(

@@ -156,7 +156,7 @@ inbox = Table(
     sqlite_with_rowid=False,
 )
 is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
-"""Waits or is being answered. Literals, since SQLite uses a partial index for its own words only."""
+"""Waits or is being answered. In literals: SQLite matches a partial index by its words."""
 _PENDING = text("state IN ('queued', 'taken')")
 Index(
     "ix_inbox_pending",
