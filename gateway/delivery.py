@@ -72,7 +72,7 @@ class Delivery:
         while True:
             self._again[conversation_id] = False
             try:
-                due = await self._database.read(outbox.next_due, conversation_id)
+                due = await self._database.write(outbox.next_due, conversation_id)
                 if due is not None and due.account in self._adapters:
                     await self._deliver(due)
                     continue

@@ -120,7 +120,8 @@ class GatewayIntake:
             note = f"[It came with {message.unreadable}, which cannot be read here.]"
             message = replace(message, text=f"{message.text}\n\n{note}")
         seq = inbox.append(conn, row.id, message, kind=kind, state="queued")
-        inbox.set_title(conn, row.id, message.text)
+        if not row.title:
+            inbox.set_title(conn, row.id, message.text)
         if self._rules.queue.mode == "interrupt":
             turns.cancel_running(conn, row.id)
         leases.make_ready(conn, row.id)

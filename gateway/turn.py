@@ -147,7 +147,7 @@ class TurnRunner:
         """Freeze or resume the conversation's next turn; commands before it are carried out.
 
         Returns:
-            The turn to run; None when nothing waits.
+            The turn to run; None when nothing waits, and the lease was given back.
         """
         self.stops.forget(lease.conversation)
         turn = await self._database.write(self._freeze, lease)
@@ -276,6 +276,7 @@ class TurnRunner:
             if retried is not None:
                 return retried
         if not waiting:
+            leases.release(conn, lease)
             return None
         entries = burst(waiting, self._queue)
         shared = leases.fence(conn, lease).user is None

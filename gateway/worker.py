@@ -54,6 +54,7 @@ class Worker:
         self._arrived: dict[int, float] = {}
         self._wake = asyncio.Event()
         self._stopping = False
+        self._full = False
 
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation's inbox has something new."""
@@ -86,6 +87,7 @@ class Worker:
         if room <= 0:
             return
         claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
+        self._full = len(claimed) >= room
         for lease in claimed:
             if self._serving.get(lease.conversation) != lease.epoch:
                 self._serving[lease.conversation] = lease.epoch
@@ -102,38 +104,47 @@ class Worker:
     async def _serve(self, lease: Lease) -> None:
         """Run a conversation's turns and release it, whatever happens."""
         delay_s = 0.0
+        released = more = False
         try:
-            await self._run_turns(lease)
+            released = await self._run_turns(lease)
         except LeaseLost:
             log.warning("lease_lost", conversation=lease.conversation)
         except Exception:
             log.exception("turn_failed", conversation=lease.conversation)
             delay_s = RETRY_AFTER_S
         try:
-            await self._database.write(leases.release, lease, not_before_s=delay_s)
+            if not released:
+                more = await self._database.write(leases.release, lease, not_before_s=delay_s)
         except StorageError as exc:
             # Still owned by this replica: the next claim returns it, and it is served again.
             log.warning("release_failed", conversation=lease.conversation, error=str(exc))
         finally:
             if self._serving.get(lease.conversation) == lease.epoch:
                 del self._serving[lease.conversation]
-            self._wake.set()
+            if more or self._full:
+                self._wake.set()
 
-    async def _run_turns(self, lease: Lease) -> None:
+    async def _run_turns(self, lease: Lease) -> bool:
+        """Run turns; return whether the lease was given back because nothing waits."""
         for _ in range(TURNS_PER_LEASE):
             await self._settle(lease.conversation)
-            if not await self._run_next(lease):
-                return
+            if self._stopping:
+                return False
+            if await self._run_next(lease):
+                return True
+        return False
 
     async def _run_next(self, lease: Lease, *, alone: bool = False) -> bool:
-        """Run the next turn once there is a place; False when there is none to begin."""
+        """Run the next turn once there is a place; return whether the lease was given back."""
         async with self._slots.taken(alone=alone):
-            turn = None if self._stopping else await self._turns.next_turn(lease)
-            if turn is None:
+            if self._stopping:
                 return False
+            turn = await self._turns.next_turn(lease)
+            if turn is None:
+                return True
             if alone or not self._turns.is_suspect(turn):
                 await self._run_one(turn)
-                return True
+                return False
             # Its last attempt begins when it is alone: while it waits, nothing is its fault.
             await self._database.write(turns.forgive_attempt, turn)
         return await self._run_next(lease, alone=True)

@@ -68,7 +68,10 @@ class AnthropicModel:
         """Make one streaming call; see ChatModel."""
         answer = _Answer(AnswerDraft(sink, len(request.messages)))
         with anthropic_errors(self._key):
-            stream = await self._messages.create(**request_body(request, self.name), stream=True)
+            body = request_body(request, self.name)
+            stream = await self._messages.create(
+                model=self.name, max_tokens=1, messages=[], stream=True, extra_body=body
+            )
             async with stream:
                 await answer.read(stream)
         return answer.completion(self.name)

@@ -76,7 +76,9 @@ class OpenAIModel:
         answer = _Answer(AnswerDraft(sink, len(request.messages)))
         body = request_body(request, self.name, self._limit_key)
         with openai_errors(self._key):
-            stream = await self._completions.create(**body, stream=True)
+            stream = await self._completions.create(
+                model=self.name, messages=[], stream=True, extra_body=body
+            )
             async with stream:
                 await answer.read(stream)
         return answer.completion(self.name)

@@ -165,6 +165,8 @@ class Database:
                 return [self._run(job) for job in batch]
         except DBAPIError as exc:
             lost = StorageUnavailable(str(exc.orig))
+        except sqlite3.Error as exc:
+            lost = StorageUnavailable(str(exc))
         except StorageUnavailable as exc:
             lost = exc
         if self._raw.in_transaction:
@@ -184,13 +186,13 @@ class Database:
 
     def _run(self, job: Job) -> Done:
         conn = self._connection
-        conn.exec_driver_sql("SAVEPOINT job")
+        self._raw.execute("SAVEPOINT job")
         try:
             done = Done(job, job.fn(conn) if job.fn else None, None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
             return Done(job, None, _storage_error(exc))
-        conn.exec_driver_sql("RELEASE job")
+        self._raw.execute("RELEASE job")
         return done
 
     def _undo(self, cause: Exception) -> None:

@@ -4,12 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, func, select, union_all, update
 
 from adapters.messages import Cursor, InboundMessage, Poison
 from gateway.storage import lineage
-from gateway.storage.leases import PENDING
-from gateway.storage.models import alias, conversation, cursor, inbox, now_s, quarantine
+from gateway.storage.models import (
+    alias,
+    conversation,
+    cursor,
+    inbox,
+    is_pending,
+    now_s,
+    quarantine,
+)
+from gateway.storage.statements import built_once
 
 InboxKind = Literal["message", "command", "edit"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead"]
@@ -37,11 +45,17 @@ def source_of(message: InboundMessage) -> str:
 
 def is_known(conn: Connection, source: str, dedupe_key: str) -> bool:
     """Whether a message with this key was admitted, or put into quarantine, before."""
-    for table in (inbox, quarantine):
-        query = select(table.c.at).where(table.c.source == source, table.c.dedupe_key == dedupe_key)
-        if conn.execute(query).one_or_none() is not None:
-            return True
-    return False
+    return conn.execute(*_known(source, dedupe_key)).first() is not None
+
+
+@built_once
+def _known(source: str, dedupe_key: str) -> Any:
+    return union_all(
+        *(
+            select(table.c.at).where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+            for table in (inbox, quarantine)
+        )
+    )
 
 
 def find_or_create(
@@ -55,17 +69,22 @@ def find_or_create(
         message: Its first message, where it is new.
         user: Whose conversation it is; None for a shared one.
     """
-    query = (
+    query = _of_key(session_key)
+    row = conn.execute(*query).one_or_none()
+    if row is None:
+        _create(conn, session_key, message, user)
+        row = conn.execute(*query).one()
+    return row
+
+
+@built_once
+def _of_key(session_key: str) -> Any:
+    return (
         select(conversation)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
         .with_for_update(of=conversation)
     )
-    row = conn.execute(query).one_or_none()
-    if row is None:
-        _create(conn, session_key, message, user)
-        row = conn.execute(query).one()
-    return row
 
 
 def _create(conn: Connection, session_key: str, message: InboundMessage, user: str | None) -> None:
@@ -101,29 +120,37 @@ def append(
     state: InboxState,
 ) -> int:
     """Insert one update with the conversation's next seq; returns the seq."""
-    seq = conn.scalar(
+    seq = conn.scalar(*_next_seq(conversation_id))
+    conn.execute(
+        _INSERT,
+        {
+            "conversation": conversation_id,
+            "seq": seq,
+            "source": source_of(message),
+            "dedupe_key": message.dedupe_key,
+            "kind": kind,
+            "sender": message.sender,
+            "sender_name": message.sender_name,
+            "text": message.text,
+            "message_ref": message.message_ref,
+            "raw": message.raw,
+            "state": state,
+        },
+    )
+    return int(seq or 0)
+
+
+_INSERT = inbox.insert().values(at=now_s())
+
+
+@built_once
+def _next_seq(conversation_id: int) -> Any:
+    return (
         update(conversation)
         .where(conversation.c.id == conversation_id)
         .values(inbox_head=conversation.c.inbox_head + 1)
         .returning(conversation.c.inbox_head)
     )
-    conn.execute(
-        inbox.insert().values(
-            conversation=conversation_id,
-            seq=seq,
-            source=source_of(message),
-            dedupe_key=message.dedupe_key,
-            kind=kind,
-            sender=message.sender,
-            sender_name=message.sender_name,
-            text=message.text,
-            message_ref=message.message_ref,
-            raw=message.raw,
-            state=state,
-            at=now_s(),
-        )
-    )
-    return int(seq or 0)
 
 
 def set_title(conn: Connection, conversation_id: int, text: str) -> None:
@@ -137,47 +164,65 @@ def set_title(conn: Connection, conversation_id: int, text: str) -> None:
 
 def count_pending(conn: Connection, conversation_id: int) -> int:
     """Return how many entries wait or are being answered."""
-    query = select(func.count()).where(
-        inbox.c.conversation == conversation_id, inbox.c.state.in_(PENDING)
-    )
-    return conn.scalar(query) or 0
+    return conn.scalar(*_count_pending(conversation_id)) or 0
+
+
+@built_once
+def _count_pending(conversation_id: int) -> Any:
+    return select(func.count()).where(inbox.c.conversation == conversation_id, is_pending)
 
 
 def queued(conn: Connection, conversation_id: int) -> list[Entry]:
     """Return what waits for a turn, in order."""
-    rows = conn.execute(
+    return [_entry(row) for row in conn.execute(*_queued(conversation_id))]
+
+
+@built_once
+def _queued(conversation_id: int) -> Any:
+    return (
         select(inbox)
-        .where(inbox.c.conversation == conversation_id, inbox.c.state == "queued")
+        .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
         .order_by(inbox.c.seq)
     )
-    return [_entry(row) for row in rows]
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
     """Return the entries that a turn answers, in order."""
-    rows = conn.execute(
+    return [_entry(row) for row in conn.execute(*_of_turn(conversation_id, turn_id))]
+
+
+@built_once
+def _of_turn(conversation_id: int, turn_id: int) -> Any:
+    return (
         select(inbox)
         .where(inbox.c.conversation == conversation_id, inbox.c.turn_id == turn_id)
         .order_by(inbox.c.seq)
     )
-    return [_entry(row) for row in rows]
 
 
 def take(conn: Connection, entries: Sequence[Entry], turn_id: int) -> None:
     """Assign entries to the turn that will answer them."""
-    conn.execute(
+    seqs = [entry.seq for entry in entries]
+    conn.execute(*_take(entries[0].conversation, seqs, turn_id))
+
+
+@built_once
+def _take(conversation_id: int, seqs: list[int], turn_id: int) -> Any:
+    return (
         update(inbox)
-        .where(
-            inbox.c.conversation == entries[0].conversation,
-            inbox.c.seq.in_([entry.seq for entry in entries]),
-        )
+        .where(inbox.c.conversation == conversation_id, inbox.c.seq.in_(seqs))
         .values(state="taken", turn_id=turn_id)
     )
 
 
 def finish_turn(conn: Connection, conversation_id: int, turn_id: int, state: InboxState) -> None:
     """Give a turn's entries their final state."""
-    conn.execute(
+    conn.execute(*_finish_turn(conversation_id, turn_id, state))
+
+
+@built_once
+def _finish_turn(conversation_id: int, turn_id: int, state: InboxState) -> Any:
+    return (
         update(inbox)
         .where(
             inbox.c.conversation == conversation_id,

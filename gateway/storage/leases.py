@@ -12,15 +12,14 @@ from sqlalchemy import Connection, Row, ScalarSelect, delete, func, select, tupl
 
 from adapters.messages import Address
 from gateway.errors import LeaseLost
-from gateway.storage.models import conversation, inbox, now_s, outbox, replica
+from gateway.storage.models import conversation, inbox, is_pending, now_s, outbox, replica
+from gateway.storage.statements import built_once
 
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
 
 LONGEST_BACKOFF_S = 60.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
-
-PENDING = ("queued", "taken")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,15 @@ def claim(
     Returns:
         Everything that the replica owns now, also what it took in a claim whose answer was lost.
     """
-    ready = (
+    ids = list(conn.scalars(*_ready(accounts, limit)))
+    if ids:
+        conn.execute(*_take(ids, replica_id))
+    return [_lease(row) for row in conn.execute(*_owned(replica_id))]
+
+
+@built_once
+def _ready(accounts: Sequence[tuple[str, str]], limit: int) -> Any:
+    return (
         select(conversation.c.id)
         .where(
             conversation.c.owner.is_(None),
@@ -87,15 +94,20 @@ def claim(
         .limit(limit)
         .with_for_update(skip_locked=True)
     )
-    ids = list(conn.scalars(ready))
-    if ids:
-        conn.execute(
-            update(conversation)
-            .where(conversation.c.id.in_(ids))
-            .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
-        )
-    rows = conn.execute(select(conversation).where(conversation.c.owner == replica_id))
-    return [_lease(row) for row in rows]
+
+
+@built_once
+def _take(ids: list[int], replica_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id.in_(ids))
+        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+    )
+
+
+@built_once
+def _owned(replica_id: int) -> Any:
+    return select(conversation).where(conversation.c.owner == replica_id)
 
 
 def fence(conn: Connection, lease: Lease) -> Row[Any]:
@@ -104,37 +116,67 @@ def fence(conn: Connection, lease: Lease) -> Row[Any]:
     Raises:
         LeaseLost: The token is stale; the caller's transaction must write nothing.
     """
-    row = conn.execute(
-        select(conversation)
-        .where(
-            conversation.c.id == lease.conversation,
-            conversation.c.owner == lease.replica,
-            conversation.c.epoch == lease.epoch,
-        )
-        .with_for_update()
-    ).one_or_none()
+    row = conn.execute(*_fenced(lease.conversation, lease.replica, lease.epoch)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return row
 
 
-def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> None:
-    """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest."""
-    fence(conn, lease)
-    conn.execute(
-        update(conversation)
-        .where(conversation.c.id == lease.conversation)
-        .values(
-            owner=None,
-            ready_no=_next_ready_no() if has_work(conn, lease.conversation) else None,
-            turn_not_before=now_s() + not_before_s if not_before_s else 0.0,
+@built_once
+def _fenced(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    return (
+        select(conversation)
+        .where(
+            conversation.c.id == conversation_id,
+            conversation.c.owner == replica_id,
+            conversation.c.epoch == epoch,
         )
+        .with_for_update()
+    )
+
+
+def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
+    """Give a conversation back, ready if it has work; `not_before_s` from now at the earliest.
+
+    Returns:
+        Whether it has work.
+    """
+    fence(conn, lease)
+    conn.execute(*_release(lease.conversation))
+    if not_before_s:
+        conn.execute(*_back_off(lease.conversation, not_before_s))
+    more = has_work(conn, lease.conversation)
+    if more:
+        make_ready(conn, lease.conversation)
+    return more
+
+
+@built_once
+def _release(conversation_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(owner=None, ready_no=None, turn_not_before=0.0)
+    )
+
+
+@built_once
+def _back_off(conversation_id: int, seconds: float) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(turn_not_before=now_s() + seconds)
     )
 
 
 def make_ready(conn: Connection, conversation_id: int) -> None:
     """Put a conversation at the end of the ready line, unless it waits or is worked on already."""
-    conn.execute(
+    conn.execute(*_make_ready(conversation_id))
+
+
+@built_once
+def _make_ready(conversation_id: int) -> Any:
+    return (
         update(conversation)
         .where(
             conversation.c.id == conversation_id,
@@ -147,10 +189,12 @@ def make_ready(conn: Connection, conversation_id: int) -> None:
 
 def has_work(conn: Connection, conversation_id: int) -> bool:
     """Whether anything in the conversation's inbox still waits for an answer."""
-    pending = select(inbox.c.seq).where(
-        inbox.c.conversation == conversation_id, inbox.c.state.in_(PENDING)
-    )
-    return conn.execute(pending.limit(1)).one_or_none() is not None
+    return conn.execute(*_pending(conversation_id)).one_or_none() is not None
+
+
+@built_once
+def _pending(conversation_id: int) -> Any:
+    return select(inbox.c.seq).where(inbox.c.conversation == conversation_id, is_pending).limit(1)
 
 
 def ready_stuck(conn: Connection) -> int:
@@ -164,9 +208,7 @@ def ready_stuck(conn: Connection) -> int:
             .where(
                 conversation.c.owner.is_(None),
                 conversation.c.ready_no.is_(None),
-                conversation.c.id.in_(
-                    select(inbox.c.conversation).where(inbox.c.state.in_(PENDING))
-                ),
+                conversation.c.id.in_(select(inbox.c.conversation).where(is_pending)),
             )
             .limit(1000)
         )

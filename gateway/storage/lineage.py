@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from agent.view import ViewPlan, dump_plan, load_plan
 from gateway.storage.models import conversation, now_s, session
+from gateway.storage.statements import built_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +54,36 @@ def end(conn: Connection, session_id: int, reason: str) -> None:
 
 def active(conn: Connection, conversation_id: int) -> Session:
     """Return the segment that the conversation's next turn belongs to."""
-    row = conn.execute(
+    return _session(conn.execute(*_active(conversation_id)).one())
+
+
+@built_once
+def _active(conversation_id: int) -> Any:
+    return (
         select(session)
         .join(conversation, conversation.c.active_session_id == session.c.id)
         .where(conversation.c.id == conversation_id)
-    ).one()
-    return _session(row)
+    )
 
 
 def get(conn: Connection, session_id: int) -> Session:
     """Return one segment."""
-    return _session(conn.execute(select(session).where(session.c.id == session_id)).one())
+    return _session(conn.execute(*_by_id(session_id)).one())
+
+
+@built_once
+def _by_id(session_id: int) -> Any:
+    return select(session).where(session.c.id == session_id)
 
 
 def set_system_prompt(conn: Connection, session_id: int, text: str) -> None:
     """Store the system prompt of a root segment, once."""
-    conn.execute(
+    conn.execute(*_set_system_prompt(session_id, text))
+
+
+@built_once
+def _set_system_prompt(session_id: int, text: str) -> Any:
+    return (
         update(session)
         .where(session.c.id == session_id, session.c.system_prompt.is_(None))
         .values(system_prompt=text)
@@ -77,7 +92,12 @@ def set_system_prompt(conn: Connection, session_id: int, text: str) -> None:
 
 def report_prompt(conn: Connection, session_id: int, prompt_tokens: int, upto_seq: int) -> None:
     """Note what the model reported for the view up to and including message `upto_seq`."""
-    conn.execute(
+    conn.execute(*_report_prompt(session_id, prompt_tokens, upto_seq))
+
+
+@built_once
+def _report_prompt(session_id: int, prompt_tokens: int, upto_seq: int) -> Any:
+    return (
         update(session)
         .where(session.c.id == session_id)
         .values(prompt_tokens=prompt_tokens, prompt_upto_seq=upto_seq)

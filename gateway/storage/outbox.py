@@ -13,12 +13,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, or_, select, update
 
 from adapters.messages import Address, Outgoing, Receipt
-from gateway.storage.models import conversation, now_s, outbox
+from gateway.storage.models import conversation, is_unsent, now_s, outbox
+from gateway.storage.statements import built_once
 
 Renderer = Callable[[str], list[str]]
 """`Adapter.render`: markdown to payloads within the platform's limits."""
-
-UNSENT = ("pending", "sending", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +79,44 @@ def append(
     for part in parts:
         if is_known(conn, part.source_key):
             continue
-        seq = conn.scalar(
-            update(conversation)
-            .where(conversation.c.id == conversation_id)
-            .values(outbox_head=conversation.c.outbox_head + 1)
-            .returning(conversation.c.outbox_head)
-        )
+        seq = conn.scalar(*_next_seq(conversation_id))
         conn.execute(
-            outbox.insert().values(
-                conversation=conversation_id,
-                seq=seq,
-                source_key=part.source_key,
-                inbox_seq=inbox_seq,
-                turn_id=turn_id,
-                payload=part.payload,
-                markdown=part.markdown,
-                preview_ref=part.preview_ref,
-                reply_to=part.reply_to,
-                state="pending",
-                at=now_s(),
-            )
+            _INSERT,
+            {
+                "conversation": conversation_id,
+                "seq": seq,
+                "source_key": part.source_key,
+                "inbox_seq": inbox_seq,
+                "turn_id": turn_id,
+                "payload": part.payload,
+                "markdown": part.markdown,
+                "preview_ref": part.preview_ref,
+                "reply_to": part.reply_to,
+            },
         )
+
+
+_INSERT = outbox.insert().values(state="pending", at=now_s())
+
+
+@built_once
+def _next_seq(conversation_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(outbox_head=conversation.c.outbox_head + 1)
+        .returning(conversation.c.outbox_head)
+    )
 
 
 def is_known(conn: Connection, source_key: str) -> bool:
     """Whether something with this cause was entered before."""
-    query = select(outbox.c.seq).where(outbox.c.source_key == source_key)
-    return conn.execute(query).one_or_none() is not None
+    return conn.execute(*_known(source_key)).one_or_none() is not None
+
+
+@built_once
+def _known(source_key: str) -> Any:
+    return select(outbox.c.seq).where(outbox.c.source_key == source_key)
 
 
 def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
@@ -124,16 +134,21 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
 
 def next_due(conn: Connection, conversation_id: int) -> Due | None:
     """Return the conversation's first unsent row; None when all is sent."""
-    row = conn.execute(
-        select(outbox, conversation, now_s().label("now"))
-        .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.conversation == conversation_id, outbox.c.state.in_(UNSENT))
-        .order_by(outbox.c.seq)
-        .limit(1)
-    ).one_or_none()
+    row = conn.execute(*_next_due(conversation_id)).one_or_none()
     if row is None:
         return None
     return Due(_outgoing(row), row.next_at - row.now, row.failures, row.now - row.at)
+
+
+@built_once
+def _next_due(conversation_id: int) -> Any:
+    return (
+        select(outbox, conversation, now_s().label("now"))
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+        .where(outbox.c.conversation == conversation_id, is_unsent)
+        .order_by(outbox.c.seq)
+        .limit(1)
+    )
 
 
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
@@ -145,7 +160,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
         _this(message)
         .where(
             or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id),
-            outbox.c.state.in_(UNSENT),
+            is_unsent,
         )
         .values(state="sending", sender=replica_id)
     )
@@ -155,13 +170,16 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> None:
     """Record the receipt."""
     conn.execute(
-        _this(message).values(
-            state="sent",
-            platform_ref=receipt.platform_ref,
-            resent=receipt.resent,
-            sent_at=now_s(),
-            error=None,
-        )
+        *_mark_sent(message.conversation, message.seq, receipt.platform_ref, resent=receipt.resent)
+    )
+
+
+@built_once
+def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
+    return (
+        update(outbox)
+        .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
+        .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
     )
 
 
@@ -201,9 +219,7 @@ def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) 
     """Return the conversations of these (platform, account) pairs that have unsent rows."""
     rows = conn.execute(
         select(conversation.c.id, conversation.c.platform, conversation.c.account)
-        .where(
-            conversation.c.id.in_(select(outbox.c.conversation).where(outbox.c.state.in_(UNSENT)))
-        )
+        .where(conversation.c.id.in_(select(outbox.c.conversation).where(is_unsent)))
         .order_by(conversation.c.id)
     )
     return [row.id for row in rows if (row.platform, row.account) in accounts]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
@@ -10,6 +11,7 @@ from agent.ports import PastMessage
 from agent.tokens import estimate_message
 from agent.view import ViewPlan, render
 from gateway.storage.models import blob, conversation, iso_time, message, now_s
+from gateway.storage.statements import built_once
 
 INT64_DIGITS = 19
 READ_LIMIT = 2000
@@ -30,12 +32,7 @@ def append(conn: Connection, place: Place, messages: Sequence[ChatMessage]) -> i
 
     The caller holds the conversation's fence (or its admission lock).
     """
-    head = conn.scalar(
-        update(conversation)
-        .where(conversation.c.id == place.conversation)
-        .values(message_head=conversation.c.message_head + len(messages))
-        .returning(conversation.c.message_head)
-    )
+    head = conn.scalar(*_take_seqs(place.conversation, len(messages)))
     first = int(head or 0) - len(messages) + 1
     rows = [
         {
@@ -50,28 +47,50 @@ def append(conn: Connection, place: Place, messages: Sequence[ChatMessage]) -> i
         for n, entry in enumerate(messages)
     ]
     if rows:
-        conn.execute(message.insert().values(at=now_s()), rows)
+        conn.execute(_INSERT, rows)
     return int(head or 0)
+
+
+_INSERT = message.insert().values(at=now_s())
+
+
+@built_once
+def _take_seqs(conversation_id: int, count: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(message_head=conversation.c.message_head + count)
+        .returning(conversation.c.message_head)
+    )
 
 
 def load_view(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[ChatMessage]:
     """Return what the plan shows of the transcript."""
-    rows = conn.execute(
+    rows = conn.execute(*_from_seq(conversation_id, plan.first_seq))
+    return render(plan, ((seq, decode(body)) for seq, body in rows))
+
+
+@built_once
+def _from_seq(conversation_id: int, first_seq: int) -> Any:
+    return (
         select(message.c.seq, message.c.body)
-        .where(message.c.conversation == conversation_id, message.c.seq >= plan.first_seq)
+        .where(message.c.conversation == conversation_id, message.c.seq >= first_seq)
         .order_by(message.c.seq)
     )
-    return render(plan, ((seq, decode(body)) for seq, body in rows))
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
     """Return the messages that a turn has recorded so far, its user message first."""
-    rows = conn.scalars(
+    return [decode(body) for body in conn.scalars(*_of_turn(conversation_id, turn_id))]
+
+
+@built_once
+def _of_turn(conversation_id: int, turn_id: int) -> Any:
+    return (
         select(message.c.body)
         .where(message.c.conversation == conversation_id, message.c.turn_id == turn_id)
         .order_by(message.c.seq)
     )
-    return [decode(body) for body in rows]
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, and_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, update
 
 from agent.messages import (
     ChatMessage,
@@ -28,8 +28,9 @@ from gateway.storage import inbox, lineage, outbox, transcript
 from gateway.storage.inbox import Entry, InboxState
 from gateway.storage.leases import Lease, fence
 from gateway.storage.lineage import Session
-from gateway.storage.models import conversation, now_s, step, turn
+from gateway.storage.models import conversation, is_running, now_s, step, turn
 from gateway.storage.outbox import Part
+from gateway.storage.statements import built_once
 from gateway.storage.transcript import Place
 
 
@@ -86,9 +87,7 @@ class Totals:
 def find_running(conn: Connection, lease: Lease) -> Turn | None:
     """Return the conversation's unfinished turn, counting one more attempt at it."""
     owned = fence(conn, lease)
-    row = conn.execute(
-        select(turn).where(turn.c.conversation == lease.conversation, turn.c.state == "running")
-    ).one_or_none()
+    row = conn.execute(*_running(lease.conversation)).one_or_none()
     if row is None:
         return None
     attempt = 1 if row.progress > row.attempt_progress else row.attempt + 1
@@ -98,6 +97,11 @@ def find_running(conn: Connection, lease: Lease) -> Turn | None:
         .values(attempt=attempt, attempt_progress=row.progress, epoch=lease.epoch)
     )
     return _turn(conn, lease, row, attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
+
+
+@built_once
+def _running(conversation_id: int) -> Any:
+    return select(turn).where(turn.c.conversation == conversation_id, is_running)
 
 
 def begin(
@@ -112,30 +116,30 @@ def begin(
         user_text: Their texts merged.
         system_prompt: Used only where the session has none yet.
     """
-    fence(conn, lease)
+    stopped_upto = fence(conn, lease).cancel_upto_seq
     session = lineage.active(conn, lease.conversation)
-    lineage.set_system_prompt(conn, session.id, system_prompt)
-    turn_id = conn.execute(
-        turn
-        .insert()
-        .values(
-            conversation=lease.conversation,
-            session_id=session.id,
-            first_seq=entries[0].seq,
-            upto_seq=entries[-1].seq,
-            state="running",
-            epoch=lease.epoch,
-            attempt=1,
-            started_at=now_s(),
-        )
-        .returning(turn.c.id)
-    ).scalar_one()
+    if session.system_prompt is None:
+        lineage.set_system_prompt(conn, session.id, system_prompt)
+    row = conn.execute(
+        _INSERT,
+        {
+            "conversation": lease.conversation,
+            "session_id": session.id,
+            "first_seq": entries[0].seq,
+            "upto_seq": entries[-1].seq,
+            "epoch": lease.epoch,
+        },
+    ).one()
+    turn_id = row.id
     inbox.take(conn, entries, turn_id)
-    _outlive_earlier_stops(conn, lease, entries[0].seq)
+    if stopped_upto >= entries[0].seq:
+        _outlive_earlier_stops(conn, lease, entries[0].seq)
     place = Place(lease.conversation, session.id, turn_id)
     transcript.append(conn, place, [user_message(user_text)])
-    row = conn.execute(select(turn).where(turn.c.id == turn_id)).one()
     return _turn(conn, lease, row, 1)
+
+
+_INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn)
 
 
 def record_message(
@@ -342,23 +346,25 @@ def _close(
     totals = _totals(conn, current)
     usage = totals.usage
     conn.execute(
-        update(turn)
-        .where(turn.c.id == current.id)
-        .values(
-            state=state,
-            outcome=end.outcome,
-            error=end.error,
-            model=end.model,
-            iterations=totals.iterations,
-            tool_calls=totals.tool_calls,
-            input_tokens=usage.input_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            cache_write_tokens=usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
-            output_tokens=usage.output_tokens,
-            finished_at=now_s(),
-        )
+        _CLOSE,
+        {
+            "closed_id": current.id,
+            "state": state,
+            "outcome": end.outcome,
+            "error": end.error,
+            "model": end.model,
+            "iterations": totals.iterations,
+            "tool_calls": totals.tool_calls,
+            "input_tokens": usage.input_tokens,
+            "cache_read_tokens": usage.cache_read_tokens,
+            "cache_write_tokens": usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
+            "output_tokens": usage.output_tokens,
+        },
     )
     return totals
+
+
+_CLOSE = update(turn).where(turn.c.id == bindparam("closed_id")).values(finished_at=now_s())
 
 
 def _is_started(current: Turn, call_id: str) -> ColumnElement[bool]:
@@ -367,16 +373,24 @@ def _is_started(current: Turn, call_id: str) -> ColumnElement[bool]:
 
 
 def _is_running(conn: Connection, current: Turn) -> bool:
-    return conn.scalar(select(turn.c.state).where(turn.c.id == current.id)) == "running"
+    return bool(conn.scalar(*_state(current.id)) == "running")
+
+
+@built_once
+def _state(turn_id: int) -> Any:
+    return select(turn.c.state).where(turn.c.id == turn_id)
 
 
 def _totals(conn: Connection, current: Turn) -> Totals:
-    steps = conn.execute(
-        select(step.c.kind, step.c.result).where(step.c.turn_id == current.id)
-    ).all()
+    steps = conn.execute(*_steps(current.id)).all()
     models = [row.result for row in steps if row.kind == "model"]
     usages = (Usage(**orjson.loads(result)) for result in models if result)
     return Totals(len(models), len(steps) - len(models), sum(usages, Usage()))
+
+
+@built_once
+def _steps(turn_id: int) -> Any:
+    return select(step.c.kind, step.c.result).where(step.c.turn_id == turn_id)
 
 
 def _journal_model(conn: Connection, current: Turn, usage: Usage | None, seq: int) -> None:
@@ -387,23 +401,27 @@ def _journal_model(conn: Connection, current: Turn, usage: Usage | None, seq: in
 
 
 def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
-    n = conn.scalar(
+    n = conn.scalar(*_next_n(current.id))
+    conn.execute(_INSERT_STEP, {"turn_id": current.id, "n": n, **values})
+
+
+_INSERT_STEP = step.insert().values(at=now_s())
+
+
+@built_once
+def _next_n(turn_id: int) -> Any:
+    return (
         update(turn)
-        .where(turn.c.id == current.id)
+        .where(turn.c.id == turn_id)
         .values(progress=turn.c.progress + 1)
         .returning(turn.c.progress)
     )
-    conn.execute(step.insert().values(turn_id=current.id, n=n, at=now_s(), **values))
 
 
 def _turn(
     conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool = False
 ) -> Turn:
-    started = conn.scalars(
-        select(step.c.call_id).where(
-            step.c.turn_id == row.id, step.c.state == "started", step.c.effect == "side_effect"
-        )
-    )
+    started = conn.scalars(*_started(row.id))
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     return Turn(
         id=row.id,
@@ -417,4 +435,11 @@ def _turn(
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
         stopped=stopped,
+    )
+
+
+@built_once
+def _started(turn_id: int) -> Any:
+    return select(step.c.call_id).where(
+        step.c.turn_id == turn_id, step.c.state == "started", step.c.effect == "side_effect"
     )

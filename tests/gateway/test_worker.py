@@ -172,7 +172,7 @@ async def test_a_failed_release_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The conversation is still owned, so that the next claim serves it again."""
-    real, failures = leases.release, iter([OperationalError("release", {}, _disk_full())])
+    real, failures = leases.release, iter([OperationalError("release", {}, _disk_full())] * 2)
 
     def release(*args: object, **options: object) -> None:
         if failure := next(failures, None):

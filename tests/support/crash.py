@@ -36,7 +36,7 @@ def seeds(usual: int, deep: int) -> list[int]:
     """Return the seeds to run; the test's id names them."""
     if _ONE_SEED is not None:
         return [int(_ONE_SEED)]
-    return list(range(20, 20 + usual * 4))
+    return list(range(deep if DEEP else usual))
 
 
 @dataclass(frozen=True, slots=True)
