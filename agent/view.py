@@ -38,6 +38,8 @@ def render(plan: ViewPlan, messages: Iterable[tuple[int, ChatMessage]]) -> list[
         plan: The plan of the active session.
         messages: (seq, message) in order of seq.
     """
+    if not plan.hidden:
+        return order_results([message for seq, message in messages if seq >= plan.first_seq])
     return order_results([message for seq, message in messages if plan.shows(seq)])
 
 

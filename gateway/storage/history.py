@@ -1,11 +1,13 @@
 """What people and operators look at: chats as shown on the web page, status, statistics."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, func, literal, select, union_all
 
 from adapters.base import ChatItem, ChatSummary
 from gateway.storage.models import alias, conversation, inbox, iso_time, outbox, session, turn
+from gateway.storage.statements import built_once
 
 CHATS = 200
 SHOWN = ("sent", "pending", "sending", "unknown", "dead")
@@ -32,6 +34,13 @@ def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:
     """Return what was said after the two positions, answers behind what they answer."""
+    rows = conn.execute(*_items(session_key, after_inbox, after_outbox))
+    found = [ChatItem(row[0], row[1], row[2], iso_time(row[3])) for row in rows]
+    return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
+
+
+@built_once
+def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
     zero = literal(0).label("outbox_seq")
     asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at).where(
@@ -42,14 +51,17 @@ def items(
         outbox.c.seq > after_outbox,
         outbox.c.state.in_(SHOWN),
     )
-    rows = conn.execute(union_all(asked, answered)).all()
-    found = [ChatItem(row[0], row[1], row[2], iso_time(row[3])) for row in rows]
-    return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
+    return union_all(asked, answered)
 
 
 def prompt_tokens(conn: Connection, session_key: str) -> int | None:
     """Return what the model last reported for the conversation's view."""
-    return conn.scalar(
+    return conn.scalar(*_prompt_tokens(session_key))
+
+
+@built_once
+def _prompt_tokens(session_key: str) -> Any:
+    return (
         select(session.c.prompt_tokens)
         .join(conversation, conversation.c.active_session_id == session.c.id)
         .join(alias, alias.c.conversation == conversation.c.id)

@@ -308,9 +308,10 @@ async def test_scrubbing_that_fails_leaves_the_writer_alive(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Trouble with the disk is told to the caller and ends nothing."""
-    monkeypatch.setattr(database, "_raw", BrokenDisk(database._raw))
-    with pytest.raises(StorageUnavailable, match="disk I/O error"):
-        await database.scrub()
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_raw", BrokenDisk(database._raw))
+        with pytest.raises(StorageUnavailable, match="disk I/O error"):
+            await database.scrub()
     assert await database.write(add, "a") == "a"
 
 
