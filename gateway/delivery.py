@@ -12,7 +12,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Outgoing, Receipt
+from adapters.messages import Receipt
 from gateway.errors import StorageError
 from gateway.storage import outbox
 from gateway.storage.engine import Database
@@ -74,7 +74,7 @@ class Delivery:
             try:
                 due = await self._database.write(outbox.next_due, conversation_id)
                 if due is not None and due.account in self._adapters:
-                    await self._deliver(due)
+                    await self._deliver_from(due)
                     continue
             except StorageError as exc:
                 log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
@@ -86,15 +86,22 @@ class Delivery:
         if not self._again and self._waiting.empty():
             self._idle.set()
 
-    async def _deliver(self, due: Due) -> None:
+    async def _deliver_from(self, first: Due) -> None:
+        """Send this row and those behind it, as long as nothing goes wrong."""
+        due: Due | None = first
+        while due is not None:
+            if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+                await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
+                return
+            due = await self._deliver(due)
+
+    async def _deliver(self, due: Due) -> Due | None:
+        """Send one row; return the next one where it was shown."""
         message = due.message
-        if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
-            await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
-            return
         adapter = self._adapters[due.account]
         marks = not adapter.idempotent_sends
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
-            return
+            return None
         try:
             receipt = await adapter.send(message)
         except SendDelayed as exc:
@@ -107,26 +114,29 @@ class Delivery:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)
             await self._fail(due, repr(exc))
         else:
-            await self._record(message, receipt)
-            log.info(
-                "message_sent",
-                conversation=message.conversation,
-                seq=message.seq,
-                platform=message.address.platform,
-                resent=receipt.resent,
-                age_ms=round(due.age_s * 1000),
-            )
+            return await self._record(due, receipt)
+        return None
 
-    async def _record(self, message: Outgoing, receipt: Receipt) -> None:
+    async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         """Store a receipt, however long that takes: the message is shown and must not be again."""
+        message = due.message
         while True:
             try:
-                await self._database.write(outbox.mark_sent, message, receipt)
+                following = await self._database.write(outbox.mark_sent, message, receipt)
             except StorageError as exc:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
             else:
-                return
+                break
+        log.info(
+            "message_sent",
+            conversation=message.conversation,
+            seq=message.seq,
+            platform=message.address.platform,
+            resent=receipt.resent,
+            age_ms=round(due.age_s * 1000),
+        )
+        return following
 
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
         if due.age_s > GIVE_UP_AFTER_S:

@@ -150,8 +150,9 @@ class TurnRunner:
             The turn to run; None when nothing waits, and the lease was given back.
         """
         self.stops.forget(lease.conversation)
-        turn = await self._database.write(self._freeze, lease)
-        self._wakeups.outbox(lease.conversation)
+        turn, replied = await self._database.write(self._freeze, lease)
+        if replied:
+            self._wakeups.outbox(lease.conversation)
         return turn
 
     def is_suspect(self, turn: Turn) -> bool:
@@ -265,23 +266,23 @@ class TurnRunner:
     def _adapter(self, lease: Lease) -> Adapter:
         return self._adapters[lease.address.platform, lease.address.account]
 
-    def _freeze(self, conn: Connection, lease: Lease) -> Turn | None:
+    def _freeze(self, conn: Connection, lease: Lease) -> tuple[Turn | None, bool]:
+        """Return the next turn, and whether commands before it may have been replied to."""
         running = turns.find_running(conn, lease)
         if running is not None:
-            return running
+            return running, False
         waiting = inbox.queued(conn, lease.conversation)
+        commanded = bool(waiting) and waiting[0].kind == "command"
         while waiting and waiting[0].kind == "command":
-            command = waiting.pop(0)
-            retried = self._carry_out(conn, lease, command)
+            retried = self._carry_out(conn, lease, waiting.pop(0))
             if retried is not None:
-                return retried
+                return retried, commanded
         if not waiting:
             leases.release(conn, lease)
-            return None
+            return None, commanded
         entries = burst(waiting, self._queue)
-        shared = leases.fence(conn, lease).user is None
-        text = merged_text(entries, named=shared)
-        return turns.begin(conn, lease, entries, text, self._system_prompt)
+        text = merged_text(entries, named=lease.shared)
+        return turns.begin(conn, lease, entries, text, self._system_prompt), commanded
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
         """Do a queued command; `/retry` returns the turn that asks again."""

@@ -56,7 +56,8 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
 
 def prompt_tokens(conn: Connection, session_key: str) -> int | None:
     """Return what the model last reported for the conversation's view."""
-    return conn.scalar(*_prompt_tokens(session_key))
+    reported: int | None = conn.scalar(*_prompt_tokens(session_key))
+    return reported
 
 
 @built_once

@@ -24,12 +24,16 @@ LONGEST_BACKOFF_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to work on one conversation; `epoch` is the fencing token."""
+    """The right to work on one conversation; `epoch` is the fencing token.
+
+    `shared` tells that several people write in it.
+    """
 
     conversation: int
     replica: int
     epoch: int
     address: Address
+    shared: bool
 
 
 def register(conn: Connection, name: str) -> int:
@@ -141,8 +145,9 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
     Returns:
         Whether it has work.
     """
-    fence(conn, lease)
-    conn.execute(*_release(lease.conversation))
+    released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch))
+    if released.rowcount == 0:
+        raise LeaseLost(f"conversation {lease.conversation} has another owner")
     if not_before_s:
         conn.execute(*_back_off(lease.conversation, not_before_s))
     more = has_work(conn, lease.conversation)
@@ -152,10 +157,14 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
 
 
 @built_once
-def _release(conversation_id: int) -> Any:
+def _release(conversation_id: int, replica_id: int, epoch: int) -> Any:
     return (
         update(conversation)
-        .where(conversation.c.id == conversation_id)
+        .where(
+            conversation.c.id == conversation_id,
+            conversation.c.owner == replica_id,
+            conversation.c.epoch == epoch,
+        )
         .values(owner=None, ready_no=None, turn_not_before=0.0)
     )
 
@@ -227,4 +236,4 @@ def _next_ready_no() -> ScalarSelect[int]:
 
 def _lease(row: Row[Any]) -> Lease:
     address = Address(row.platform, row.account, row.chat, row.thread)
-    return Lease(row.id, row.owner, row.epoch, address)
+    return Lease(row.id, row.owner, row.epoch, address, row.user is None)

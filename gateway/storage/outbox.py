@@ -167,11 +167,11 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     return marked.rowcount == 1
 
 
-def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> None:
-    """Record the receipt."""
-    conn.execute(
-        *_mark_sent(message.conversation, message.seq, receipt.platform_ref, resent=receipt.resent)
-    )
+def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | None:
+    """Record the receipt; return the conversation's next unsent row."""
+    ref, resent = receipt.platform_ref, receipt.resent
+    conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    return next_due(conn, message.conversation)
 
 
 @built_once

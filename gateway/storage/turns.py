@@ -6,7 +6,7 @@ of all it touches change in the same transaction.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
@@ -53,11 +53,11 @@ class Turn:
     first_seq: int
     upto_seq: int
     attempt: int
-    preview_ref: str | None
     messages: tuple[ChatMessage, ...]
-    started_calls: frozenset[str]
     reply_to: str | None
-    stopped: bool
+    preview_ref: str | None = None
+    started_calls: frozenset[str] = frozenset()
+    stopped: bool = False
 
     @property
     def place(self) -> Place:
@@ -120,7 +120,8 @@ def begin(
     session = lineage.active(conn, lease.conversation)
     if session.system_prompt is None:
         lineage.set_system_prompt(conn, session.id, system_prompt)
-    row = conn.execute(
+        session = replace(session, system_prompt=system_prompt)
+    turn_id = conn.execute(
         _INSERT,
         {
             "conversation": lease.conversation,
@@ -129,17 +130,25 @@ def begin(
             "upto_seq": entries[-1].seq,
             "epoch": lease.epoch,
         },
-    ).one()
-    turn_id = row.id
+    ).scalar_one()
     inbox.take(conn, entries, turn_id)
     if stopped_upto >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
-    place = Place(lease.conversation, session.id, turn_id)
-    transcript.append(conn, place, [user_message(user_text)])
-    return _turn(conn, lease, row, 1)
+    asked = user_message(user_text)
+    transcript.append(conn, Place(lease.conversation, session.id, turn_id), [asked])
+    return Turn(
+        id=turn_id,
+        lease=lease,
+        session=session,
+        first_seq=entries[0].seq,
+        upto_seq=entries[-1].seq,
+        attempt=1,
+        messages=(asked,),
+        reply_to=entries[-1].message_ref,
+    )
 
 
-_INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn)
+_INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn.c.id)
 
 
 def record_message(
@@ -418,9 +427,7 @@ def _next_n(turn_id: int) -> Any:
     )
 
 
-def _turn(
-    conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool = False
-) -> Turn:
+def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool) -> Turn:
     started = conn.scalars(*_started(row.id))
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     return Turn(

@@ -10,6 +10,7 @@ import os
 import signal
 import sqlite3
 import sys
+import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -108,6 +109,7 @@ class Points:
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
         self._reached: Counter[str] = Counter()
+        self.writer: sqlite3.Connection | None = None
 
     def reach(self, name: str) -> None:
         """Die here, or stop until SIGCONT, if the spec says so."""
@@ -116,8 +118,17 @@ class Points:
         if here == self._spec.kill:
             os.kill(os.getpid(), signal.SIGKILL)
         if here == self._spec.pause:
-            tell(self._spec.port, "paused")
-            os.kill(os.getpid(), signal.SIGSTOP)
+            self._pause()
+
+    def _pause(self) -> None:
+        """Stop, but never within a transaction: its lock would keep the successor out.
+
+        Called in the event loop, which brings no further work to the writer meanwhile.
+        """
+        tell(self._spec.port, "paused")
+        while self.writer is not None and self.writer.in_transaction:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 class Life:
@@ -164,7 +175,7 @@ class Life:
         connection = connect(path)
         raw = connection.connection.driver_connection
         assert isinstance(raw, sqlite3.Connection)
-        self._raw = raw
+        self._raw = self.points.writer = raw
         if self.spec.pages is not None:
             self._limit(self.spec.pages)
         return connection

@@ -14,7 +14,6 @@ COMMON = (
     "commit",
     "mark_sending",
     "mark_sent",
-    "release",
 )
 OUTSIDE = (
     "model: asked",

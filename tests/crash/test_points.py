@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway import notices
+from gateway.worker import TURNS_PER_LEASE
 from tests.crash.points import COMMON, OUTSIDE, around
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.crash_script import RESENT
@@ -18,9 +19,9 @@ pytestmark = pytest.mark.timeout(60)
 Provoke = Callable[[Crashes, str], Awaitable[None]]
 ROOT = Path(__file__).parents[2]
 
-NOT_A_STEP = {"heartbeat", "ready_stuck", "action", "ACTIONS[action]"}
-"""Commits outside of the path of a message: leases are renewed, stuck work is looked for, an
-operator acts."""
+NOT_A_STEP = {"heartbeat", "ready_stuck", "next_due", "action", "ACTIONS[action]"}
+"""Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
+are only read, an operator acts."""
 
 
 async def converse(crashes: Crashes) -> None:
@@ -149,11 +150,19 @@ async def a_graceful_stop(crashes: Crashes, point: str) -> None:
     await crashes.platform.open_gate()
 
 
+async def a_long_queue(crashes: Crashes, point: str) -> None:
+    """One chat has more turns than a worker takes before it lets others go first."""
+    for _ in range(TURNS_PER_LEASE + 2):
+        await crashes.write("a")
+    await die_at(crashes, point)
+
+
 RARE: dict[str, Provoke] = {
     "mark_delayed": a_delay,
     "mark_unknown": a_doubt,
     "mark_dead": a_rejection,
     "notify": a_trouble,
+    "release": a_long_queue,
     "cancel": a_stop,
     "bury": a_burial,
     "forgive_attempt": a_graceful_stop,

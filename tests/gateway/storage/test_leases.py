@@ -56,7 +56,7 @@ def test_a_claim_takes_what_is_ready(store: Store) -> None:
     conversation_id, _ = store.run(admit, inbound(chat="7", thread="3"))
     me = store.run(leases.register, "me")
     (lease,) = store.run(leases.claim, me, 10, ACCOUNTS)
-    assert lease == Lease(conversation_id, me, 1, Address("telegram", "default", "7", "3"))
+    assert lease == Lease(conversation_id, me, 1, Address("telegram", "default", "7", "3"), False)
 
 
 def test_a_claim_is_idempotent(store: Store) -> None:
