@@ -12,7 +12,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Receipt
+from adapters.messages import Outgoing, Receipt
 from gateway.errors import StorageError
 from gateway.storage import outbox
 from gateway.storage.engine import Database
@@ -118,25 +118,25 @@ class Delivery:
         return None
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
-        """Store a receipt, however long that takes: the message is shown and must not be again."""
-        message = due.message
-        while True:
-            try:
-                following = await self._database.write(outbox.mark_sent, message, receipt)
-            except StorageError as exc:
-                log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
-                await asyncio.sleep(STORAGE_RETRY_S)
-            else:
-                break
+        following = await self._store(due.message, receipt)
         log.info(
             "message_sent",
-            conversation=message.conversation,
-            seq=message.seq,
-            platform=message.address.platform,
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            platform=due.message.address.platform,
             resent=receipt.resent,
             age_ms=round(due.age_s * 1000),
         )
         return following
+
+    async def _store(self, message: Outgoing, receipt: Receipt) -> Due | None:
+        """Store a receipt, however long that takes: the message is shown and must not be again."""
+        while True:
+            try:
+                return await self._database.write(outbox.mark_sent, message, receipt)
+            except StorageError as exc:
+                log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
         if due.age_s > GIVE_UP_AFTER_S:
