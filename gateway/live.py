@@ -25,6 +25,8 @@ class LiveAnswer:
         address: Where the answer will appear.
         ref: The preview message of an earlier attempt at this turn, if any.
         remember: Stores the platform's id of a new preview message, durably.
+        all_sent: Whether the chat shows everything that was said before; no preview begins above
+            an earlier answer.
     """
 
     def __init__(
@@ -33,10 +35,13 @@ class LiveAnswer:
         address: Address,
         ref: str | None,
         remember: Callable[[str], Awaitable[None]],
+        all_sent: Callable[[], Awaitable[bool]],
     ) -> None:
         self._adapter = adapter
         self._address = address
         self._remember = remember
+        self._all_sent = all_sent
+        self._begun = ref is not None
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self.ref = ref
@@ -86,6 +91,9 @@ class LiveAnswer:
     async def _show_previews(self) -> None:
         with self._best_effort():
             while await self._next_change():
+                self._begun = self._begun or await self._all_sent()
+                if not self._begun:
+                    continue
                 ref = await self._adapter.preview(self._address, self.text, self.ref)
                 if ref is not None and ref != self.ref:
                     self.ref = ref

@@ -184,6 +184,7 @@ class TurnRunner:
             turn.lease.address,
             turn.preview_ref,
             lambda ref: self._database.write(turns.set_preview, turn, ref),
+            lambda: self._database.read(outbox.all_sent, turn.lease.conversation),
         )
         try:
             parts, end, final = await self._think(turn, live)

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from gateway.errors import LeaseLost, StorageError
+from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.settings import QueueSettings
 from gateway.storage import leases, turns
 from gateway.storage.engine import Database
@@ -155,6 +155,10 @@ class Worker:
         except asyncio.CancelledError:
             if self._stopping:
                 await self._database.write(turns.forgive_attempt, turn)
+            raise
+        except StorageUnavailable:
+            # The disk is to blame, not the turn.
+            await self._database.write(turns.forgive_attempt, turn)
             raise
 
     async def _settle(self, conversation_id: int) -> None:

@@ -151,6 +151,12 @@ def _next_due(conversation_id: int) -> Any:
     )
 
 
+def all_sent(conn: Connection, conversation_id: int) -> bool:
+    """Whether the conversation has nothing that waits to be shown."""
+    query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
+    return conn.execute(query.limit(1)).one_or_none() is None
+
+
 def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     """Note that a send begins; False where another replica has taken the row or it was dropped.
 

@@ -18,6 +18,11 @@ from tests.support.recording_adapter import RecordingAdapter
 HERE = Address("telegram", "default", "c1")
 
 
+async def all_sent() -> bool:
+    """Nothing stands before this answer."""
+    return True
+
+
 async def forget(_ref: str) -> None:
     """Store nothing."""
 
@@ -134,7 +139,7 @@ async def test_a_stop_after_a_tool_step_replaces_the_preview(tmp_path: Path) -> 
 async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
     """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
     for pauses in range(6):
-        live = LiveAnswer(RecordingAdapter(preview_interval_s=0), HERE, None, forget)
+        live = LiveAnswer(RecordingAdapter(preview_interval_s=0), HERE, None, forget, all_sent)
         async with asyncio.timeout(1), live.shown():
             live.push("text")
             for _ in range(pauses):
@@ -144,7 +149,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
 async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
     """A further attempt shows its text in the same preview."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, None, forget)
+    live = LiveAnswer(adapter, HERE, None, forget, all_sent)
     async with live.shown():
         live.push("first")
         await adapter.watch.until(lambda: len(adapter.previews) == 1)
@@ -156,7 +161,7 @@ async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
 
 async def test_an_error_comes_out_as_itself() -> None:
     """The caller tells errors apart by their class."""
-    live = LiveAnswer(RecordingAdapter(), HERE, None, forget)
+    live = LiveAnswer(RecordingAdapter(), HERE, None, forget, all_sent)
     with pytest.raises(LookupError, match="as it is"):
         async with live.shown():
             raise LookupError("as it is")
