@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -14,6 +16,7 @@ class Figure:
     at_most: float | None = None
     at_least: float | None = None
 
+    @override
     def __str__(self) -> str:
         return f"  {self.name:<66}{_number(self.value):>9} {self.unit:<9}{self._verdict()}"
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
 from adapters.null import NullAdapter
@@ -72,13 +73,17 @@ async def running(
 async def logged_database(settings: Settings) -> AsyncIterator[Database]:
     """Open the database, with the logs going where those of a service go."""
     prepare_home(settings.home)
-    with Path(os.devnull).open("w", encoding="utf-8") as stdout:
+    with _nowhere() as stdout:
         close_logs = configure_logging(settings.logging, settings.home, (), stdout)
         try:
             async with open_database(database_path(settings)) as database:
                 yield database
         finally:
             close_logs()
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
 
 
 def inbound(chat: str, key: str, text: str) -> InboundMessage:

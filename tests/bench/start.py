@@ -112,8 +112,10 @@ async def _port(process: asyncio.subprocess.Process) -> int:
 
 async def _until_ready(port: int) -> None:
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
-        while True:
-            async with http.get("/readyz") as response:
-                if response.status == 200:
-                    return
+        while await _status(http) != 200:
             await asyncio.sleep(0.01)
+
+
+async def _status(http: aiohttp.ClientSession) -> int:
+    async with http.get("/readyz") as response:
+        return response.status

@@ -4,6 +4,7 @@ Named by `GW_OURS_MODULE=gw_ours`. The model is `tests.bench.echo`; nothing else
 message is durable (synchronous=FULL) and JSON logs are written. `queue.debounce_ms` is 0.
 """
 
+import json
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -14,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 if TYPE_CHECKING:
     from adapters.messages import Outgoing
+    from agent.messages import ChatMessage
     from agent.models.base import ChatModel
 
 
@@ -50,19 +52,21 @@ class Gateway:
 
     async def seed_history(self, chat: str, n: int) -> None:
         """Give the chat `n` stored messages, the same that Hermes gets."""
-        import json  # noqa: PLC0415 - as heavy for all peers, and not part of the start
+        from tests.bench.seeding import seed  # noqa: PLC0415 - after the measured import
 
-        import paths  # type: ignore[import-not-found] # noqa: PLC0415 - a module of peerbench
-
-        from tests.bench.seeding import seed  # noqa: PLC0415
-
-        corpus = json.loads(Path(paths.CORPORA, "synth_1000.json").read_text(encoding="utf-8"))
-        messages = [message for message in corpus if message["role"] != "system"][:n]
-        for message in messages:
-            message["content"] = (message.get("content") or "")[:300]
         first = self._running.inbound(str(chat), f"seed:{chat}", "seed")
-        await self._gateway.database.write(seed, first, messages)
+        await self._gateway.database.write(seed, first, _corpus(n))
 
     async def stop(self) -> None:
         """Stop all parts."""
         await self._stack.aclose()
+
+
+def _corpus(n: int) -> "list[ChatMessage]":
+    import paths  # type: ignore[import-not-found] # noqa: PLC0415 - a module of peerbench
+
+    corpus = json.loads(Path(paths.CORPORA, "synth_1000.json").read_text(encoding="utf-8"))
+    messages: list[ChatMessage] = [each for each in corpus if each["role"] != "system"][:n]
+    for message in messages:
+        message["content"] = str(message.get("content") or "")[:300]
+    return messages

@@ -7,7 +7,6 @@ the platform.
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 sys.path.insert(0, str(Path(__file__).parent))
-import gw_ours  # type: ignore[import-not-found] # noqa: E402 - found beside this file
-import paths  # type: ignore[import-not-found] # noqa: E402 - a module of peerbench
+import gw_ours  # type: ignore[import-not-found]
+import paths  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
     from agent.models.base import ChatModel
@@ -36,8 +35,10 @@ class Gateway(gw_ours.Gateway):  # type: ignore[misc] # its module has no name o
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         delay = os.environ.get("STUB_DELAY", "0")
-        command = [paths.BENCH_PY, f"{paths.ROOT}/stub_llm_server.py", str(port), delay]
-        self._server = subprocess.Popen(command)
+        script = f"{paths.ROOT}/stub_llm_server.py"
+        self._server = await asyncio.create_subprocess_exec(
+            paths.BENCH_PY, script, str(port), delay
+        )
         await _listening(port)
         return build_model(
             ModelSettings(
@@ -52,7 +53,7 @@ class Gateway(gw_ours.Gateway):  # type: ignore[misc] # its module has no name o
     async def stop(self) -> None:
         await super().stop()
         self._server.terminate()
-        self._server.wait(5)
+        await self._server.wait()
 
 
 async def _listening(port: int) -> None:

@@ -8,18 +8,20 @@ one process: the row "two processes" is refused with DatabaseLocked.
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from agent.messages import ChatMessage  # noqa: E402
-from agent.view import ViewPlan  # noqa: E402
-from gateway.storage import transcript  # noqa: E402
-from gateway.storage.engine import Database  # noqa: E402
-from gateway.storage.opening import open_database  # noqa: E402
-from gateway.storage.transcript import Place  # noqa: E402
-from tests.bench.running import inbound  # noqa: E402
-from tests.bench.seeding import open_place  # noqa: E402
+from agent.messages import ChatMessage
+from agent.view import ViewPlan
+from gateway.storage import transcript
+from gateway.storage.opening import open_database
+from tests.bench.running import inbound
+from tests.bench.seeding import open_place
+
+if TYPE_CHECKING:
+    from gateway.storage.engine import Database
+    from gateway.storage.transcript import Place
 
 
 class Store:
@@ -71,4 +73,3 @@ class Store:
     async def close(self) -> None:
         """Close the file."""
         await self._stack.aclose()
-
