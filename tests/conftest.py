@@ -7,6 +7,8 @@ import pytest
 
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database
+from tests.support.browser import CHROMIUM
+from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
 
 
@@ -35,3 +37,11 @@ async def database(database_file: Path) -> AsyncIterator[Database]:
     """The test's database, open as in the gateway."""
     async with open_database(database_file) as opened:
         yield opened
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests this machine could not run, and why."""
+    if CHROMIUM is None:
+        terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
+    if SHARED is None:
+        terminalreporter.write_line("real conversations: not replayed, ../shared is not there")
