@@ -185,9 +185,10 @@ async def call_model(
 
 
 async def record(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
-    """Record an intermediate assistant message."""
+    """Record an intermediate assistant message; what it said is no longer on its way."""
     await ports.journal.record_message(completion.message, completion.usage)
     state.view.append(completion.message)
+    ports.sink.restart()
 
 
 async def continue_answer(state: TurnState, ports: TurnPorts, completion: Completion) -> None:

@@ -20,7 +20,7 @@ DESCRIPTIONS: dict[Name, str] = {
 }
 BYPASSING: frozenset[Name] = frozenset({"stop", "status", "help"})
 
-_COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s.*)?", re.DOTALL)
+_COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
 
 
 def parse(text: str) -> Name | None:
@@ -32,8 +32,14 @@ def parse(text: str) -> Name | None:
     match = _COMMAND.fullmatch(text.strip())
     if match is None:
         return None
-    word = "help" if match[1] == "start" else match[1]
+    word = "help" if match[1].lower() == "start" else match[1].lower()
     return next((name for name in DESCRIPTIONS if name == word), None)
+
+
+def argument(text: str) -> str:
+    """Return what stands behind a command: `/new` takes it as the first message."""
+    match = _COMMAND.fullmatch(text.strip())
+    return (match[2] or "") if match else ""
 
 
 def help_text() -> str:

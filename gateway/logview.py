@@ -97,13 +97,13 @@ def view(
         raise NotFound(text) from exc
     with closing(LogTail(path, file)) as tail:
         _print(_newest(tail, chosen, lines), console)
-        while follow:
-            _print(_matching(tail.new_lines(), chosen, None), console)
-            try:
+        try:
+            while follow:
+                _print(_matching(tail.new_lines(), chosen, None), console)
                 wait()
-            except KeyboardInterrupt:
-                # This is how a person leaves the view.
-                return
+        except KeyboardInterrupt:
+            # This is how a person leaves the view.
+            return
 
 
 class LogTail:

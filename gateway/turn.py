@@ -286,19 +286,26 @@ class TurnRunner:
         return turns.begin(conn, lease, entries, text, self._system_prompt), commanded
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
-        """Do a queued command; `/retry` returns the turn that asks again."""
-        asked = None
+        """Do a queued command; returns the turn that it asks for, if any.
+
+        `/retry` asks the newest question again, `/new` what stands behind it.
+        """
         if commands.parse(command.text) == "new":
-            lineage.end(conn, lineage.active(conn, lease.conversation).id, "new")
-            head = leases.fence(conn, lease).message_head
-            lineage.start_root(conn, lease.conversation, "new", first_seq=head + 1)
-            self._reply(conn, lease, command, commands.NEW_TEXT)
-        elif (asked := turns.hide_newest(conn, lease.conversation)) is None:
-            self._reply(conn, lease, command, commands.NOTHING_TO_RETRY)
-        if asked is None:
-            inbox.finish(conn, command, "done")
-            return None
-        return turns.begin(conn, lease, [command], asked, self._system_prompt)
+            self._start_anew(conn, lease)
+            asked, otherwise = commands.argument(command.text), commands.NEW_TEXT
+        else:
+            asked = turns.hide_newest(conn, lease.conversation) or ""
+            otherwise = commands.NOTHING_TO_RETRY
+        if asked:
+            return turns.begin(conn, lease, [command], asked, self._system_prompt)
+        self._reply(conn, lease, command, otherwise)
+        inbox.finish(conn, command, "done")
+        return None
+
+    def _start_anew(self, conn: Connection, lease: Lease) -> None:
+        lineage.end(conn, lineage.active(conn, lease.conversation).id, "new")
+        head = leases.fence(conn, lease).message_head
+        lineage.start_root(conn, lease.conversation, "new", first_seq=head + 1)
 
     def _reply(self, conn: Connection, lease: Lease, command: Entry, text: str) -> None:
         key = f"reply:{command.conversation}:{command.seq}"

@@ -3,6 +3,7 @@
 Their ids are `t<turn id>` and `s<conversation>.<outbox seq>` (a send).
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,10 +43,22 @@ def find(conn: Connection, letter_id: str) -> DeadLetter:
     Raises:
         NotFound: There is none by that id.
     """
-    for letter in find_all(conn):
-        if letter.id == letter_id:
-            return letter
+    kind, number, seq = _parsed(letter_id)
+    if kind == "t":
+        rows = conn.execute(_dead_turns().where(turn.c.id == number)).all()
+        letters = [_turn_letter(conn, row) for row in rows]
+    else:
+        this = (outbox.c.conversation == number, outbox.c.seq == seq)
+        letters = [_send_letter(row) for row in conn.execute(_dead_sends().where(*this))]
+    if letters:
+        return letters[0]
     raise NotFound(f"there is no dead letter {letter_id}; `parley dead-letters list` shows them")
+
+
+def _parsed(letter_id: str) -> tuple[str, int, int]:
+    """Return kind, turn or conversation, and outbox seq; zeros for what is no id."""
+    match = re.fullmatch(r"(t|s)([0-9]{1,18})(?:\.([0-9]{1,18}))?", letter_id)
+    return (match[1], int(match[2]), int(match[3] or 0)) if match else ("t", 0, 0)
 
 
 def retry(conn: Connection, letter_id: str) -> DeadLetter:

@@ -28,6 +28,8 @@ T = TypeVar("T")
 BATCH = 256
 """Most functions in one commit; beyond that the first caller would wait too long."""
 BUSY_TIMEOUT_S = 10.0
+_FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
+"""Full, read-only, locked; malformed. Their siblings are a function's own mistakes."""
 READERS = 4
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
@@ -205,7 +207,7 @@ class Database:
 
 def _storage_error(exc: Exception) -> Exception:
     """Return StorageUnavailable for trouble with the file, anything else as it is."""
-    if isinstance(exc, DBAPIError) and isinstance(exc.orig, sqlite3.OperationalError):
+    if isinstance(exc, DBAPIError) and type(exc.orig) in _FILE_TROUBLE:
         error = StorageUnavailable(str(exc.orig))
         error.__cause__ = exc
         return error

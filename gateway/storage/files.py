@@ -30,8 +30,11 @@ class ConversationRow(NamedTuple):
 def upgrade(path: Path) -> str | None:
     """Migrate the database; returns its revision. No gateway may be running on it."""
     with lock_database(path), closing(connect(path)) as connection:
-        prepare_schema(connection)
-        return schema_revision(connection)
+        try:
+            prepare_schema(connection)
+            return schema_revision(connection)
+        finally:
+            connection.engine.dispose()
 
 
 def current(path: Path) -> str | None:

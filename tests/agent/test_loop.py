@@ -220,8 +220,16 @@ async def test_every_call_begins_with_an_empty_preview() -> None:
     said = Completion({**asked(look("a")), "content": "Let me see."}, "tool_calls")
     bench = Bench(said, "It is fine.")
     await bench.run()
-    assert bench.sink.restarts == 2
     assert bench.sink.text == "It is fine."
+
+
+async def test_what_is_recorded_is_no_longer_on_its_way() -> None:
+    """Who stops a turn while its tools run gets no second copy of the text beside the call."""
+    said = Completion({**asked(look("a")), "content": "Let me see."}, "tool_calls")
+    bench = Bench(said, RateLimited("later", 99))
+    with pytest.raises(RateLimited):
+        await bench.run()
+    assert bench.sink.text == ""
 
 
 async def test_usage_of_each_step_is_recorded() -> None:

@@ -112,7 +112,7 @@ async def _port(process: asyncio.subprocess.Process) -> int:
 
 async def _until_ready(port: int) -> None:
     async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http:
-        while await _status(http) != 200:
+        while await _status(http) != 200:  # noqa: ASYNC110 - another process is waited for
             await asyncio.sleep(0.01)
 
 

@@ -17,6 +17,16 @@ def test_each_command_is_recognised(name: str) -> None:
     """Alone, addressed to the bot, with words behind it, with blanks around it."""
     for text in (f"/{name}", f"/{name}@parley_bot", f"  /{name}\n", f"/{name} now, please\nthanks"):
         assert commands.parse(text) == name
+    assert commands.parse(f"/{name.capitalize()}") == name
+
+
+@pytest.mark.parametrize(
+    ("text", "behind"),
+    [("/new", ""), ("/new ", ""), ("/new@bot  Hi\nyou ", "Hi\nyou"), ("no command", "")],
+)
+def test_what_stands_behind_a_command(text: str, behind: str) -> None:
+    """The rest of the text, without the blanks around it."""
+    assert commands.argument(text) == behind
 
 
 @pytest.mark.parametrize(

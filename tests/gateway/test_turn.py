@@ -111,6 +111,14 @@ async def test_new_keeps_its_place_among_the_messages(tmp_path: Path) -> None:
         assert asked(model_of(chat).requests[-1]) == ["two"]
 
 
+async def test_what_stands_behind_new_is_its_first_message(tmp_path: Path) -> None:
+    """Nobody's words are dropped because they came with a command."""
+    async with running(tmp_path) as chat:
+        await chat.ask("one")
+        assert await chat.ask("/new hello there") == "re: hello there"
+        assert asked(model_of(chat).requests[-1]) == ["hello there"]
+
+
 async def test_start_is_help(tmp_path: Path) -> None:
     """Telegram sends it by itself when a chat is opened."""
     async with running(tmp_path) as chat:
