@@ -340,17 +340,17 @@ async def test_a_resumed_turn_keeps_its_steps(tmp_path: Path) -> None:
 
     async def run() -> str:
         runs.append("run")
-        return "42"
+        return "rosebud"
 
     model = HeldModel([ACT])
-    model.hold("42")
+    model.hold("rosebud")
     async with running(tmp_path, agent_of(model, tools=[tool_of(run)])) as chat:
         await chat.say("question")
         await chat.until(lambda: model.waiting)
     after = ScriptedModel(["It is 42."])
     async with running(tmp_path, agent_of(after, tools=[tool_of(run)])) as chat:
         assert await chat.answers(1) == ["It is 42."]
-    assert asked(after.requests[0]) == ["question", "", "42"]
+    assert asked(after.requests[0]) == ["question", "", "rosebud"]
     assert runs == ["run"]
 
 
@@ -596,11 +596,11 @@ async def test_the_read_tool_sees_its_own_conversation_only(tmp_path: Path) -> N
         ScriptedModel(["noted", call, "nothing there"]), tools=[read_conversation.TOOL]
     )
     async with running(tmp_path, agent) as chat:
-        await chat.ask("my secret is 42", "a")
+        await chat.ask("my secret is rosebud", "a")
         await chat.ask("what is the secret?", "b")
         found = asked(model_of(chat).requests[-1])[-1]
         assert "what is the secret" in found
-        assert "42" not in found
+        assert "rosebud" not in found
 
 
 async def test_a_long_output_can_be_read_in_full(tmp_path: Path) -> None:
