@@ -129,7 +129,7 @@ def _send_letter(row: Row[Any]) -> DeadLetter:
         platform=row.platform,
         chat=row.chat,
         reason=row.error or "",
-        text=row.markdown,
+        text=row.markdown or row.payload,
         at=iso_time(row.at),
     )
 

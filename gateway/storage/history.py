@@ -46,7 +46,8 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at).where(
         inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox, inbox.c.kind != "edit"
     )
-    answered = select(outbox.c.inbox_seq, outbox.c.seq, outbox.c.markdown, outbox.c.at).where(
+    text = func.coalesce(outbox.c.markdown, outbox.c.payload)
+    answered = select(outbox.c.inbox_seq, outbox.c.seq, text, outbox.c.at).where(
         outbox.c.conversation.in_(of_key),
         outbox.c.seq > after_outbox,
         outbox.c.state.in_(SHOWN),

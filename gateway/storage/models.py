@@ -153,7 +153,6 @@ inbox = Table(
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
     UniqueConstraint("source", "dedupe_key"),
-    sqlite_with_rowid=False,
 )
 is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
 """Waits or is being answered. In literals: SQLite matches a partial index by its words."""
@@ -268,7 +267,6 @@ message = Table(
     Column("body", Text, nullable=False),
     Column("tokens", Integer, nullable=False),
     Column("at", Double, nullable=False),
-    sqlite_with_rowid=False,
 )
 
 blob = Table(
@@ -292,7 +290,7 @@ outbox = Table(
     Column("inbox_seq", Integer, nullable=False),  # what it answers; orders it among the inbox rows
     Column("turn_id", Integer),
     Column("payload", Text, nullable=False),
-    Column("markdown", Text, nullable=False),
+    Column("markdown", Text),  # NULL where the payload is the markdown itself
     Column("preview_ref", Text),
     Column("reply_to", Text),
     Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
@@ -305,7 +303,6 @@ outbox = Table(
     Column("error", Text),
     Column("at", Double, nullable=False),
     Column("sent_at", Double),
-    sqlite_with_rowid=False,
 )
 is_unsent = outbox.c.state.in_([
     literal_column("'pending'"),

@@ -89,7 +89,7 @@ def append(
                 "inbox_seq": inbox_seq,
                 "turn_id": turn_id,
                 "payload": part.payload,
-                "markdown": part.markdown,
+                "markdown": None if part.markdown == part.payload else part.markdown,
                 "preview_ref": part.preview_ref,
                 "reply_to": part.reply_to,
             },

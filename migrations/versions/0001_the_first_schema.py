@@ -123,7 +123,6 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("conversation", "seq", name=op.f("pk_inbox")),
         sa.UniqueConstraint("source", "dedupe_key", name=op.f("uq_inbox_source_dedupe_key")),
-        sqlite_with_rowid=False,
     )
     op.create_index(
         "ix_inbox_pending",
@@ -155,7 +154,6 @@ def upgrade() -> None:
             ["conversation"], ["conversation.id"], name=op.f("fk_message_conversation_conversation")
         ),
         sa.PrimaryKeyConstraint("conversation", "seq", name=op.f("pk_message")),
-        sqlite_with_rowid=False,
     )
     op.create_table(
         "outbox",
@@ -165,7 +163,7 @@ def upgrade() -> None:
         sa.Column("inbox_seq", sa.Integer(), nullable=False),
         sa.Column("turn_id", sa.Integer(), nullable=True),
         sa.Column("payload", sa.Text(), nullable=False),
-        sa.Column("markdown", sa.Text(), nullable=False),
+        sa.Column("markdown", sa.Text(), nullable=True),
         sa.Column("preview_ref", sa.Text(), nullable=True),
         sa.Column("reply_to", sa.Text(), nullable=True),
         sa.Column("state", sa.Text(), nullable=False),
@@ -183,7 +181,6 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("conversation", "seq", name=op.f("pk_outbox")),
         sa.UniqueConstraint("source_key", name=op.f("uq_outbox_source_key")),
-        sqlite_with_rowid=False,
     )
     op.create_index(
         "ix_outbox_dead",
