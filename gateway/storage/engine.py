@@ -71,6 +71,10 @@ class Database:
             async_creator=partial(
                 aiosqlite.connect, read_only_uri(path), uri=True, timeout=BUSY_TIMEOUT_S
             ),
+            # Each call of the driver is a thread switch: none for a rollback of nothing.
+            isolation_level="AUTOCOMMIT",
+            skip_autocommit_rollback=True,
+            pool_reset_on_return=None,
             poolclass=AsyncAdaptedQueuePool,
             pool_size=READERS,
             max_overflow=0,
