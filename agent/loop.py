@@ -89,8 +89,7 @@ class TurnState:
 
     def partial_text(self) -> str:
         """Return the parts of an answer that was continued so far."""
-        own = self.view[self.own_from :]
-        return "".join(text_of(part) for part, after in pairwise(own) if _is_continuation(after))
+        return partial_text(self.view[self.own_from :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +250,11 @@ def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
     if not text.strip():
         return "empty"
     return "partial" if completion.stop_reason == "length" else reached
+
+
+def partial_text(own: Sequence[ChatMessage]) -> str:
+    """Return the recorded parts of an answer that was continued, from a turn's messages."""
+    return "".join(text_of(part) for part, after in pairwise(own) if _is_continuation(after))
 
 
 def _is_continuation(message: ChatMessage) -> bool:

@@ -6,12 +6,12 @@ A platform or model that is not configured is not imported: the SDKs cost 40 to 
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -114,8 +114,15 @@ async def serve(
             task.cancel()
         forced = tasks.create_task(force.wait(), name="second signal")
         await _finish_turns(gateway, working, forced)
-        await _within(DELIVER_WITHIN_S, gateway.delivery.wait_idle())
-        sending.cancel()
+        delivered = tasks.create_task(gateway.delivery.wait_idle(), name="last deliveries")
+        await asyncio.wait(
+            {delivered, forced}, timeout=DELIVER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not delivered.done():
+            log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
+        ending: list[asyncio.Task[Any]] = [delivered, forced, sending]
+        for each in ending:
+            each.cancel()
     log.info("gateway_stopped")
 
 
@@ -125,17 +132,8 @@ async def _finish_turns(
     gateway.worker.stop()
     grace_s = gateway.settings.queue.grace_s
     await asyncio.wait({working, forced}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
-    forced.cancel()
     working.cancel()
     await asyncio.wait({working})
-
-
-async def _within(seconds: float, waiting: Awaitable[None]) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await waiting
-    except TimeoutError:
-        log.warning("delivery_unfinished", after_s=seconds)
 
 
 async def _prune(gateway: Gateway) -> None:
@@ -179,14 +177,13 @@ async def assembled(
     wakeups.outbox = delivery.notify
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
-    try:
-        yield Gateway(settings, database, adapters, intake, worker, delivery, supervised, server)
-    finally:
-        for adapter in adapters.values():
-            await adapter.close()
-        await server.stop()
+    async with AsyncExitStack() as closing:
         for each in agent.models:
-            await each.close()
+            closing.push_async_callback(each.close)
+        closing.push_async_callback(server.stop)
+        for adapter in adapters.values():
+            closing.push_async_callback(adapter.close)
+        yield Gateway(settings, database, adapters, intake, worker, delivery, supervised, server)
 
 
 def _rules(settings: Settings, model: ChatModel) -> IntakeRules:

@@ -80,7 +80,7 @@ async def carry_out(database: Database, action: Action, target: str) -> Any:
 
 async def _ask(socket: Path, action: str, target: str) -> Any:
     connector = aiohttp.UnixConnector(str(socket))
-    timeout = aiohttp.ClientTimeout(total=30)
+    timeout = aiohttp.ClientTimeout(total=None, connect=5)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
         http.post(f"http://parley/control/{action}", json={"target": target}) as response,

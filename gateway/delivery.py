@@ -21,7 +21,10 @@ from gateway.storage.outbox import Due
 log = structlog.get_logger()
 
 GIVE_UP_AFTER_S = 24 * 3600.0
-"""A message that nobody could be shown for a day becomes a dead letter."""
+LEAST_FAILURES = 20
+"""A message that nobody could be shown for a day, and in so many tries, becomes a dead letter."""
+SWEEP_S = 30.0
+"""How long a lost hint can hold up a message."""
 LONGEST_DELAY_S = 120.0
 LONGEST_RETRY_AFTER_S = 3600.0
 """Nothing waits longer: a row due later than this shows that the clock was set back."""
@@ -51,10 +54,8 @@ class Delivery:
 
     async def run(self) -> None:
         """Send until cancelled, beginning with what an earlier process left."""
-        accounts = list(self._adapters)
-        for conversation_id in await self._database.read(outbox.unsent_conversations, accounts):
-            self.notify(conversation_id)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweep(), name="unsent")
             while True:
                 conversation_id = await self._waiting.get()
                 if conversation_id in self._again:
@@ -62,6 +63,18 @@ class Delivery:
                     continue
                 self._again[conversation_id] = False
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
+
+    async def _sweep(self) -> None:
+        """Find what an earlier process left, and then what a lost hint hides."""
+        accounts = list(self._adapters)
+        while True:
+            try:
+                unsent = await self._database.read(outbox.unsent_conversations, accounts)
+                for conversation_id in unsent:
+                    self.notify(conversation_id)
+            except StorageError as exc:
+                log.warning("unsent_not_found", error=str(exc))
+            await asyncio.sleep(SWEEP_S)
 
     async def wait_idle(self) -> None:
         """Return when nothing is left that could be sent now."""
@@ -139,7 +152,7 @@ class Delivery:
                 await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
-        if due.age_s > GIVE_UP_AFTER_S:
+        if due.age_s > GIVE_UP_AFTER_S and due.failures >= LEAST_FAILURES:
             await self._bury(due, f"not delivered within a day: {reason}")
             return
         delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s
@@ -154,9 +167,12 @@ class Delivery:
         await self._database.write(outbox.mark_delayed, due.message, delay_s, reason)
 
     async def _doubt(self, due: Due, reason: str) -> None:
-        if due.age_s > GIVE_UP_AFTER_S:
-            await self._bury(due, f"in doubt for a day: {reason}")
+        if due.message.outcome_unknown:
+            await self._bury(due, f"the resend is in doubt too: {reason}")
             return
+        await self._mark_unknown(due, reason)
+
+    async def _mark_unknown(self, due: Due, reason: str) -> None:
         log.warning(
             "send_outcome_unknown",
             conversation=due.message.conversation,
@@ -171,7 +187,7 @@ class Delivery:
         if due.failures + 1 >= MOST_FAILURES:
             await self._bury(due, reason)
         else:
-            await self._doubt(due, reason)
+            await self._mark_unknown(due, reason)
 
     async def _bury(self, due: Due, reason: str) -> None:
         await self._database.write(outbox.mark_dead, due.message, reason)

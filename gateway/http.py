@@ -1,6 +1,5 @@
 """The gateway's HTTP server: one port for pages, webhooks and health, one Unix socket for tools."""
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +31,7 @@ class HttpServer:
         self._host = host
         self._port = port
         self._socket = socket
+        self._bound = False
         self._public = _runner(public)
         self._private = _runner([*public, *private])
 
@@ -57,18 +57,18 @@ class HttpServer:
         """Close all connections."""
         await self._public.cleanup()
         await self._private.cleanup()
-        with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()
+        if self._bound:
+            self._socket.unlink(missing_ok=True)
 
     async def _start_socket(self) -> None:
         await self._private.setup()
         if len(str(self._socket).encode()) > LONGEST_SOCKET_PATH:
             log.warning("control_socket_skipped", reason="PARLEY_HOME's path is too long")
             return
-        with contextlib.suppress(FileNotFoundError):
-            self._socket.unlink()
+        self._socket.unlink(missing_ok=True)
         await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
+        self._bound = True
 
 
 def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:

@@ -116,9 +116,7 @@ class GatewayIntake:
 
     def _enqueue(self, conn: Connection, message: InboundMessage, row: Row[Any]) -> Admission:
         kind: InboxKind = "command" if commands.parse(message.text) else "message"
-        if message.unreadable:
-            note = f"[It came with {message.unreadable}, which cannot be read here.]"
-            message = replace(message, text=f"{message.text}\n\n{note}")
+        message = _noted(message)
         seq = inbox.append(conn, row.id, message, kind=kind, state="queued")
         if not row.title:
             inbox.set_title(conn, row.id, message.text)
@@ -153,7 +151,8 @@ class GatewayIntake:
 
     def _revise(self, conn: Connection, message: InboundMessage, row: Row[Any]) -> Admission:
         seq = inbox.append(conn, row.id, message, kind="edit", state="done")
-        inbox.revise(conn, row.id, message)
+        if message.text.strip():
+            inbox.revise(conn, row.id, _noted(message))
         return Admission("updated", row.id, seq)
 
     def _refuse_unreadable(
@@ -182,7 +181,7 @@ class GatewayIntake:
         inbox.set_aside(conn, [Poison(source, message.dedupe_key, message.raw, "stranger")])
         if not self._rules.access.answers_strangers(message):
             return Admission("denied")
-        row = self._conversation(conn, message)
+        row = self._conversation(conn, replace(message, text=""))
         today = datetime.now(UTC).date().isoformat()
         key = f"stranger:{source}:{message.sender}:{today}"
         parts = parts_of(self._renderer(message), key, stranger_notice(message))
@@ -220,6 +219,14 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+
+
+def _noted(message: InboundMessage) -> InboundMessage:
+    """Return a message whose text tells what came with it and cannot be read."""
+    if not message.unreadable:
+        return message
+    note = f"[It came with {message.unreadable}, which cannot be read here.]"
+    return replace(message, text=f"{message.text}\n\n{note}")
 
 
 def _cleaned(message: InboundMessage) -> InboundMessage:

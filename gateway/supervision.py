@@ -51,4 +51,4 @@ class Supervised:
             except Exception:
                 log.exception("adapter_failed", adapter=self.name)
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
-            await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE_S))
+            await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))

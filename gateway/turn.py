@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from agent.errors import ModelError
-from agent.loop import Agent, TurnPorts, TurnResult, TurnState, run_turn
+from agent.loop import Agent, TurnPorts, TurnResult, TurnState, partial_text, run_turn
 from agent.messages import ChatMessage, ToolCall
 from agent.models.base import Usage
 from agent.ports import Effect, PastMessage, ToolStatus
@@ -70,7 +70,7 @@ class Stops:
 
     def _interrupt(self, conversation_id: int) -> None:
         turn_upto, scope = self._scopes[conversation_id]
-        if turn_upto <= self._stopped.get(conversation_id, 0):
+        if turn_upto <= self._stopped.get(conversation_id, 0) and not scope.expired():
             scope.reschedule(asyncio.get_running_loop().time())
 
 
@@ -250,8 +250,10 @@ class TurnRunner:
 
     async def _cancel(self, turn: Turn, live: LiveAnswer, end: TurnEnd) -> Totals:
         """End a stopped turn; a preview that people see becomes its last word."""
+        own = await self._database.read(transcript.of_turn, turn.lease.conversation, turn.id)
+        said = partial_text(own) + live.text
         partial = notices.stopped_text(live.text) if live.text else ""
-        shown = partial or (notices.STOPPED if live.ref else "")
+        shown = notices.stopped_text(said) if said else notices.STOPPED if live.ref else ""
         parts = self._parts(turn, "stopped", shown, live.ref) if shown else []
         return await self._database.write(turns.cancel, turn, partial, parts, end)
 

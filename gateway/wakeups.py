@@ -1,4 +1,4 @@
-"""Hints within the process that rows have changed. Rows are the truth: a lost hint costs a second.
+"""Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
 
 Intake, worker and delivery know only this, not each other.
 """

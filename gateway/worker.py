@@ -16,7 +16,7 @@ from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.settings import QueueSettings
 from gateway.storage import leases, turns
 from gateway.storage.engine import Database
-from gateway.storage.leases import LEASE_S, Lease
+from gateway.storage.leases import LEASE_S, LONGEST_BACKOFF_S, Lease
 from gateway.storage.turns import Turn
 from gateway.turn import TurnRunner
 
@@ -30,7 +30,8 @@ SWEEP_S = 30.0
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
-"""Back-off after an unexpected exception; the turn's attempts are counted."""
+LONGEST_RETRY_S = 0.9 * LONGEST_BACKOFF_S
+"""Back-off after an unexpected exception, doubled each time; the turn's attempts are counted."""
 
 
 class Worker:
@@ -52,6 +53,7 @@ class Worker:
         self._slots = Slots(queue.max_concurrent_turns)
         self._serving: dict[int, int] = {}
         self._arrived: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self._full = False
@@ -107,22 +109,29 @@ class Worker:
         released = more = False
         try:
             released = await self._run_turns(lease)
+            self._failures.pop(lease.conversation, None)
         except LeaseLost:
             log.warning("lease_lost", conversation=lease.conversation)
         except Exception:
             log.exception("turn_failed", conversation=lease.conversation)
-            delay_s = RETRY_AFTER_S
+            delay_s = self._back_off(lease.conversation)
         try:
             if not released:
                 more = await self._database.write(leases.release, lease, not_before_s=delay_s)
         except StorageError as exc:
             # Still owned by this replica: the next claim returns it, and it is served again.
             log.warning("release_failed", conversation=lease.conversation, error=str(exc))
+            await asyncio.sleep(delay_s)
         finally:
             if self._serving.get(lease.conversation) == lease.epoch:
                 del self._serving[lease.conversation]
             if more or self._full:
                 self._wake.set()
+
+    def _back_off(self, conversation_id: int) -> float:
+        failures = self._failures.get(conversation_id, 0)
+        self._failures[conversation_id] = failures + 1
+        return min(RETRY_AFTER_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
 
     async def _run_turns(self, lease: Lease) -> bool:
         """Run turns; return whether the lease was given back because nothing waits."""

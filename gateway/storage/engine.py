@@ -5,6 +5,7 @@ after another, each inside a savepoint, and commits them together: one fsync for
 """
 
 import asyncio
+import contextlib
 import queue
 import re
 import sqlite3
@@ -18,6 +19,7 @@ import aiosqlite
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, create_engine, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import DatabaseLocked, StorageUnavailable
@@ -121,6 +123,8 @@ class Database:
                 return await conn.run_sync(fn, *args, **kwargs)
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
+        except PoolTimeoutError as exc:
+            raise StorageUnavailable(f"all {READERS} readers are busy") from exc
 
     async def scrub(self) -> None:
         """Write the file anew and empty its log, so that nothing erased is left in either.
@@ -175,8 +179,8 @@ class Database:
             lost = StorageUnavailable(str(exc))
         except StorageUnavailable as exc:
             lost = exc
-        if self._raw.in_transaction:
-            # A COMMIT that failed leaves the transaction open.
+        # A COMMIT that failed leaves the transaction open.
+        with contextlib.suppress(sqlite3.Error):
             self._raw.rollback()
         return [Done(job, None, lost) for job in batch]
 
@@ -296,8 +300,10 @@ def _set_pragmas(connection: Connection) -> None:
     cursor.execute("PRAGMA synchronous")
     if cursor.fetchone() != (2,):
         raise StorageUnavailable("SQLite does not run with synchronous=FULL")
-    # The first write: a read-only file or disk shows itself here and not in the middle of a turn.
-    cursor.execute("PRAGMA user_version=1")
+    # A write that changes nothing: a read-only file or disk shows itself here, not in a turn.
+    cursor.execute("PRAGMA user_version")
+    (version,) = cursor.fetchone() or (0,)
+    cursor.execute(f"PRAGMA user_version={version}")
     cursor.close()
 
 

@@ -3,10 +3,19 @@
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, func, literal, select, union_all
+from sqlalchemy import Connection, and_, func, literal, select, union_all
 
 from adapters.base import ChatItem, ChatSummary
-from gateway.storage.models import alias, conversation, inbox, iso_time, outbox, session, turn
+from gateway.storage.models import (
+    alias,
+    conversation,
+    inbox,
+    is_pending,
+    iso_time,
+    outbox,
+    session,
+    turn,
+)
 from gateway.storage.statements import built_once
 
 CHATS = 200
@@ -15,16 +24,14 @@ SHOWN = ("sent", "pending", "sending", "unknown", "dead")
 
 def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
     """Return an account's conversations, newest activity first."""
-    newest = (
-        select(inbox.c.conversation, func.max(inbox.c.at).label("at"))
-        .group_by(inbox.c.conversation)
-        .subquery()
+    newest = and_(
+        inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
     )
     rows = conn.execute(
-        select(conversation.c.chat, conversation.c.title, newest.c.at)
-        .join(newest, newest.c.conversation == conversation.c.id)
+        select(conversation.c.chat, conversation.c.title, inbox.c.at)
+        .join(inbox, newest)
         .where(conversation.c.platform == platform, conversation.c.account == account)
-        .order_by(newest.c.at.desc())
+        .order_by(inbox.c.at.desc())
         .limit(CHATS)
     )
     return [ChatSummary(row.chat, row.title, iso_time(row.at)) for row in rows]
@@ -93,7 +100,7 @@ def status(conn: Connection, conversation_id: int) -> Status:
     ).one()
     waiting = conn.scalar(
         select(func.count()).where(
-            inbox.c.conversation == conversation_id, inbox.c.state == "queued"
+            inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued"
         )
     )
     last = conn.execute(

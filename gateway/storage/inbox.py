@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, func, select, union_all, update
+from sqlalchemy import Connection, Row, func, literal_column, select, union_all, update
 
 from adapters.messages import Cursor, InboundMessage, Poison
 from gateway.storage import lineage
@@ -16,6 +16,7 @@ from gateway.storage.models import (
     is_pending,
     now_s,
     quarantine,
+    turn,
 )
 from gateway.storage.statements import built_once
 
@@ -193,9 +194,15 @@ def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]
 
 @built_once
 def _of_turn(conversation_id: int, turn_id: int) -> Any:
+    of_this = turn.c.id == turn_id
     return (
         select(inbox)
-        .where(inbox.c.conversation == conversation_id, inbox.c.turn_id == turn_id)
+        .where(
+            inbox.c.conversation == conversation_id,
+            inbox.c.seq >= select(turn.c.first_seq).where(of_this).scalar_subquery(),
+            inbox.c.seq <= select(turn.c.upto_seq).where(of_this).scalar_subquery(),
+            inbox.c.turn_id == turn_id,
+        )
         .order_by(inbox.c.seq)
     )
 
@@ -226,6 +233,7 @@ def _finish_turn(conversation_id: int, turn_id: int, state: InboxState) -> Any:
         update(inbox)
         .where(
             inbox.c.conversation == conversation_id,
+            is_pending,
             inbox.c.turn_id == turn_id,
             inbox.c.state == "taken",
         )
@@ -246,7 +254,7 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
     """Cancel everything that waits, commands too; returns how many entries that were."""
     cancelled = conn.execute(
         update(inbox)
-        .where(inbox.c.conversation == conversation_id, inbox.c.state == "queued")
+        .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
         .values(state="cancelled")
     )
     return cancelled.rowcount
@@ -260,6 +268,7 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> N
         update(inbox)
         .where(
             inbox.c.conversation == conversation_id,
+            is_pending,
             inbox.c.message_ref == message.message_ref,
             inbox.c.kind == "message",
             inbox.c.state == "queued",
@@ -304,10 +313,11 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
 
     Those in quarantine become empty; their keys stay, so that they are still known.
     """
+    strangers = select(quarantine.c.id).where(
+        quarantine.c.raw != literal_column("''"), quarantine.c.at < now_s() - older_than_s
+    )
     conn.execute(
-        update(quarantine)
-        .where(quarantine.c.raw != "", quarantine.c.at < now_s() - older_than_s)
-        .values(raw="")
+        update(quarantine).where(quarantine.c.id.in_(strangers.limit(limit))).values(raw="")
     )
     old = conn.execute(
         select(inbox.c.conversation, inbox.c.seq)

@@ -15,6 +15,7 @@ from gateway.storage.models import (
     inbox,
     message,
     outbox,
+    quarantine,
     session,
     step,
     turn,
@@ -63,6 +64,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
     messages = conn.scalar(known)
     if messages is None:
         raise NotFound(f"there is no conversation {conversation_id}")
+    _forget_stranger(conn, conversation_id)
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
     conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
     for table in (outbox, blob, message, inbox, alias, turn):
@@ -75,3 +77,16 @@ def forget(conn: Connection, conversation_id: int) -> int:
     conn.execute(delete(session).where(session.c.conversation == conversation_id))
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
     return int(messages)
+
+
+def _forget_stranger(conn: Connection, conversation_id: int) -> None:
+    """Empty what the chat's sender wrote before they were allowed; its keys stay known."""
+    row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
+    conn.execute(
+        update(quarantine)
+        .where(
+            quarantine.c.source == f"{row.platform}:{row.account}",
+            quarantine.c.dedupe_key.startswith(f"{row.chat}:", autoescape=True),
+        )
+        .values(raw="")
+    )

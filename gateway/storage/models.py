@@ -135,6 +135,12 @@ quarantine = Table(
     Column("at", Double, nullable=False),
     UniqueConstraint("source", "dedupe_key"),
 )
+Index(
+    "ix_quarantine_raw_at",
+    quarantine.c.at,
+    sqlite_where=text("raw != ''"),
+    postgresql_where=text("raw != ''"),
+)
 
 inbox = Table(
     "inbox",

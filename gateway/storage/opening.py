@@ -8,6 +8,7 @@ from pathlib import Path
 from sqlalchemy import Connection, inspect, select, table
 from sqlalchemy import column as sql_column
 
+from gateway.errors import StorageUnavailable
 from gateway.settings import Settings
 from gateway.storage.engine import Database, connect, lock_database
 from gateway.storage.models import REVISION
@@ -37,7 +38,10 @@ async def open_database(path: Path) -> AsyncIterator[Database]:
 def prepare_schema(connection: Connection) -> None:
     """Migrate in one transaction where the schema is not this code's; else do nothing."""
     with connection.begin():
-        if schema_revision(connection) != REVISION:
+        revision = schema_revision(connection)
+        if revision is None and inspect(connection).get_table_names():
+            raise StorageUnavailable("this SQLite file belongs to another program")
+        if revision != REVISION:
             import_module("gateway.storage.migrate").upgrade(connection)
 
 

@@ -125,6 +125,7 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
         update(outbox)
         .where(
             outbox.c.conversation == conversation_id,
+            is_unsent,
             outbox.c.turn_id == turn_id,
             outbox.c.state == "pending",
         )

@@ -30,6 +30,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_quarantine")),
         sa.UniqueConstraint("source", "dedupe_key", name=op.f("uq_quarantine_source_dedupe_key")),
     )
+    op.create_index(
+        "ix_quarantine_raw_at",
+        "quarantine",
+        ["at"],
+        unique=False,
+        sqlite_where=sa.text("raw != ''"),
+        postgresql_where=sa.text("raw != ''"),
+    )
     op.create_table(
         "replica",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),

@@ -11,7 +11,13 @@ from sqlalchemy.exc import OperationalError
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from gateway import delivery
-from gateway.delivery import GIVE_UP_AFTER_S, LONGEST_DELAY_S, MOST_FAILURES, backoff_s
+from gateway.delivery import (
+    GIVE_UP_AFTER_S,
+    LEAST_FAILURES,
+    LONGEST_DELAY_S,
+    MOST_FAILURES,
+    backoff_s,
+)
 from gateway.storage import deadletters, models, outbox
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
@@ -150,21 +156,38 @@ async def test_a_message_that_always_breaks_is_buried(tmp_path: Path, idempotent
         assert len(adapter.attempts) == MOST_FAILURES + 1
 
 
-@pytest.mark.parametrize(
-    "failure", [SendDelayed("down", 0), SendUnknown("timeout")], ids=["delayed", "unknown"]
-)
-async def test_a_message_is_given_up_after_a_day(tmp_path: Path, failure: Exception) -> None:
-    """What nobody could be shown for so long is the operator's."""
+@pytest.mark.parametrize(("failures", "state"), [(LEAST_FAILURES, "dead"), (3, "sent")])
+async def test_a_message_is_given_up_after_a_day_of_tries(
+    tmp_path: Path, failures: int, state: str
+) -> None:
+    """Age alone, or a clock that was set, does not bury what was hardly tried."""
     adapter = RecordingAdapter()
-    adapter.failures["c1"] += [failure] * 3
+    adapter.failures["c1"].append(SendDelayed("down", 0))
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("/help")
         old = models.now_s() - GIVE_UP_AFTER_S - 60
-        await chat.execute(update(models.outbox).values(at=old))
+        await chat.execute(update(models.outbox).values(at=old, failures=failures))
     async with running(tmp_path, adapter=adapter) as chat:
-        await chat.logged("message_buried")
-        assert await row_states(chat) == ["dead"]
-        assert len(adapter.attempts) == 1
+        await chat.until_rows(models.outbox, lambda rows: rows[0].state == state)
+
+
+async def test_a_resend_in_doubt_is_not_repeated(tmp_path: Path) -> None:
+    """What may have been shown twice already is the operator's."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"] += [SendUnknown("timeout")] * 3
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("/help")
+        assert "in doubt" in (await chat.logged("message_buried"))["reason"]
+        assert [attempt.outcome_unknown for attempt in adapter.attempts] == [False, True]
+
+
+async def test_a_lost_hint_is_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are the truth: what nobody told delivery about is found by its sweep."""
+    monkeypatch.setattr(delivery, "SWEEP_S", 0.01)
+    async with running(tmp_path) as chat:
+        chat.gateway.intake._wakeups.outbox = lambda _: None
+        await chat.say("/help")
+        assert len(await chat.answers(1)) == 1
 
 
 async def test_a_chat_that_hangs_delays_no_other(tmp_path: Path) -> None:

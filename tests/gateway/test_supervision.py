@@ -97,3 +97,18 @@ def test_the_state_follows_the_connection() -> None:
     assert Supervised(adapter).state == "connected"
     adapter.connected = False
     assert Supervised(adapter).state == "connecting"
+
+
+async def test_pauses_stay_finite(
+    adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A platform that is away for days does not overflow a number and end the gateway."""
+
+    async def sleep(_: float) -> None:
+        pass
+
+    monkeypatch.setattr("asyncio.sleep", sleep)
+    adapter.outages += [*[AdapterDisconnected("gone")] * 1100, AdapterRefused("enough")]
+    supervised = Supervised(adapter)
+    await supervised.run()
+    assert supervised.stopped == "enough"

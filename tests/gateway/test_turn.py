@@ -18,6 +18,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
+from agent.loop import CONTINUE
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.models.scripted import ScriptedModel, Step, tool_call
@@ -232,6 +233,34 @@ async def test_a_stop_without_its_signal_is_found_at_the_next_step(tmp_path: Pat
         gate.set()
         assert (await chat.logged("turn_finished"))["outcome"] == "interrupted"
         assert await states(chat) == [("cancelled", "interrupted")]
+
+
+async def test_two_stops_are_two_answers(tmp_path: Path) -> None:
+    """The second one comes while the first is still ending the turn."""
+    model = HeldModel()
+    async with running(tmp_path, model) as chat:
+        model.hold("a story")
+        await chat.say("a story")
+        await chat.until(lambda: model.waiting)
+        await chat.say("/stop")
+        await chat.say("/stop")
+        await chat.answers(2)
+        assert await chat.ask("next") == "re: next"
+
+
+async def test_a_stopped_continuation_keeps_its_first_part(tmp_path: Path) -> None:
+    """The chat reads the whole of what was said; the transcript has each part once."""
+    cut = Completion(assistant_message("ONE "), "length")
+    model = HeldModel(lambda _: cut, begun="TW")
+    async with running(tmp_path, model) as chat:
+        model.hold(CONTINUE)
+        await chat.say("go")
+        await chat.until(lambda: model.waiting)
+        await chat.say("/stop")
+        await chat.logged("turn_finished")
+        stopped = next(text for text in await chat.answers(2) if "ONE" in text)
+        assert stopped == f"ONE TW\n\n{notices.STOPPED}"
+        assert sum("ONE" in text_of(message) for message in await chat.transcript()) == 1
 
 
 async def test_stop_with_nothing_to_stop(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
 from gateway.storage import files, migrate
+from gateway.storage.engine import connect
 from gateway.storage.models import REVISION, conversation, metadata
 from gateway.storage.opening import open_database, prepare_schema, schema_revision
 from tests.support.storage import Store, admit, dump, inbound
@@ -261,3 +262,17 @@ def test_reading_does_not_disturb_a_writer(store: Store) -> None:
     with store.connection.begin():
         store.connection.execute(conversation.update().values(title="changed"))
         assert [row.title for row in files.conversations(store.path)] == ["first"]
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    """A `storage.url` that points at a foreign file changes nothing in it."""
+    path = tmp_path / "notes.db"
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript("CREATE TABLE note (text); PRAGMA user_version = 78;")
+    with closing(connect(path)) as connection:
+        with pytest.raises(StorageUnavailable, match="another program"):
+            prepare_schema(connection)
+        connection.engine.dispose()
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("note",)]
+        assert raw.execute("PRAGMA user_version").fetchone() == (78,)
