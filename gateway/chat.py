@@ -6,6 +6,7 @@ Ctrl-C stops one; with piped input it answers each line in turn, as plain text.
 
 import asyncio
 import contextlib
+import re
 import secrets
 import signal
 import sys
@@ -23,7 +24,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from gateway.errors import GatewayNotRunning
+from gateway.errors import GatewayNotRunning, SettingsError
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives input() line editing, in a Python that was built with it
@@ -31,6 +32,7 @@ with contextlib.suppress(ImportError):
 Ask = Callable[[], Awaitable[str | None]]
 T = TypeVar("T")
 
+CHAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The gateway pings every 15 s; after three missed ones the connection is dead.
 SILENCE_S = 45.0
 PATIENCE_S = 60.0
@@ -56,8 +58,13 @@ async def chat(
         patience_s: How long a gateway that was there may be away (a restart) before giving up.
 
     Raises:
+        SettingsError: No chat can have this name.
         GatewayNotRunning: Nobody listens on the socket, or no longer does.
     """
+    if not CHAT_NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
+        )
     console = console or Console()
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     connector = aiohttp.UnixConnector(path=str(socket))

@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,7 +42,7 @@ err = Console(stderr=True)
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="Settings file instead of PARLEY_HOME/parley.yaml.")
 ]
-chosen: dict[str, Path | None] = {"config": None}
+chosen: dict[str, Path | None] = {"config": None, "home": None}
 
 
 def main() -> None:
@@ -57,15 +58,27 @@ def main() -> None:
         sys.exit(1)
 
 
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in this way
+    if wanted:
+        out.print(f"parley {version('parley')}", highlight=False)
+        raise typer.Exit
+
+
 @app.callback()
-def _options(config: ConfigOption = None) -> None:
-    chosen["config"] = config
+def _options(
+    config: ConfigOption = None,
+    home: Annotated[Path | None, typer.Option(help="Instead of PARLEY_HOME.")] = None,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    chosen.update(config=config, home=home)
 
 
 def loaded(**overrides: Any) -> Loaded:
     """Read the settings; options override them, None means not given."""
     named = {key.replace("__", "."): value for key, value in overrides.items()}
-    return load_settings(config=chosen["config"], overrides=named)
+    return load_settings(config=chosen["config"], overrides={**named, "home": chosen["home"]})
 
 
 def database_path(settings: Settings) -> Path:
@@ -95,9 +108,11 @@ def _welcome(settings: Settings, port: int) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
-    page = f"http://{settings.web.host}:{port}/"
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
+    page = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
     lines = ["", f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
-    lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
+    if (settings.home / "parley.sock").exists():
+        lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":
         lines += ["  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]
@@ -109,7 +124,9 @@ def _welcome(settings: Settings, port: int) -> None:
 
 @app.command()
 def chat(
-    name: Annotated[str, typer.Argument(help="Name of the chat to go on with.")] = "terminal",
+    name: Annotated[
+        str, typer.Argument(help="Chat to go on with: letters, digits, - and _.")
+    ] = "terminal",
 ) -> None:
     """Talk to the running gateway from the terminal."""
     settings = loaded().settings
@@ -120,10 +137,12 @@ def chat(
 @app.command("logs")
 def show_logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
-    session: Annotated[str | None, typer.Option(help="Only this session or conversation.")] = None,
-    event: Annotated[str | None, typer.Option(help="Only this event.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Only this session or conversation id.")
+    ] = None,
+    event: Annotated[str | None, typer.Option(help="Only this event; `turn_*` works.")] = None,
     level: Annotated[str | None, typer.Option(help="Only this level and above.")] = None,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", help="Newest lines.")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Newest lines.")] = None,
 ) -> None:
     """Print the log readably."""
     settings = loaded().settings

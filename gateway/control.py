@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp import web
 from sqlalchemy import Connection
 
-from gateway.errors import GatewayError, NotFound
+from gateway.errors import GatewayError, NotFound, StorageUnavailable
 from gateway.storage import deadletters, maintenance
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database
@@ -66,8 +66,14 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     """
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
+    _require(database)
     async with open_database(database) as opened:
         return _plain(await carry_out(opened, ACTIONS[action], target))
+
+
+def _require(database: Path) -> None:
+    if not database.is_file():
+        raise StorageUnavailable(f"there is no database at {database}")
 
 
 async def carry_out(database: Database, action: Action, target: str) -> Any:

@@ -46,7 +46,15 @@ def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[
     yield from _webhooks(values)
     yield from _double_names(settings)
     yield from _owners(settings)
+    yield from _telegram_ids(settings)
     yield from _storage(settings)
+
+
+def _telegram_ids(settings: "Settings") -> Iterator[Contradiction]:
+    for entry in settings.access.telegram:
+        if not entry.isdecimal():
+            text = f"{entry!r} is no numeric id; the bot tells it to whoever writes to it"
+            yield "access.telegram", text
 
 
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:

@@ -1,14 +1,17 @@
 """The gateway's HTTP server: one port for pages, webhooks and health, one Unix socket for tools."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import structlog
 from aiohttp import web
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StorageError
 
 log = structlog.get_logger()
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHUTDOWN_S = 2.0
 MAX_BODY_BYTES = 2 * 1024 * 1024
@@ -46,9 +49,8 @@ class HttpServer:
         try:
             await site.start()
         except OSError as exc:
-            text = (
-                f"cannot listen on {self._host}:{self._port} (web.host, web.port): {exc.strerror}"
-            )
+            why = os.strerror(exc.errno) if exc.errno else str(exc)
+            text = f"cannot listen on {self._host}:{self._port} (web.host, web.port): {why}"
             raise GatewayError(text) from exc
         await self._start_socket()
         return int(self._public.addresses[0][1])
@@ -71,8 +73,21 @@ class HttpServer:
         self._bound = True
 
 
+@web.middleware
+async def _tell_storage_trouble(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer 503 where nothing could be stored, so that clients send again."""
+    try:
+        return await handler(request)
+    except StorageError as exc:
+        log.warning("request_not_stored", path=request.path, error=str(exc))
+        text = "Parley cannot store messages right now. Please try again."
+        return web.json_response({"error": "storage_unavailable", "message": text}, status=503)
+
+
 def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:
-    application = web.Application(client_max_size=MAX_BODY_BYTES)
+    application = web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[_tell_storage_trouble]
+    )
     application.add_routes(routes)
     return web.AppRunner(
         application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S

@@ -74,7 +74,8 @@ def _load(file: Path) -> list[Recording]:
     try:
         return load_recordings(file)
     except (BadRecording, OSError) as exc:
-        raise SettingsError(f"cannot replay {file}: {exc}") from exc
+        why = exc.strerror if isinstance(exc, OSError) else str(exc).removeprefix(f"{file}: ")
+        raise SettingsError(f"cannot replay {file}: {why}") from exc
 
 
 async def _play_all(

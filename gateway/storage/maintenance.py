@@ -25,7 +25,8 @@ from gateway.storage.models import (
 def backup(database: Path, target: Path) -> int:
     """Copy a database, consistently, also while a gateway writes to it; returns its bytes.
 
-    The copy is written beside the target and renamed, so that the target is whole or not there.
+    The copy is written beside the target, checked, and renamed: an older backup of the same name
+    is replaced by a whole and sound one, or stays.
 
     Raises:
         StorageUnavailable: There is no database, or the target cannot be written.
@@ -41,6 +42,9 @@ def backup(database: Path, target: Path) -> int:
             closing(sqlite3.connect(partial)) as copy,
         ):
             source.backup(copy)
+            (sound,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+        if sound != "ok":
+            raise sqlite3.DatabaseError(f"the database is damaged: {sound}")
         partial.replace(target)
     except (sqlite3.Error, OSError) as exc:
         partial.unlink(missing_ok=True)

@@ -54,6 +54,6 @@ def schema_revision(connection: Connection) -> str | None:
 
 
 def database_path(settings: Settings) -> Path:
-    """Return the SQLite file: `storage.url`, else parley.db in PARLEY_HOME."""
+    """Return the SQLite file: `storage.url`, else parley.db; relative to PARLEY_HOME."""
     url = settings.storage.url
-    return Path(url.partition("///")[2]) if url else settings.home / "parley.db"
+    return settings.home / (url.partition("///")[2] if url else "parley.db")

@@ -8,10 +8,11 @@ import pytest
 
 from adapters.errors import SendRejected
 from gateway import control
-from gateway.errors import DatabaseLocked, NotFound
+from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
 from gateway.storage import models
 from tests.support.gateway import HeldModel, running, serving
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.storage import copy_database
 
 
 def rejecting() -> RecordingAdapter:
@@ -55,9 +56,11 @@ async def test_without_a_gateway_it_is_done_directly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("action", ["retry-dead-letter", "drop-dead-letter", "forget"])
 @pytest.mark.parametrize("target", ["t99", "nonsense", "99"])
-async def test_what_is_not_there_is_said(tmp_path: Path, action: str, target: str) -> None:
+async def test_what_is_not_there_is_said(
+    tmp_path: Path, database_template: Path, action: str, target: str
+) -> None:
     """The same words with and without a gateway."""
-    database = tmp_path / "parley.db"
+    database = copy_database(database_template, tmp_path / "parley.db")
     with pytest.raises(NotFound) as directly:
         await control.act(tmp_path, database, action, target)
     async with serving(tmp_path):
@@ -103,10 +106,22 @@ async def test_actions_are_not_on_the_port(tmp_path: Path) -> None:
             assert response.status == 404
 
 
-async def test_a_home_too_long_for_a_socket(tmp_path: Path) -> None:
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+async def test_a_wrong_home_gets_no_database(tmp_path: Path) -> None:
+    """An operator who mistypes PARLEY_HOME must not believe that the data is gone."""
+    with pytest.raises(StorageUnavailable, match="no database"):
+        await control.act(tmp_path, tmp_path / "parley.db", "forget", "1")
+    assert names_in(tmp_path) == []
+
+
+async def test_a_home_too_long_for_a_socket(tmp_path: Path, database_template: Path) -> None:
     """Directly without a gateway; while one runs, the lock says so."""
     home = tmp_path / ("x" * 110)
     home.mkdir()
+    copy_database(database_template, home / "parley.db")
     with pytest.raises(NotFound):
         await control.act(home, home / "parley.db", "forget", "1")
     async with serving(home):
