@@ -41,7 +41,8 @@ class LiveAnswer:
         self._address = address
         self._remember = remember
         self._all_sent = all_sent
-        self._begun = ref is not None
+        # Where sends are idempotent a preview is no message, and its place follows no order.
+        self._begun = ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
         self.ref = ref

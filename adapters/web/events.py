@@ -105,8 +105,9 @@ class _Stream:
     async def write_news(self, listener: "Listener", preview: "Preview | None") -> None:
         if listener.stale:
             listener.stale = False
-            await self._write_items()
-            await self._write_gauge()
+            answered = await self._write_items()
+            if answered or not self._synced:
+                await self._write_gauge()
         if not self._synced:
             self._synced = True
             await self.write(frame("synced", {}))
@@ -121,13 +122,15 @@ class _Stream:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             await self._response.write(data)
 
-    async def _write_items(self) -> None:
+    async def _write_items(self) -> bool:
+        """Write what is new; return whether an answer is among it, which moves the gauge."""
         items = await self._history.items(
             self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
         )
         for item, position in zip(items, positions(self._position, items), strict=True):
             await self.write(frame("item", item_data(item, as_markdown=self.as_markdown), position))
             self._position = position
+        return any(item.outbox_seq for item in items)
 
     async def _write_gauge(self) -> None:
         gauge = await self._history.gauge(self.address)
