@@ -31,7 +31,7 @@ test: lint
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term tests
 
 test-deep: setup
-	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest tests
+	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
 
 bench: setup
 	$(BIN)/python -m tests.bench
