@@ -45,7 +45,7 @@ class Delivery:
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self._again: dict[int, bool] = {}
         self._idle = asyncio.Event()
-        self._idle.set()
+        self._swept = False
 
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation has something to be sent."""
@@ -72,6 +72,8 @@ class Delivery:
                 unsent = await self._database.read(outbox.unsent_conversations, accounts)
                 for conversation_id in unsent:
                     self.notify(conversation_id)
+                self._swept = True
+                self._note_idle()
             except StorageError as exc:
                 log.warning("unsent_not_found", error=str(exc))
             await asyncio.sleep(SWEEP_S)
@@ -79,6 +81,11 @@ class Delivery:
     async def wait_idle(self) -> None:
         """Return when nothing is left that could be sent now."""
         await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        """What an earlier process left counts as work, so not before the first sweep."""
+        if self._swept and not self._again and self._waiting.empty():
+            self._idle.set()
 
     async def _drain(self, conversation_id: int) -> None:
         """Send a conversation's rows until there is none, also those that come meanwhile."""
@@ -96,8 +103,7 @@ class Delivery:
             if not self._again[conversation_id]:
                 break
         del self._again[conversation_id]
-        if not self._again and self._waiting.empty():
-            self._idle.set()
+        self._note_idle()
 
     async def _deliver_from(self, first: Due) -> None:
         """Send this row and those behind it, as long as nothing goes wrong."""
