@@ -135,6 +135,7 @@ async def test_commands_are_best_effort(
     api.push_text(7, "hello")
     async with running(adapter):
         await intake.has(1)
+    assert api.made("setMyCommands")
 
 
 async def test_a_wrong_token_is_refused_by_name(api: BotApi, make: MakeAdapter) -> None:
