@@ -9,6 +9,8 @@ AgentError
 │   ├── ModelNotFound      next model
 │   ├── BadRequest         the provider calls the request malformed
 │   └── ModelRefused       the provider declines the content: tell the user
+├── SummaryFailed          the summary model gave nothing usable: the extractor's summary is used
+│   └── SummaryTooLong     ask once more for a shorter one
 ├── ToolError              its text goes to the model as the tool's result
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
@@ -52,6 +54,22 @@ class BadRequest(ModelError):
 
 class ModelRefused(ModelError):
     """The provider declines to answer this content."""
+
+
+class SummaryFailed(AgentError):
+    """The summary model gave nothing usable.
+
+    `cooldown_s` is how long it is not asked again: 60 s after passing trouble, 600 s where no
+    provider can do it.
+    """
+
+    def __init__(self, reason: str, cooldown_s: float = 60) -> None:
+        super().__init__(reason)
+        self.cooldown_s = cooldown_s
+
+
+class SummaryTooLong(SummaryFailed):
+    """The summary is longer than was asked for, or than its source: worth one shorter attempt."""
 
 
 class ToolError(AgentError):

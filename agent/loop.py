@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from agent.errors import ModelError
+from agent.compression.sanitise import sanitise
+from agent.errors import ContextOverflow, ModelError
 from agent.messages import (
     ChatMessage,
     assistant_message,
@@ -19,12 +20,13 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, Usage
+from agent.planner import Planner
 from agent.ports import TurnJournal
 from agent.recovery import RetryPolicy, complete_with_recovery
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.execute import run_calls
 from agent.tools.registry import ToolBox, ToolContext
-from agent.view import order_results
+from agent.view import Entry, View
 
 Outcome = Literal["final_text", "partial", "empty", "max_iterations", "refused"]
 
@@ -60,6 +62,7 @@ class TurnPorts:
     """What connects a turn to its surroundings."""
 
     journal: TurnJournal
+    planner: Planner
     sink: TextSink
     tool_context: ToolContext
     on_trouble: Callable[[ModelError], Awaitable[None]]
@@ -70,26 +73,30 @@ class TurnState:
     """Everything that changes during a turn.
 
     Attributes:
-        view: System prompt, earlier messages and this turn's messages; grows at its end.
-        own_from: Where in the view this turn's messages begin (its user message).
+        view: What the model sees; grows at its end, and shrinks when it is compacted.
+        own: This turn's messages, its user message first, whether they are in view or not.
         unknown_calls: Side-effect calls that an earlier attempt started and never finished.
     """
 
-    view: list[ChatMessage]
-    own_from: int
+    view: View
+    own: list[ChatMessage]
     unknown_calls: frozenset[str] = frozenset()
     iterations: int = field(init=False)
     continuations: int = field(init=False)
     empty_retries: int = 0
 
     def __post_init__(self) -> None:
-        own = self.view[self.own_from :]
-        self.iterations = sum(message["role"] == "assistant" for message in own)
-        self.continuations = sum(_is_continuation(message) for message in own)
+        self.iterations = sum(message["role"] == "assistant" for message in self.own)
+        self.continuations = sum(_is_continuation(message) for message in self.own)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Take note of messages that were recorded, in the order in which they are shown."""
+        self.view.extend(entries)
+        self.own += [entry.message for entry in entries]
 
     def partial_text(self) -> str:
         """Return the parts of an answer that was continued so far."""
-        return partial_text(self.view[self.own_from :])
+        return partial_text(self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,7 @@ class TurnResult:
         message: The last assistant message, not yet recorded; None if there was no text.
         text: What the person gets to read, earlier parts of a continued answer included.
         usage: Of the last call.
+        ratio: What the meter has learned by now; stored with the answer.
     """
 
     outcome: Outcome
@@ -107,6 +115,7 @@ class TurnResult:
     text: str
     usage: Usage | None
     model: str
+    ratio: float
 
 
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
@@ -125,22 +134,22 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         calls = completion.message.get("tool_calls")
         if calls:
             await record(state, ports, completion)
-            state.view += await run_calls(
-                calls, agent.tools, ports.tool_context, ports.journal, agent.output
+            state.add(
+                await run_calls(calls, agent.tools, ports.tool_context, ports.journal, agent.output)
             )
         elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
             await continue_answer(state, ports, completion)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
         else:
-            return finish(state, completion)
+            return finish(state, ports, completion)
     return await wrap_up(state, agent, ports)
 
 
 async def resume(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
     """Complete what an earlier attempt left half done; nothing for a fresh turn."""
     await finish_open_group(state, agent, ports)
-    if state.view[-1]["role"] == "assistant":
+    if state.own[-1]["role"] == "assistant":
         # A part of an answer was recorded, the request for the rest of it was not.
         await request_rest(state, ports)
 
@@ -151,42 +160,64 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
     Calls that only read, or may be repeated, run again; a side effect of unknown outcome is
     reported to the model.
     """
-    calls = open_calls(state.view[state.own_from :])
+    calls = open_calls(state.own)
     for call in calls:
         if call["id"] in state.unknown_calls:
             result = tool_message(call["id"], call["function"]["name"], OUTCOME_UNKNOWN)
-            await ports.journal.record_result(result, "unknown")
-            state.view.append(result)
+            seq = await ports.journal.record_result(result, "unknown")
+            state.add([Entry(seq, result)])
     again = [call for call in calls if call["id"] not in state.unknown_calls]
     if again:
-        state.view += await run_calls(
-            again, agent.tools, ports.tool_context, ports.journal, agent.output
+        state.add(
+            await run_calls(again, agent.tools, ports.tool_context, ports.journal, agent.output)
         )
-    state.view[state.own_from :] = order_results(state.view[state.own_from :])
+    state.view.adopt(state.view.plan)
 
 
 async def call_model(
     state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool = True
 ) -> Completion:
-    """Make one model request, with all that recovery may try."""
+    """Make one model request within the window, with all that recovery may try."""
     state.iterations += 1
+    await ports.planner.keep_within(state.view)
+    while True:
+        try:
+            return await request_answer(state, agent, ports, allow_tools=allow_tools)
+        except ContextOverflow:
+            if not await ports.planner.shrink(state.view):
+                raise
+
+
+async def request_answer(
+    state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool
+) -> Completion:
+    """Send the view as it is now.
+
+    Raises:
+        ContextOverflow: It is too large for the model.
+        ModelError: No model answered.
+    """
     ports.sink.restart()
     request = ModelRequest(
-        messages=list(state.view),
+        messages=sanitise(state.view.messages),
         tools=agent.tools.schemas,
         max_output_tokens=agent.max_output_tokens,
         allow_tools=allow_tools,
         conversation=ports.tool_context.conversation,
     )
-    return await complete_with_recovery(
+    completion = await complete_with_recovery(
         agent.models, request, ports.sink, agent.retry, ports.on_trouble
     )
+    ports.planner.note(completion.usage, state.view)
+    return completion
 
 
 async def record(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
     """Record an intermediate assistant message; what it said is no longer on its way."""
-    await ports.journal.record_message(completion.message, completion.usage)
-    state.view.append(completion.message)
+    seq = await ports.journal.record_message(
+        completion.message, completion.usage, ports.planner.meter.ratio
+    )
+    state.add([Entry(seq, completion.message)])
     ports.sink.restart()
 
 
@@ -204,21 +235,21 @@ async def request_rest(state: TurnState, ports: TurnPorts) -> None:
 
 async def ask(state: TurnState, ports: TurnPorts, request: ChatMessage) -> None:
     """Record a request that Parley itself makes."""
-    await ports.journal.record_message(request)
-    state.view.append(request)
+    seq = await ports.journal.record_message(request)
+    state.add([Entry(seq, request)])
 
 
 async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
     """Use the last call, without tools, for a summary of what was done and what is left."""
     request = user_message(WRAP_UP, synthetic=True)
-    if state.view[-1] != request:
+    if state.own[-1] != request:
         await ask(state, ports, request)
     completion = await call_model(state, agent, ports, allow_tools=False)
-    return finish(state, completion, reached="max_iterations")
+    return finish(state, ports, completion, reached="max_iterations")
 
 
 def finish(
-    state: TurnState, completion: Completion, *, reached: Outcome = "final_text"
+    state: TurnState, ports: TurnPorts, completion: Completion, *, reached: Outcome = "final_text"
 ) -> TurnResult:
     """Return the result of a turn whose last call is `completion`."""
     text = state.partial_text() + text_of(completion.message)
@@ -228,6 +259,7 @@ def finish(
         text=text,
         usage=completion.usage,
         model=completion.model,
+        ratio=ports.planner.meter.ratio,
     )
 
 

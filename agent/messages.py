@@ -67,6 +67,14 @@ def text_of(message: ChatMessage) -> str:
     return "\n".join(str(part["text"]) for part in content if part.get("type") == "text")
 
 
+def full_text(message: ChatMessage) -> str:
+    """Return the text of a message, and below it the tool calls that it makes."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    return "\n".join([text_of(message), *(f"{c['name']}({c['arguments']})" for c in calls)]).strip(
+        "\n"
+    )
+
+
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _MEMORY_TAGS = re.compile(r"</?memory-context[^<>]*>", re.IGNORECASE)
 

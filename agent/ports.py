@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from agent.context_engine import Level, Trigger
 from agent.messages import ChatMessage, ToolCall
 from agent.models.base import Usage
+from agent.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
 ToolStatus = Literal["ok", "partial", "error", "unknown", "cancelled"]
@@ -18,16 +20,27 @@ class TurnJournal(Protocol):
     the turn must then be dropped.
     """
 
-    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
-        """Append an intermediate message of this turn: an assistant step or a synthetic request."""
+    async def record_message(
+        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
+    ) -> int:
+        """Append an intermediate message of this turn: an assistant step or a synthetic request.
+
+        Args:
+            message: To be stored.
+            usage: Of the call that made it.
+            ratio: What the meter has learned about its estimates by now; see agent/meter.py.
+
+        Returns:
+            Its `seq` in the transcript.
+        """
         ...
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         """Note the intent to run a tool, before it runs."""
         ...
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
-        """Append a tool's result and end its journal entry."""
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
+        """Append a tool's result and end its journal entry; returns its `seq`."""
         ...
 
     async def store_output(self, text: str) -> str:
@@ -62,4 +75,73 @@ class ConversationReader(Protocol):
 
     async def read_output(self, output_id: str) -> str | None:
         """Return a stored tool output of this conversation; None if there is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerState:
+    """What the planner remembers from one compaction to the next, across restarts.
+
+    Attributes:
+        poor_savings: Compactions in a row that saved less than 10 % of what they could touch.
+        paused_at_tokens: Size of the view at which automatic compaction was paused; 0 for not.
+        summary_not_before: Seconds since the epoch; until then the loop does not ask the summary
+            model.
+    """
+
+    poor_savings: int = 0
+    paused_at_tokens: int = 0
+    summary_not_before: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """A change of the view's plan, and what is reported about it (one row, one event).
+
+    Attributes:
+        tokens_before: As measured; `tokens_after` is estimated in the same scale.
+        summary_model: Who wrote the summary; None for the extractor or no new summary.
+        cache_tokens_lost: Tokens behind the first changed byte, which a prompt cache held at best.
+    """
+
+    plan: ViewPlan
+    trigger: Trigger
+    engine: str
+    level: Level
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    duration_ms: int
+    cache_tokens_lost: int
+    summary_model: str | None = None
+    retained_share: float | None = None
+    failure: str | None = None
+
+
+class CompactionStore(Protocol):
+    """Where the planner of one turn commits what it decided."""
+
+    async def commit(self, compaction: Compaction, state: PlannerState) -> None:
+        """Split the lineage in one transaction; later records belong to the new segment.
+
+        Raises:
+            LeaseLost: As for the journal (gateway/errors.py).
+        """
+        ...
+
+    async def prepared(self) -> Summary | None:
+        """Return the summary that was written in the background for the segment in force."""
+        ...
+
+    def prepare(self) -> None:
+        """Ask for one to be written in the background; returns at once."""
+        ...
+
+    async def tell(self, what: Literal["clipped", "floor"]) -> None:
+        """Tell the user what a compaction could not spare them, at most once a turn.
+
+        clipped: the newest message is shown by its beginning and end only; floor: the view is
+        still above the threshold, since what no plan can change fills it.
+        """
         ...

@@ -44,11 +44,21 @@ class CompressionSettings(Section):
 
 
 class AuxiliaryModelSettings(Section):
-    """The model of a side task; provider `main` means the one that answers."""
+    """The model of a side task; provider `main` means the one that answers.
+
+    `timeout_s` is for all calls of one piece of work together.
+    """
 
     model: str | None = None
     provider: Literal[Provider, "main"] = "auto"
     base_url: str | None = None
+    api_key: SecretStr | None = None
+    timeout_s: float = Field(default=60, gt=0, le=3600)
+
+    @property
+    def is_set(self) -> bool:
+        """Whether this is another model than the one that answers."""
+        return bool(self.model or self.base_url) or self.provider not in {"auto", "main"}
 
 
 class AuxiliarySettings(Section):

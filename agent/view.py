@@ -1,46 +1,180 @@
-"""Views: what the model sees of a transcript (invariant 4). Rendering a plan is pure."""
+"""Views: what the model sees of a transcript (invariant 4). Rendering a plan is pure.
 
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+A plan is a small value that names messages by their `seq`; it never holds their texts, except for
+the summaries that stand in place of what it leaves out.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import orjson
 
-from agent.messages import ChatMessage
+from agent.compression import edits as rewriting
+from agent.messages import ChatMessage, ToolCall
 
-VERSION = 1
+VERSION = 2
+MARKER = "[CONTEXT COMPACTION]"
+REFERENCE = (
+    f"{MARKER} Earlier turns were compacted into the summary below. It is a reference, not a"
+    " request: do not answer what stands in it, answer only what follows it. The full messages"
+    " stay on record."
+)
+NOTE = (
+    "\n\n[Note: Some earlier conversation turns have been compacted into a summary to save context"
+    " space. The summary is background; build on it and do not redo work that it reports as done.]"
+)
+
+EditKind = Literal["prune", "duplicate", "arguments", "images", "clip"]
+
+
+class Entry(NamedTuple):
+    """A message of the transcript as it is stored, and its position there."""
+
+    seq: int
+    message: ChatMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What stands in the view for the messages `first_seq` to `last_seq` of the transcript.
+
+    Attributes:
+        role: Chosen when the plan was made, so that no two neighbours have the same role.
+        source: Who wrote it: the summary model, or the extractor without any model.
+    """
+
+    text: str
+    first_seq: int
+    last_seq: int
+    role: Literal["user", "assistant"] = "user"
+    source: Literal["model", "extract"] = "extract"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One message that is shown shortened.
+
+    Attributes:
+        kind: prune: a tool result becomes one line; duplicate: the same, since a later result is
+            identical; arguments: long values in its calls are cut; images: images become labels;
+            clip: texts over `limit` characters keep their head and tail.
+        limit: Characters; 0 where the kind needs none.
+    """
+
+    seq: int
+    kind: EditKind
+    limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ViewPlan:
-    """Which messages of the transcript are shown, by their `seq`.
+    """Which messages of the transcript are shown and how, by their `seq`.
+
+    Shown are: the head (`first_seq` to `head_upto`), the summaries, what is pinned, and the tail
+    (`tail_from` on). A plan without a tail start shows everything from `first_seq` on.
 
     Attributes:
         first_seq: Everything before it is out of view (`/new` starts behind the newest message).
         hidden: Ranges of seqs, both ends included, that are left out (what `/retry` asks again).
+        head_upto: Newest message of the head; 0 for no head.
+        summaries: Shown after the head, in order.
+        pinned: Messages between head and tail that are shown all the same, in order.
+        tail_from: First message of the tail; 0 while nothing has been compacted.
+        edits: In order of seq; at most one of each kind for a message.
+        thinking_from: Messages before it are shown without what the model thought: signed thinking
+            is bound to the exact conversation before it.
     """
 
     first_seq: int = 1
     hidden: tuple[tuple[int, int], ...] = ()
+    head_upto: int = 0
+    summaries: tuple[Summary, ...] = ()
+    pinned: tuple[int, ...] = ()
+    tail_from: int = 0
+    edits: tuple[Edit, ...] = ()
+    thinking_from: int = 0
+
+    @property
+    def compacted(self) -> bool:
+        """Whether earlier turns are represented by a summary."""
+        return bool(self.summaries)
 
     def shows(self, seq: int) -> bool:
         """Whether the message at `seq` is in the view."""
-        return seq >= self.first_seq and not any(low <= seq <= high for low, high in self.hidden)
+        if seq < self.first_seq or any(low <= seq <= high for low, high in self.hidden):
+            return False
+        return seq >= self.tail_from or seq <= self.head_upto or seq in self.pinned
 
     def hiding(self, low: int, high: int) -> "ViewPlan":
         """Return this plan with one more hidden range."""
-        return ViewPlan(self.first_seq, (*self.hidden, (low, high)))
+        return replace(self, hidden=(*self.hidden, (low, high)))
 
 
-def render(plan: ViewPlan, messages: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:
+def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:
     """Return the messages that the plan shows, in order; results follow their calls' order.
+
+    Messages that are shown as they are stored are the very objects that were handed in.
 
     Args:
         plan: The plan of the active session.
-        messages: (seq, message) in order of seq.
+        entries: (seq, message) in order of seq; more than the plan shows is allowed.
     """
-    if not plan.hidden:
-        return order_results([message for seq, message in messages if seq >= plan.first_seq])
-    return order_results([message for seq, message in messages if plan.shows(seq)])
+    shown = [Entry(seq, message) for seq, message in entries if plan.shows(seq)]
+    messages = rewrite(plan, shown)
+    behind_head = sum(entry.seq <= plan.head_upto for entry in shown)
+    head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
+    return [*head, *map(summary_message, plan.summaries), *rest]
+
+
+def summary_message(summary: Summary) -> ChatMessage:
+    """Return the message that shows a summary, marked as reference."""
+    covered = f"(messages {summary.first_seq} to {summary.last_seq})"
+    text = f"{REFERENCE} {covered}\n\n{summary.text}"
+    return ChatMessage(role=summary.role, content=text, synthetic=True)
+
+
+def noted(system: str, plan: ViewPlan) -> str:
+    """Return the system prompt as this plan shows it: with the note once it is compacted."""
+    return system + NOTE if plan.compacted else system
+
+
+def rewrite(plan: ViewPlan, shown: Sequence[Entry]) -> list[ChatMessage]:
+    """Return the messages with the plan's edits applied; untouched ones are the same objects."""
+    if not plan.edits and not plan.thinking_from:
+        return [entry.message for entry in shown]
+    by_seq: dict[int, list[Edit]] = {}
+    for edit in plan.edits:
+        by_seq.setdefault(edit.seq, []).append(edit)
+    calls: dict[str, ToolCall] = {}
+    messages: list[ChatMessage] = []
+    for seq, message in shown:
+        if message["role"] == "assistant":
+            calls = {call["id"]: call for call in message.get("tool_calls") or ()}
+        kept = message if seq >= plan.thinking_from else rewriting.without_thinking(message)
+        messages.append(_edited(Entry(seq, kept), by_seq.get(seq, ()), calls))
+    return messages
+
+
+def _edited(entry: Entry, edits: Sequence[Edit], calls: Mapping[str, ToolCall]) -> ChatMessage:
+    message = entry.message
+    for edit in sorted(edits, key=lambda edit: _ORDER.index(edit.kind)):
+        match edit.kind:
+            case "prune":
+                message = rewriting.pruned(message, calls.get(message.get("tool_call_id", "")))
+            case "duplicate":
+                message = rewriting.duplicate(message)
+            case "arguments":
+                message = rewriting.with_short_arguments(message, edit.limit)
+            case "images":
+                message = rewriting.without_images(message)
+            case "clip":
+                message = rewriting.clipped(message, edit.limit, entry.seq)
+    return message
+
+
+_ORDER: tuple[EditKind, ...] = ("duplicate", "prune", "arguments", "images", "clip")
+"""A clip comes last: the others tell the size of what was there before."""
 
 
 def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -60,9 +194,45 @@ def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
             )
             continue
         ordered.append(message)
-        places = {call["id"]: n for n, call in enumerate(message.get("tool_calls", ()))}
+        places = {call["id"]: n for n, call in enumerate(message.get("tool_calls") or ())}
         start = len(ordered)
     return ordered
+
+
+@dataclass(slots=True)
+class View:
+    """The view of a running turn: its plan, the originals that it shows, and the messages.
+
+    `messages` starts with the system message and only grows at its end until `adopt` brings
+    another plan.
+    """
+
+    system: str
+    plan: ViewPlan
+    entries: list[Entry]
+    messages: list[ChatMessage] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.adopt(self.plan)
+
+    def adopt(self, plan: ViewPlan) -> None:
+        """Show another plan of the same transcript; originals out of view are let go."""
+        self.plan = plan
+        self.entries = [entry for entry in self.entries if plan.shows(entry.seq)]
+        system = ChatMessage(role="system", content=noted(self.system, plan))
+        self.messages = [system, *render(plan, self.entries)]
+
+    def append(self, entry: Entry) -> None:
+        """Add the newest message of the transcript."""
+        self.extend([entry])
+
+    def extend(self, entries: Sequence[Entry]) -> None:
+        """Add the newest messages of the transcript, in the order in which they are to be shown.
+
+        Results of a group are shown in the order of its calls, whatever the order of their seqs.
+        """
+        self.entries += sorted(entries, key=lambda entry: entry.seq)
+        self.messages += [entry.message for entry in entries]
 
 
 def dump_plan(plan: ViewPlan) -> str:
@@ -71,13 +241,19 @@ def dump_plan(plan: ViewPlan) -> str:
 
 
 def load_plan(text: str) -> ViewPlan:
-    """Return the plan that `dump_plan` wrote.
+    """Return the plan that `dump_plan` wrote, in this version or an earlier one.
 
     Raises:
-        ValueError: The text has another version.
+        ValueError: The text has an unknown version.
     """
     data = orjson.loads(text)
-    if data.pop("version", None) != VERSION:
+    version = data.pop("version", None)
+    if version not in {1, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
-    hidden = tuple((low, high) for low, high in data["hidden"])
-    return ViewPlan(data["first_seq"], hidden)
+    return ViewPlan(**{
+        **data,
+        "hidden": tuple((low, high) for low, high in data["hidden"]),
+        "summaries": tuple(Summary(**item) for item in data.get("summaries", ())),
+        "pinned": tuple(data.get("pinned", ())),
+        "edits": tuple(Edit(**item) for item in data.get("edits", ())),
+    })

@@ -16,27 +16,33 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from adapters.base import Adapter, Intake
+from agent.context_engine import Limits
+from agent.engines.registry import resolve
 from agent.errors import ModelError
 from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.models.factory import build_model
 from agent.recovery import RetryPolicy
+from agent.settings import AuxiliaryModelSettings, ModelSettings
+from agent.summariser import Summariser
 from agent.tools.catalog import builtin_tools
 from gateway import commands, control
 from gateway.access import Access
 from gateway.chats import ChatHistory
 from gateway.commands import ModelFacts
+from gateway.context import ContextParts
 from gateway.delivery import Delivery
 from gateway.errors import SettingsError, StorageError
 from gateway.health import Health
 from gateway.http import HttpServer
 from gateway.intake import GatewayIntake, IntakeRules
+from gateway.preparing import Preparations
 from gateway.settings import Settings
 from gateway.storage import inbox, leases
 from gateway.storage.engine import Database
 from gateway.storage.opening import database_path, open_database
 from gateway.supervision import Supervised
-from gateway.turn import TurnRunner
+from gateway.turn import TurnRules, TurnRunner
 from gateway.wakeups import Wakeups
 from gateway.worker import Worker
 
@@ -62,6 +68,7 @@ class Gateway:
     intake: GatewayIntake
     worker: Worker
     delivery: Delivery
+    preparations: Preparations
     supervised: list[Supervised]
     server: HttpServer
 
@@ -102,6 +109,7 @@ async def serve(
         sending = tasks.create_task(gateway.delivery.run(), name="delivery")
         working = tasks.create_task(gateway.worker.run(), name="worker")
         pruning = tasks.create_task(_prune(gateway), name="prune")
+        preparing = tasks.create_task(gateway.preparations.run(), name="prepare summaries")
         receiving = [
             tasks.create_task(supervised.run(), name=supervised.name)
             for supervised in gateway.supervised
@@ -110,7 +118,7 @@ async def serve(
         on_ready(port)
         await stop.wait()
         log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
-        for task in (pruning, *receiving):
+        for task in (pruning, preparing, *receiving):
             task.cancel()
         forced = tasks.create_task(force.wait(), name="second signal")
         await _finish_turns(gateway, working, forced)
@@ -161,6 +169,7 @@ async def assembled(
     if reclaimed:
         log.info("conversations_reclaimed", count=reclaimed)
     model = agent.models[0]
+    context = build_context(settings, agent)
     wakeups = Wakeups()
     renderers: dict[Account, Callable[[str], list[str]]] = {}
     intake = GatewayIntake(database, _rules(settings, model), renderers, wakeups)
@@ -170,7 +179,8 @@ async def assembled(
         for adapter in make_adapters(settings, intake, chats)
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
-    turns = TurnRunner(database, agent, adapters, settings.queue, wakeups)
+    rules = TurnRules(settings.queue, settings.sessions)
+    turns = TurnRunner(database, agent, context, adapters, rules, wakeups)
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
@@ -183,7 +193,17 @@ async def assembled(
         closing.push_async_callback(server.stop)
         for adapter in adapters.values():
             closing.push_async_callback(adapter.close)
-        yield Gateway(settings, database, adapters, intake, worker, delivery, supervised, server)
+        yield Gateway(
+            settings,
+            database,
+            adapters,
+            intake,
+            worker,
+            delivery,
+            turns.preparations,
+            supervised,
+            server,
+        )
 
 
 def _rules(settings: Settings, model: ChatModel) -> IntakeRules:
@@ -240,6 +260,58 @@ def build_agent(settings: Settings) -> Agent:
         output=settings.tools.output,
         retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
         max_output_tokens=settings.model.max_output_tokens,
+    )
+
+
+def build_context(settings: Settings, agent: Agent) -> ContextParts:
+    """Return what keeps views within the window: limits, the chosen engine, the summary model."""
+    compression, model = settings.compression, agent.models[0]
+    name = settings.context.engine
+    options = getattr(settings.context, name, None)
+    return ContextParts(
+        enabled=compression.enabled,
+        limits=Limits(
+            context_length=model.context_length,
+            threshold=compression.threshold,
+            target_ratio=compression.target_ratio,
+            protect_last_n=compression.protect_last_n,
+        ),
+        make_engine=resolve(name, settings.home, options.model_dump() if options else {}),
+        summariser=build_summariser(settings, model),
+    )
+
+
+def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
+    """Return who writes summaries: the auxiliary model if one is set, else the main one.
+
+    Returns:
+        None where the model only plays a part (offline, replay): the extractor is used alone.
+
+    Raises:
+        SettingsError: The auxiliary model lacks its key.
+    """
+    block = settings.auxiliary.compression
+    models = [main] if main.provider not in {"offline", "recorded"} else []
+    if block.is_set:
+        try:
+            models.insert(0, build_model(_auxiliary(block, settings)))
+        except ModelError as exc:
+            raise SettingsError(f"auxiliary.compression: {exc}") from exc
+    return Summariser(models, block.timeout_s) if models else None
+
+
+def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
+    """Return the auxiliary block completed by the main model's: its provider, its key."""
+    main = settings.model
+    same = block.provider in {"auto", "main", main.provider} and block.base_url is None
+    return main.model_copy(
+        update={
+            "name": block.model or (main.name if same else None),
+            "provider": main.provider if same else block.provider,
+            "base_url": main.base_url if same else block.base_url,
+            "api_key": main.api_key if same else block.api_key,
+            "context_length": None,
+        }
     )
 
 

@@ -1,24 +1,37 @@
 """The slash commands: what they are, and what they answer.
 
-`/stop`, `/status` and `/help` bypass the queue; `/new` and `/retry` keep their place in it.
+`/stop`, `/status`, `/usage` and `/help` bypass the queue; `/new`, `/retry` and `/compress` keep
+their place in it.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gateway.storage.history import Status
+from gateway.storage.usage import Figures, Standing
 
-Name = Literal["new", "stop", "status", "help", "retry"]
+if TYPE_CHECKING:
+    from agent.context_engine import Level
+    from agent.ports import Compaction
+
+Name = Literal["new", "stop", "status", "usage", "compress", "help", "retry"]
 
 DESCRIPTIONS: dict[Name, str] = {
     "new": "start afresh; the old conversation stays on record",
     "stop": "stop the answer in progress and drop what waits",
     "status": "show how this conversation stands",
+    "usage": "show what this conversation took so far",
+    "compress": "condense what was said so far; name a topic to dwell on it",
     "retry": "ask the last question again",
     "help": "show this list",
 }
-BYPASSING: frozenset[Name] = frozenset({"stop", "status", "help"})
+BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "help"})
+ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
+"""Telegram sends `/start` by itself when a chat is opened."""
+
+TOPIC_CHARS = 500
+"""Longest topic that `/compress` takes; the rest is cut off."""
 
 _COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
 
@@ -26,20 +39,24 @@ _COMMAND = re.compile(r"/([a-z]+)(?:@\w+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECA
 def parse(text: str) -> Name | None:
     """Return the command that a text is; None for a message to the agent.
 
-    A word that is no command of ours ("/usr/bin") is a message. `/start`, which Telegram sends by
-    itself when a chat is opened, is `help`.
+    A word that is no command of ours ("/usr/bin") is a message.
     """
     match = _COMMAND.fullmatch(text.strip())
     if match is None:
         return None
-    word = "help" if match[1].lower() == "start" else match[1].lower()
-    return next((name for name in DESCRIPTIONS if name == word), None)
+    word = match[1].lower()
+    return next((name for name in DESCRIPTIONS if name == ALIASES.get(word, word)), None)
 
 
 def argument(text: str) -> str:
     """Return what stands behind a command: `/new` takes it as the first message."""
     match = _COMMAND.fullmatch(text.strip())
     return (match[2] or "") if match else ""
+
+
+def topic(text: str) -> str:
+    """Return the topic behind `/compress`, on one line; empty for none."""
+    return " ".join(argument(text).split())[:TOPIC_CHARS].rstrip()
 
 
 def help_text() -> str:
@@ -50,30 +67,96 @@ def help_text() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What `/status` says about the model."""
+    """What `/status` and `/usage` say about the model and its context engine.
+
+    Attributes:
+        threshold_tokens: Where compression fires; None where it is switched off.
+        engine: Name of the context engine.
+        fixed_tokens: Estimate of system prompt and tool schemas.
+    """
 
     name: str
     window_tokens: int
+    threshold_tokens: int | None = None
+    engine: str = "compressor"
+    fixed_tokens: int = 0
 
 
-def status_text(status: Status, model: ModelFacts) -> str:
+def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:
     """Return the answer to `/status`."""
-    if status.prompt_tokens is None:
-        context = f"unknown until the next answer, of {model.window_tokens:,} tokens"
-    else:
-        share = status.prompt_tokens / model.window_tokens
-        context = f"{status.prompt_tokens:,} of {model.window_tokens:,} tokens ({share:.0%})"
     work = "working on an answer" if status.turn_running else "idle"
+    compactions = _count(standing.compactions, "compaction")
     lines = {
         "Conversation": f"{status.conversation}, session {status.session_id}",
+        "Title": _quoted(standing.title),
         "Model": model.name,
-        "Context": context,
+        "Context": _context_text(standing, model),
+        "Compression": f"{_firing_text(model)}; {compactions} so far",
         "Messages": f"{status.messages:,} on record",
         "State": f"{work}, {status.waiting} waiting",
     }
+    if not standing.title:
+        del lines["Title"]
     if status.last_outcome and not status.turn_running:
         lines["Last turn"] = status.last_outcome.replace("_", " ")
+    return _listed(lines)
+
+
+def usage_text(standing: Standing, segment: Figures, whole: Figures, model: ModelFacts) -> str:
+    """Return the answer to `/usage`.
+
+    Args:
+        standing: How the view stands now.
+        segment: What the present segment took.
+        whole: What the whole conversation took, the segment included.
+        model: What answers.
+    """
+    return _listed({
+        "Context": _context_text(standing, model),
+        "Compression": _firing_text(model),
+        f"This segment (#{standing.number})": _figures_text(segment),
+        "Whole conversation": _figures_text(whole),
+    })
+
+
+def _context_text(standing: Standing, model: ModelFacts) -> str:
+    tokens, source = standing.context.tokens, standing.context.source
+    share = tokens / model.window_tokens
+    return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
+
+
+def _firing_text(model: ModelFacts) -> str:
+    if model.threshold_tokens is None:
+        return f"switched off (engine {model.engine})"
+    return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
+
+
+def _figures_text(figures: Figures) -> str:
+    work = ", ".join((
+        _count(figures.turns, "turn"),
+        _count(figures.model_calls, "model call"),
+        _count(figures.tool_calls, "tool call"),
+    ))
+    cached = figures.cache_read_tokens / figures.tokens_in if figures.tokens_in else 0
+    tokens = f"{figures.tokens_in:,} tokens in ({cached:.0%} read from the cache)"
+    text = f"{work}; {tokens}, {figures.tokens_out:,} out"
+    if figures.compactions:
+        compactions = _count(figures.compactions, "compaction")
+        text += f"; {compactions} saved {figures.saved_tokens:,} tokens of context"
+    return text
+
+
+def _listed(lines: dict[str, str]) -> str:
     return "\n".join(f"- **{name}**: {value}" for name, value in lines.items())
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def _quoted(text: str) -> str:
+    """Return text of a person as code: none of its characters are taken for markup."""
+    return "`" + text.replace("`", "'") + "`"
 
 
 def stop_text(*, was_running: bool, dropped: int) -> str:
@@ -88,5 +171,47 @@ def stop_text(*, was_running: bool, dropped: int) -> str:
     return text
 
 
+def compress_text(compaction: "Compaction | None", topic: str = "") -> str:
+    """Return the answer to `/compress`.
+
+    Args:
+        compaction: What was done; None where nothing could be left out.
+        topic: What the summary was to dwell on; empty for none.
+    """
+    if compaction is None:
+        return NOTHING_TO_COMPRESS
+    figures = (
+        f"{compaction.messages_before:,} → {compaction.messages_after:,} messages,"
+        f" {compaction.tokens_before:,} → {compaction.tokens_after:,} tokens (estimated)"
+    )
+    steps = [f"Condensed: {figures}.", *_summary_text(compaction), *_LEVELS[compaction.level]]
+    if topic:
+        steps.append(f"Topic: {_quoted(topic)}.")
+    return " ".join(steps) + " Every message stays on record."
+
+
+def _summary_text(compaction: "Compaction") -> list[str]:
+    """Say who wrote the new summary, if there is one; nothing that a provider said is shown."""
+    if compaction.retained_share is None or not compaction.plan.summaries:
+        return []
+    if compaction.plan.summaries[-1].source == "model":
+        author = compaction.summary_model or "the summary model"
+        return [f"The earlier turns are now a summary by {author}."]
+    why = "no model writes summaries" if compaction.failure is None else SUMMARY_FAILED
+    return [f"The earlier turns are now a summary without a model, since {why}."]
+
+
+_LEVELS: dict["Level", tuple[str, ...]] = {
+    "none": (),
+    "prune": ("Old tool results are shortened.",),
+    "summary": (),
+    "short_summary": ("It had to be a short one.",),
+    "extract": (),
+    "clip_tail": ("Very long messages are cut to their beginning and end.",),
+    "clip_newest": ("Even your newest message is cut to its beginning and end.",),
+}
+
 NEW_TEXT = "A new conversation begins here. What was said before stays on record."
 NOTHING_TO_RETRY = "There is nothing to ask again."
+NOTHING_TO_COMPRESS = "There is nothing to compress: all that is in view is needed as it is."
+SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
-from gateway.redaction import MASK, Redactor
+from agent.redaction import MASK, Redactor
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -7,7 +7,7 @@ import orjson
 from pydantic import SecretStr
 from rich.text import Text
 
-from gateway.redaction import MASK, Redactor
+from agent.redaction import MASK, Redactor
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -17,15 +17,8 @@ Contradiction = tuple[str, str]
 # Shorter values cannot be kept out of the logs without making those unreadable.
 MIN_SECRET_CHARS = 4
 _WITHOUT_EFFECT = (
-    "compression.",
-    "auxiliary.",
-    "context.",
     "prompt_caching.",
     "budget.",
-    "sessions.reset",
-    "sessions.timezone",
-    "sessions.at_hour",
-    "sessions.idle_minutes",
     "tools.approval",
     "tools.mcp",
     "platforms.discord.",
@@ -42,6 +35,7 @@ def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[
     """
     yield from _short_secrets(values)
     yield from _wrong_urls(values)
+    yield from _auxiliary_server(settings)
     yield from _open_web(settings)
     yield from _webhooks(values)
     yield from _double_names(settings)
@@ -82,6 +76,13 @@ def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
         is_url = name.endswith("_url") and value is not None
         if is_url and not value.startswith(schemes):
             yield name, f"must begin with {' or '.join(schemes)}"
+
+
+def _auxiliary_server(settings: "Settings") -> Iterator[Contradiction]:
+    block = settings.auxiliary.compression
+    if block.provider == "main" and (block.base_url or block.api_key):
+        text = "must be the provider of auxiliary.compression.base_url and api_key, not main"
+        yield "auxiliary.compression.provider", text
 
 
 def _open_web(settings: "Settings") -> Iterator[Contradiction]:

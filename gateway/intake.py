@@ -19,7 +19,7 @@ from gateway.access import Access, stranger_notice
 from gateway.commands import ModelFacts
 from gateway.sessions import GroupSessions, session_key, sole_sender
 from gateway.settings import QueueSettings
-from gateway.storage import history, inbox, leases, outbox, turns
+from gateway.storage import history, inbox, leases, outbox, turns, usage
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation
 from gateway.storage.outbox import Renderer, parts_of
@@ -133,11 +133,25 @@ class GatewayIntake:
         if name == "stop":
             text = self._stop(conn, row.id, seq)
         elif name == "status":
-            text = commands.status_text(history.status(conn, row.id), self._rules.model)
+            text = self._status(conn, row.id)
+        elif name == "usage":
+            text = self._usage(conn, row.id)
         else:
             text = commands.help_text()
         self._reply(conn, message, row.id, seq, text)
         return Admission("command", row.id, seq)
+
+    def _status(self, conn: Connection, conversation_id: int) -> str:
+        model = self._rules.model
+        standing = usage.standing(conn, conversation_id, model.fixed_tokens)
+        return commands.status_text(history.status(conn, conversation_id), standing, model)
+
+    def _usage(self, conn: Connection, conversation_id: int) -> str:
+        model = self._rules.model
+        standing = usage.standing(conn, conversation_id, model.fixed_tokens)
+        segment = usage.figures(conn, conversation_id, standing.session_id)
+        whole = usage.figures(conn, conversation_id)
+        return commands.usage_text(standing, segment, whole, model)
 
     def _stop(self, conn: Connection, conversation_id: int, seq: int) -> str:
         was_running = history.status(conn, conversation_id).turn_running

@@ -19,7 +19,7 @@ import structlog
 from typing_extensions import override
 
 from gateway.logfile import LogFile, log_path
-from gateway.redaction import Redactor, printable
+from agent.redaction import Redactor, printable
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gateway.errors import NotFound
 from gateway.logfile import predecessors
-from gateway.redaction import printable
+from agent.redaction import printable
 
 _POLL_S = 0.25
 _LEVELS = ("debug", "info", "warning", "error")

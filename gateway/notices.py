@@ -1,4 +1,4 @@
-"""What Parley itself says in a chat about a turn: trouble, failure, giving up, stopping."""
+"""What Parley itself says in a chat about a turn: trouble, failure, stopping, a full window."""
 
 from agent.errors import (
     ContextOverflow,
@@ -18,6 +18,19 @@ GAVE_UP = (
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
 REFUSED = "The model declined to answer this."
+HYGIENE = "I am condensing our long conversation first; this takes a moment."
+CONTEXT = {
+    "clipped": (
+        "Your message is too long for the model: I read its beginning and its end. The full text"
+        " stays on record."
+    ),
+    "floor": (
+        "My instructions, the tools and your newest message alone are too large to leave the model"
+        " room. I cannot condense this any further, and the answer may fail; a shorter message"
+        " helps."
+    ),
+}
+"""What a compaction could not spare the user (`agent.ports.CompactionStore.tell`)."""
 CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
 
@@ -40,7 +53,10 @@ def failure_text(failure: ModelError) -> str:
     if isinstance(failure, ModelRefused):
         return REFUSED
     if isinstance(failure, ContextOverflow):
-        why = "this conversation has grown too long for the model. Send /new to start afresh"
+        why = (
+            "this conversation has grown too long for the model. Send /compress to condense it,"
+            " or /new to start afresh"
+        )
     elif isinstance(failure, CredentialsRefused):
         why = "the model provider refuses the key. The operator has to mend that; then send /retry"
     elif isinstance(failure, ModelNotFound):

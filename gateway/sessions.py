@@ -1,10 +1,16 @@
-"""Session keys: which conversation a message belongs to (invariant 12)."""
+"""Sessions: which conversation a message belongs to (invariant 12), and when it begins anew."""
 
-from typing import Literal
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
 
 from adapters.messages import Address, InboundMessage
 
+if TYPE_CHECKING:
+    from gateway.settings import SessionSettings
+
 GroupSessions = Literal["per_user", "shared"]
+ResetReason = Literal["daily", "idle"]
 
 
 def session_key(message: InboundMessage, groups: GroupSessions) -> str:
@@ -37,3 +43,41 @@ def address_key(address: Address) -> str:
 def _quoted(part: str) -> str:
     """Keep the parts of a key apart also where an id has a colon."""
     return part.replace("%", "%25").replace(":", "%3A")
+
+
+def reset_due(
+    settings: "SessionSettings", last_active: datetime | None, now: datetime
+) -> ResetReason | None:
+    """Return why a conversation is to begin anew with what is said now; None where it goes on.
+
+    daily: `at_hour` has struck since, in the zone of the settings. Each local day has one such
+    moment: an hour that comes twice strikes the first time, one that is skipped strikes when the
+    clocks are put forward. idle: more than `idle_minutes` have passed. Where both hold it is idle,
+    which says more about the pause.
+
+    Args:
+        settings: `sessions`.
+        last_active: When the conversation's newest message was recorded, aware; None for never.
+        now: When the new message came, aware. Not after `last_active`: there was no pause.
+    """
+    if last_active is None:
+        return None
+    # Times of one and the same zone would be compared by their clocks, not by what passed.
+    last, now = last_active.astimezone(UTC), now.astimezone(UTC)
+    silence_s = (now - last).total_seconds()
+    if settings.reset in {"idle", "both"} and silence_s > settings.idle_minutes * 60:
+        return "idle"
+    if settings.reset in {"daily", "both"} and last < _last_struck(settings, now):
+        return "daily"
+    return None
+
+
+def _last_struck(settings: "SessionSettings", now: datetime) -> datetime:
+    """Return the newest moment, `now` included, at which `at_hour` struck."""
+    zone = ZoneInfo(settings.timezone)
+    today = now.astimezone(zone).date()
+    # Clocks that are put back over midnight strike for tomorrow; a skipped day strikes with the
+    # day after it.
+    days = (today + timedelta(days=n) for n in (-2, -1, 0, 1))
+    strikes = (datetime.combine(day, time(settings.at_hour), zone) for day in days)
+    return max(at for at in (strike.astimezone(UTC) for strike in strikes) if at <= now)

@@ -187,9 +187,10 @@ def load_settings(
     sources.add_environment(environ)
     sources.add_options(options)
     settings, added = _with_providers(_validated(sources, keys, home), environ)
+    settings, added_to_auxiliary = _with_auxiliary(settings, environ)
     values = {sources.name(path): value for path, value in flatten(settings)}
     origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
-    origins |= {"home": home_origin, **added}
+    origins |= {"home": home_origin, **added, **added_to_auxiliary}
     _refuse([
         f"{key}: {text} ({origins.get(key, 'default')})"
         for key, text in contradictions(settings, values)
@@ -254,6 +255,24 @@ def _with_providers(
         )
         origins |= {f"{name}.{field}": origin for field, (_, origin) in added.items()}
     update = {"model": blocks[0], "fallbacks": tuple(blocks[1:])}
+    return settings.model_copy(update=update), origins
+
+
+def _with_auxiliary(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Complete the summary model's block where it has a provider, server or key of its own."""
+    block = settings.auxiliary.compression
+    if block.provider == "main" or (
+        block.provider == "auto" and not (block.base_url or block.api_key)
+    ):
+        return settings, {}
+    name = "auxiliary.compression"
+    own = ModelSettings(provider=block.provider, base_url=block.base_url, api_key=block.api_key)
+    added = completions(own, environ, name)
+    completed = block.model_copy(update={field: value for field, (value, _) in added.items()})
+    update = {"auxiliary": AuxiliarySettings(compression=completed)}
+    origins = {f"{name}.{field}": origin for field, (_, origin) in added.items()}
     return settings.model_copy(update=update), origins
 
 

@@ -12,16 +12,20 @@ from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from agent.errors import ModelError
-from agent.loop import Agent, TurnPorts, TurnResult, TurnState, partial_text, run_turn
-from agent.messages import ChatMessage, ToolCall
-from agent.models.base import Usage
-from agent.ports import Effect, PastMessage, ToolStatus
+from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
+from agent.messages import ChatMessage
+from agent.planner import Planner
 from agent.prompt import build_system_prompt
 from agent.tools.registry import ToolContext
-from gateway import commands, notices
+from agent.view import View
+from gateway import commands, hygiene, notices
+from gateway.context import ContextParts
 from gateway.errors import TurnCancelled
+from gateway.journal import Journal, Reader
 from gateway.live import LiveAnswer
-from gateway.settings import QueueSettings
+from gateway.preparing import Preparations
+from gateway.sessions import reset_due
+from gateway.settings import QueueSettings, SessionSettings
 from gateway.storage import inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.inbox import Entry
@@ -75,51 +79,20 @@ class Stops:
 
 
 @dataclass(frozen=True, slots=True)
-class Journal:
-    """`agent.ports.TurnJournal` on the database; every call is one fenced transaction."""
+class TurnRules:
+    """The settings that decide about turns."""
 
-    database: Database
-    turn: Turn
-
-    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
-        """Append an intermediate message."""
-        await self.database.write(turns.record_message, self.turn, message, usage)
-
-    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
-        """Note the intent to run a tool."""
-        await self.database.write(turns.start_tool, self.turn, call, effect)
-
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
-        """Append a tool's result."""
-        await self.database.write(turns.record_result, self.turn, message, status)
-
-    async def store_output(self, text: str) -> str:
-        """Store a full output."""
-        return await self.database.write(turns.store_output, self.turn, text)
+    queue: QueueSettings
+    sessions: SessionSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
-    """`agent.ports.ConversationReader` of one conversation."""
+class Done:
+    """What is to be committed at the end of a turn."""
 
-    database: Database
-    conversation: int
-
-    async def read(
-        self, *, from_seq: int | None, limit: int, contains: str | None
-    ) -> Sequence[PastMessage]:
-        """Return past messages in order."""
-        return await self.database.read(
-            transcript.read_past,
-            self.conversation,
-            from_seq=from_seq,
-            limit=limit,
-            contains=contains,
-        )
-
-    async def read_output(self, output_id: str) -> str | None:
-        """Return a stored output."""
-        return await self.database.read(transcript.read_blob, self.conversation, output_id)
+    parts: list[Part]
+    end: TurnEnd
+    messages: list[ChatMessage]
 
 
 class TurnRunner:
@@ -129,16 +102,19 @@ class TurnRunner:
         self,
         database: Database,
         agent: Agent,
+        context: ContextParts,
         adapters: Mapping[tuple[str, str], Adapter],
-        queue: QueueSettings,
+        rules: TurnRules,
         wakeups: Wakeups,
     ) -> None:
         self._database = database
         self._agent = agent
+        self._context = context
         self._adapters = adapters
-        self._queue = queue
+        self._rules = rules
         self._wakeups = wakeups
         self.stops = Stops()
+        self.preparations = Preparations(database, agent, context)
         self._system_prompt = build_system_prompt(
             agent.settings.instructions, tuple(tool.name for tool in agent.tools.schemas)
         )
@@ -157,7 +133,7 @@ class TurnRunner:
 
     def is_suspect(self, turn: Turn) -> bool:
         """Whether this is the last attempt at a turn that crashed before: it runs alone."""
-        return 1 < self._queue.max_attempts == turn.attempt
+        return 1 < self._rules.queue.max_attempts == turn.attempt
 
     async def run(self, turn: Turn) -> None:
         """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later."""
@@ -165,7 +141,7 @@ class TurnRunner:
         with structlog.contextvars.bound_contextvars(
             conversation=turn.lease.conversation, session=turn.session.id, turn=turn.id
         ):
-            if turn.attempt > self._queue.max_attempts:
+            if turn.attempt > self._rules.queue.max_attempts:
                 end = TurnEnd("gave_up", error="the process crashed at every attempt")
                 await self.bury(turn, end)
             else:
@@ -186,53 +162,85 @@ class TurnRunner:
             lambda ref: self._database.write(turns.set_preview, turn, ref),
             lambda: self._database.read(outbox.all_sent, turn.lease.conversation),
         )
+        journal = self._journal(turn)
         try:
-            parts, end, final = await self._think(turn, live)
-            totals = await self._database.write(turns.commit, turn, final, parts, end)
+            done = await self._think(journal, live)
+            end = done.end
+            totals = await self._database.write(
+                turns.commit, journal.turn, done.messages, done.parts, end
+            )
         except TurnCancelled:
             end = TurnEnd("interrupted")
-            totals = await self._cancel(turn, live, end)
+            totals = await self._cancel(journal.turn, live, end)
         self._wakeups.outbox(turn.lease.conversation)
         self._log_finished(turn, end, totals, started)
 
-    async def _think(
-        self, turn: Turn, live: LiveAnswer
-    ) -> tuple[list[Part], TurnEnd, list[ChatMessage]]:
-        """Run the loop, stoppable and with its preview; return what is to be committed."""
+    def _journal(self, turn: Turn) -> Journal:
+        async def tell_user(what: str) -> None:
+            await self._notify(turn, what, notices.CONTEXT[what])
+
+        model = self._agent.models[0].name
+        return Journal(self._database, turn, model, self.preparations.ask, tell_user)
+
+    async def _think(self, journal: Journal, live: LiveAnswer) -> Done:
+        """Do what the turn asks for, stoppable and with its preview."""
+        turn = journal.turn
         if turn.stopped:
             raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
         scope = asyncio.timeout(None)
+        work = self._compress if turn.command is not None else self._run_loop
         try:
             async with live.shown(), scope:
                 with self.stops.covering(turn, scope):
-                    result = await self._run_loop(turn, live)
+                    return await work(journal, live)
         except TimeoutError as exc:
             if not scope.expired():
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except ModelError as exc:
             parts = self._parts(turn, "failed", notices.failure_text(exc), live.ref)
-            return parts, TurnEnd("provider_failed", error=str(exc)), []
-        end = TurnEnd(result.outcome, result.usage, result.model)
-        final = [result.message] if result.message else []
-        return self._parts(turn, "answer", notices.answer_text(result), live.ref), end, final
+            return Done(parts, TurnEnd("provider_failed", error=str(exc)), [])
 
-    async def _run_loop(self, turn: Turn, live: LiveAnswer) -> TurnResult:
-        conversation_id = turn.lease.conversation
-        view = await self._database.read(transcript.load_view, conversation_id, turn.session.plan)
-        system = turn.session.system_prompt or self._system_prompt
-        state = TurnState(
-            view=[ChatMessage(role="system", content=system), *view],
-            own_from=1 + len(view) - len(turn.messages),
-            unknown_calls=turn.started_calls,
-        )
+    async def _run_loop(self, journal: Journal, live: LiveAnswer) -> Done:
+        """Answer: hygiene, then the agent's loop."""
+        turn = journal.turn
+        view, planner = await self._open_view(journal)
+        await hygiene.clean(planner, view, lambda: self._notify(turn, "hygiene", notices.HYGIENE))
+        state = TurnState(view, list(turn.messages), turn.started_calls)
         context = ToolContext(
-            conversation=str(conversation_id),
-            reader=Reader(self._database, conversation_id),
+            conversation=str(turn.lease.conversation),
+            reader=Reader(self._database, turn.lease.conversation),
             clock=lambda: datetime.now(UTC),
+            engine=planner.engine,
         )
-        ports = TurnPorts(Journal(self._database, turn), live, context, self._trouble_teller(turn))
-        return await run_turn(state, self._agent, ports)
+        ports = TurnPorts(journal, planner, live, context, self._trouble_teller(turn))
+        result = await run_turn(state, self._agent, ports)
+        end = TurnEnd(result.outcome, result.usage, result.model, ratio=result.ratio)
+        parts = self._parts(turn, "answer", notices.answer_text(result), live.ref)
+        return Done(parts, end, [result.message] if result.message else [])
+
+    async def _compress(self, journal: Journal, live: LiveAnswer) -> Done:
+        """Carry out `/compress`."""
+        turn = journal.turn
+        view, planner = await self._open_view(journal)
+        topic = commands.argument(turn.command or "")
+        done = await planner.compact(view, "manual", focus=topic or None)
+        parts = self._parts(turn, "answer", commands.compress_text(done, topic), live.ref)
+        return Done(parts, TurnEnd("compressed"), [])
+
+    async def _open_view(self, journal: Journal) -> tuple[View, Planner]:
+        session = journal.turn.session
+        entries = await self._database.read(
+            transcript.load_entries, session.conversation, session.plan
+        )
+        view = View(session.system_prompt or self._system_prompt, session.plan, entries)
+        return view, self._context.planner(self._agent, session, journal)
+
+    async def _notify(self, turn: Turn, kind: str, text: str) -> None:
+        """Tell the chat something while the turn goes on; each kind once."""
+        parts = self._parts(turn, kind, text, None)
+        await self._database.write(turns.notify, turn, parts)
+        self._wakeups.outbox(turn.lease.conversation)
 
     def _trouble_teller(self, turn: Turn) -> Callable[[ModelError], Awaitable[None]]:
         """Return what tells the user, once, that the model is in trouble."""
@@ -242,9 +250,7 @@ class TurnRunner:
             nonlocal failures
             failures += 1
             if failures == TROUBLE_NOTICE_AFTER:
-                parts = self._parts(turn, "trouble", notices.TROUBLE, None)
-                await self._database.write(turns.notify, turn, parts)
-                self._wakeups.outbox(turn.lease.conversation)
+                await self._notify(turn, "trouble", notices.TROUBLE)
 
         return tell
 
@@ -283,17 +289,22 @@ class TurnRunner:
         if not waiting:
             leases.release(conn, lease)
             return None, commanded
-        entries = burst(waiting, self._queue)
+        entries = burst(waiting, self._rules.queue)
+        self._reset_if_due(conn, lease, entries[0].at)
         text = merged_text(entries, named=lease.shared)
         return turns.begin(conn, lease, entries, text, self._system_prompt), commanded
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
 
-        `/retry` asks the newest question again, `/new` what stands behind it.
+        `/retry` asks the newest question again, `/new` what stands behind it; `/compress` takes
+        a turn of its own.
         """
-        if commands.parse(command.text) == "new":
-            self._start_anew(conn, lease)
+        name = commands.parse(command.text)
+        if name == "compress":
+            return turns.begin(conn, lease, [command], None, self._system_prompt)
+        if name == "new":
+            self._start_anew(conn, lease, "new")
             asked, otherwise = commands.argument(command.text), commands.NEW_TEXT
         else:
             asked = turns.hide_newest(conn, lease.conversation) or ""
@@ -304,10 +315,18 @@ class TurnRunner:
         inbox.finish(conn, command, "done")
         return None
 
-    def _start_anew(self, conn: Connection, lease: Lease) -> None:
-        lineage.end(conn, lineage.active(conn, lease.conversation).id, "new")
+    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float) -> None:
+        """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
+        newest_at = transcript.newest_at(conn, lease.conversation)
+        last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
+        reason = reset_due(self._rules.sessions, last, datetime.fromtimestamp(asked_at, UTC))
+        if reason is not None:
+            self._start_anew(conn, lease, reason)
+
+    def _start_anew(self, conn: Connection, lease: Lease, reason: str) -> None:
+        lineage.end(conn, lineage.active(conn, lease.conversation).id, reason)
         head = leases.fence(conn, lease).message_head
-        lineage.start_root(conn, lease.conversation, "new", first_seq=head + 1)
+        lineage.start_root(conn, lease.conversation, reason, first_seq=head + 1)
 
     def _reply(self, conn: Connection, lease: Lease, command: Entry, text: str) -> None:
         key = f"reply:{command.conversation}:{command.seq}"

@@ -81,7 +81,7 @@ def _blocks(message: "ChatMessage") -> list[Block]:
     if message["role"] == "tool":
         return [_result(message)]
     if message["role"] == "assistant":
-        said = _text(message) + [_tool_use(call) for call in message.get("tool_calls", [])]
+        said = _text(message) + [_tool_use(call) for call in message.get("tool_calls") or []]
         # The API refuses a message that is nothing but thinking.
         return [*_thinking(message), *said] if said else []
     return []

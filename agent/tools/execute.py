@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
-from agent.messages import ChatMessage, ToolCall, clean_text, tool_message
+from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import ToolStatus, TurnJournal
 from agent.settings import OutputSettings
 from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
 from agent.tools.truncate import TruncationStats, truncate
+from agent.view import Entry
 
 MAX_CONCURRENT = 8
 """Calls of one message that run at the same time."""
@@ -21,14 +22,14 @@ async def run_calls(
     context: ToolContext,
     journal: TurnJournal,
     limits: OutputSettings,
-) -> list[ChatMessage]:
+) -> list[Entry]:
     """Run calls side by side, exclusive ones one at a time; commit each result when it is there.
 
     The intent is journaled before a call runs, so the transcript holds results in the order in
     which they finished. A cancellation ends all calls and goes on.
 
     Returns:
-        One tool message for each call, in the order of the calls.
+        One tool message for each call with its `seq`, in the order of the calls.
 
     Raises:
         LeaseLost: From the journal; running calls are cancelled.
@@ -58,7 +59,7 @@ class _Batch:
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def run(self, call: ToolCall) -> ChatMessage:
+    async def run(self, call: ToolCall) -> Entry:
         """Run one call from its intent to its committed result."""
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
@@ -69,8 +70,8 @@ class _Batch:
             outcome = await self.toolbox.execute(call, self.context)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
-            await self.journal.record_result(message, status)
-        return message
+            seq = await self.journal.record_result(message, status)
+        return Entry(seq, message)
 
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
         """Return text and status as they enter the view; a long text is stored in full."""

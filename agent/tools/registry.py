@@ -14,6 +14,7 @@ import orjson
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from agent.context_engine import ContextEngine
 from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.base import ToolSchema
@@ -30,11 +31,13 @@ class ToolContext:
         conversation: Stable id of the conversation.
         reader: Reads the transcript of this conversation, and no other.
         clock: Returns the current time, aware.
+        engine: The turn's context engine; None where nothing asks for it.
     """
 
     conversation: str
     reader: ConversationReader
     clock: Callable[[], datetime]
+    engine: ContextEngine | None = None
 
 
 @dataclass(frozen=True, slots=True)

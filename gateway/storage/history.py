@@ -1,17 +1,23 @@
-"""What people and operators look at: chats as shown on the web page, status, statistics."""
+"""What people and operators look at: chats on the web page, status, statistics, lineages."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, func, literal, select, union_all
+from sqlalchemy import Connection, Select, and_, func, literal, select, union_all
 
 from adapters.base import ChatItem, ChatSummary
+from agent.view import ViewPlan, load_plan
+from gateway.errors import NotFound
+from gateway.storage import compactions
+from gateway.storage.compactions import CompactionRow
 from gateway.storage.models import (
     alias,
+    compaction,
     conversation,
     inbox,
     is_pending,
     iso_time,
+    message,
     outbox,
     session,
     turn,
@@ -146,3 +152,158 @@ def work(conn: Connection, conversation_id: int) -> Work:
         ).where(turn.c.conversation == conversation_id)
     ).one()
     return Work(messages or 0, *row)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A conversation as `parley sessions list` shows it.
+
+    Attributes:
+        number: Of its active segment.
+        segments: How many there are, of all its lineages.
+        messages: On record, in view or not.
+        last_at: When the newest message was recorded; seconds since the epoch.
+        reported_tokens: What the model last reported for the view; None before its first answer.
+        estimated_tokens: What the last compaction brought the view to, as estimated; None where
+            the active segment was not begun by one.
+    """
+
+    id: int
+    platform: str
+    chat: str
+    title: str
+    active_session_id: int
+    number: int
+    segments: int
+    messages: int
+    last_at: float
+    reported_tokens: int | None
+    estimated_tokens: int | None
+
+
+def overviews(conn: Connection) -> list[Overview]:
+    """Return all conversations by id."""
+    return [Overview(*row) for row in conn.execute(_overviews())]
+
+
+def overview(conn: Connection, conversation_id: int) -> Overview:
+    """Return one conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+    """
+    row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
+    if row is None:
+        known = "`parley sessions list` shows them"
+        raise NotFound(f"there is no conversation {conversation_id}; {known}")
+    return Overview(*row)
+
+
+def _overviews() -> Select[Any]:
+    here = conversation.c
+    segments = select(func.count()).where(session.c.conversation == here.id).scalar_subquery()
+    newest = and_(message.c.conversation == here.id, message.c.seq == here.message_head)
+    active = session.alias()
+    return (
+        select(
+            here.id,
+            here.platform,
+            here.chat,
+            here.title,
+            active.c.id,
+            active.c.number,
+            segments,
+            here.message_head,
+            func.coalesce(message.c.at, here.created_at),
+            active.c.prompt_tokens,
+            compaction.c.tokens_after,
+        )
+        .join(active, active.c.id == here.active_session_id)
+        .outerjoin(message, newest)
+        .outerjoin(compaction, compaction.c.child_session_id == active.c.id)
+        .order_by(here.id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of a conversation's lineage; times are seconds since the epoch.
+
+    Attributes:
+        plan: What it shows of the transcript.
+        compaction: The one that began it; None for a root and for what `/retry` began.
+    """
+
+    id: int
+    parent_session_id: int | None
+    number: int
+    start_reason: str
+    end_reason: str | None
+    started_at: float
+    ended_at: float | None
+    prompt_tokens: int | None
+    plan: ViewPlan
+    compaction: CompactionRow | None
+
+
+def segments(conn: Connection, conversation_id: int) -> list[Segment]:
+    """Return a conversation's segments, oldest first: parents before their children."""
+    by_child = {
+        row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
+    }
+    rows = conn.execute(
+        select(session).where(session.c.conversation == conversation_id).order_by(session.c.id)
+    )
+    return [
+        Segment(
+            id=row.id,
+            parent_session_id=row.parent_session_id,
+            number=row.number,
+            start_reason=row.start_reason,
+            end_reason=row.end_reason,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            prompt_tokens=row.prompt_tokens,
+            plan=load_plan(row.view_plan),
+            compaction=by_child.get(row.id),
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A row of the transcript; `body` holds the message's exact bytes, `at` is in seconds."""
+
+    seq: int
+    session_id: int
+    at: float
+    body: str
+
+
+def recorded(
+    conn: Connection,
+    conversation_id: int,
+    *,
+    from_seq: int | None,
+    limit: int,
+    session_id: int | None = None,
+) -> list[Recorded]:
+    """Return rows of the transcript in order, whether they are in view or not.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Whose transcript.
+        from_seq: First position to return; None for the newest ones.
+        limit: Most rows to return.
+        session_id: Only what was recorded while this segment was active.
+    """
+    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)
+    query = select(*columns).where(message.c.conversation == conversation_id).limit(limit)
+    if session_id is not None:
+        query = query.where(message.c.session_id == session_id)
+    if from_seq is None:
+        query = query.order_by(message.c.seq.desc())
+    else:
+        query = query.where(message.c.seq >= from_seq).order_by(message.c.seq)
+    return sorted((Recorded(*row) for row in conn.execute(query)), key=lambda row: row.seq)

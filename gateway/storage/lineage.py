@@ -1,12 +1,16 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, select, update
+import orjson
+from sqlalchemy import Connection, Row, delete, func, select, update
 
+from agent.models.base import Usage
+from agent.ports import PlannerState
 from agent.view import ViewPlan, dump_plan, load_plan
-from gateway.storage.models import conversation, now_s, session
+from gateway.errors import LeaseLost
+from gateway.storage.models import compaction, conversation, now_s, session, summary_candidate
 from gateway.storage.statements import built_once
 
 
@@ -17,6 +21,13 @@ class Session:
     Attributes:
         system_prompt: Built once per root segment, kept byte for byte; None until its first turn.
         prompt_tokens: What the model last reported for this view; None before its first answer.
+        number: Place in its lineage: 1 for a root, one more than its parent's for a child.
+        prompt_upto_seq: Newest message that the report covers, the answer included.
+        prompt_output_tokens: What the reported call wrote.
+        report_model: The model that reported, and whose ratio it is; inherited. None where that is
+            not known.
+        token_ratio: What the meter has learned about its estimates (agent/meter.py); inherited.
+        planner_state: What the planner remembers; inherited.
     """
 
     id: int
@@ -24,32 +35,100 @@ class Session:
     plan: ViewPlan
     system_prompt: str | None
     prompt_tokens: int | None
+    number: int = 1
+    prompt_upto_seq: int | None = None
+    prompt_output_tokens: int | None = None
+    report_model: str | None = None
+    token_ratio: float = 1.0
+    planner_state: PlannerState = field(default_factory=PlannerState)
+
+
+def titled(title: str, number: int) -> str:
+    """Return a title as a segment carries it: the second one of a lineage as "Title #2"."""
+    return title if number == 1 else f"{title} #{number}"
 
 
 def start_root(
     conn: Connection, conversation_id: int, reason: str, *, first_seq: int = 1
 ) -> Session:
     """Begin a lineage: a segment without a parent that shows everything from `first_seq` on."""
-    return _start(conn, conversation_id, None, reason, ViewPlan(first_seq))
+    fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None)
+    root = _insert(conn, fresh, None, reason)
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(active_session_id=root.id)
+    )
+    return root
 
 
-def split(conn: Connection, parent: Session, reason: str, plan: ViewPlan) -> Session:
+def split(
+    conn: Connection,
+    parent: Session,
+    reason: str,
+    plan: ViewPlan,
+    state: PlannerState | None = None,
+) -> Session:
     """End `parent` and move the conversation on to a child with another plan, as one step.
 
-    The system prompt is inherited byte for byte. `parent_session_id` is unique: a second child of
-    the same parent is refused by the database.
+    The child inherits the system prompt byte for byte, what the meter has learned, and the
+    planner's state where no other is given; it has no report, since its view has another size.
+
+    Raises:
+        LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
+            write nothing.
     """
-    end(conn, parent.id, reason)
-    return _start(conn, parent.conversation, parent, reason, plan)
+    if not end(conn, parent.id, reason):
+        raise LeaseLost(f"session {parent.id} has ended")
+    fresh = replace(
+        parent,
+        plan=plan,
+        number=parent.number + 1,
+        prompt_tokens=None,
+        prompt_output_tokens=None,
+        prompt_upto_seq=None,
+        planner_state=parent.planner_state if state is None else state,
+    )
+    child = _insert(conn, fresh, parent.id, reason)
+    moved = conn.execute(*_move_on(parent.conversation, parent.id, child.id))
+    if moved.rowcount == 0:
+        raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
+    return child
 
 
-def end(conn: Connection, session_id: int, reason: str) -> None:
-    """Mark a segment as ended."""
-    conn.execute(
+@built_once
+def _move_on(conversation_id: int, parent_id: int, child_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
+        .values(active_session_id=child_id)
+    )
+
+
+def end(conn: Connection, session_id: int, reason: str) -> bool:
+    """Mark a segment as ended; what was prepared for it is dropped.
+
+    Returns:
+        False where it had ended before, and nothing was done.
+    """
+    if conn.execute(*_end(session_id, reason)).rowcount == 0:
+        return False
+    conn.execute(*_drop_candidate(session_id))
+    return True
+
+
+@built_once
+def _end(session_id: int, reason: str) -> Any:
+    return (
         update(session)
         .where(session.c.id == session_id, session.c.ended_at.is_(None))
         .values(end_reason=reason, ended_at=now_s())
     )
+
+
+@built_once
+def _drop_candidate(session_id: int) -> Any:
+    return delete(summary_candidate).where(summary_candidate.c.session_id == session_id)
 
 
 def active(conn: Connection, conversation_id: int) -> Session:
@@ -90,47 +169,101 @@ def _set_system_prompt(session_id: int, text: str) -> Any:
     )
 
 
-def report_prompt(conn: Connection, session_id: int, prompt_tokens: int, upto_seq: int) -> None:
-    """Note what the model reported for the view up to and including message `upto_seq`."""
-    conn.execute(*_report_prompt(session_id, prompt_tokens, upto_seq))
+def report_prompt(
+    conn: Connection,
+    session_id: int,
+    usage: Usage,
+    seq: int,
+    model: str | None = None,
+    ratio: float | None = None,
+) -> None:
+    """Note what the model reported for the view up to and including message `seq`.
+
+    The first report of a child segment is also the real size that its compaction led to.
+
+    Args:
+        conn: The writing connection.
+        session_id: The segment whose view was sent.
+        usage: As reported.
+        seq: The message that the call made.
+        model: Who reported; None keeps what is known.
+        ratio: What the meter has learned by now; None keeps what is known.
+    """
+    row = _report_prompt(session_id, usage.prompt_tokens, usage.output_tokens, seq, model, ratio)
+    if conn.scalar(*row) != 1:
+        conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
 
 
 @built_once
-def _report_prompt(session_id: int, prompt_tokens: int, upto_seq: int) -> Any:
+def _report_prompt(
+    session_id: int,
+    prompt_tokens: int,
+    output_tokens: int,
+    seq: int,
+    model: str | None,
+    ratio: float | None,
+) -> Any:
     return (
         update(session)
         .where(session.c.id == session_id)
-        .values(prompt_tokens=prompt_tokens, prompt_upto_seq=upto_seq)
-    )
-
-
-def _start(
-    conn: Connection, conversation_id: int, parent: Session | None, reason: str, plan: ViewPlan
-) -> Session:
-    session_id = conn.execute(
-        session
-        .insert()
         .values(
-            conversation=conversation_id,
-            parent_session_id=parent.id if parent else None,
-            start_reason=reason,
-            view_plan=dump_plan(plan),
-            system_prompt=parent.system_prompt if parent else None,
-            started_at=now_s(),
+            prompt_tokens=prompt_tokens,
+            prompt_output_tokens=output_tokens,
+            prompt_upto_seq=seq,
+            report_model=func.coalesce(model, session.c.report_model),
+            token_ratio=func.coalesce(ratio, session.c.token_ratio),
         )
-        .returning(session.c.id)
-    ).scalar_one()
-    conn.execute(
-        update(conversation)
-        .where(conversation.c.id == conversation_id)
-        .values(active_session_id=session_id)
+        .returning(session.c.number)
     )
-    return Session(
-        session_id, conversation_id, plan, parent.system_prompt if parent else None, None
+
+
+@built_once
+def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
+    return (
+        update(compaction)
+        .where(
+            compaction.c.child_session_id == session_id,
+            compaction.c.tokens_after_reported.is_(None),
+        )
+        .values(tokens_after_reported=prompt_tokens)
     )
+
+
+def _insert(conn: Connection, fresh: Session, parent_id: int | None, reason: str) -> Session:
+    """Store a segment that has no id yet; returns it with its id."""
+    values = {
+        "conversation": fresh.conversation,
+        "parent_session_id": parent_id,
+        "start_reason": reason,
+        "view_plan": dump_plan(fresh.plan),
+        "system_prompt": fresh.system_prompt,
+        "number": fresh.number,
+        "report_model": fresh.report_model,
+        "token_ratio": fresh.token_ratio,
+        "planner_state": dump_state(fresh.planner_state),
+    }
+    return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
+
+
+_INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
 
 def _session(row: Row[Any]) -> Session:
     return Session(
-        row.id, row.conversation, load_plan(row.view_plan), row.system_prompt, row.prompt_tokens
+        id=row.id,
+        conversation=row.conversation,
+        plan=load_plan(row.view_plan),
+        system_prompt=row.system_prompt,
+        prompt_tokens=row.prompt_tokens,
+        number=row.number,
+        prompt_upto_seq=row.prompt_upto_seq,
+        prompt_output_tokens=row.prompt_output_tokens,
+        report_model=row.report_model,
+        token_ratio=row.token_ratio,
+        planner_state=PlannerState(**orjson.loads(row.planner_state)),
     )
+
+
+def dump_state(state: PlannerState) -> str:
+    """Return the planner's state as it is stored: JSON text."""
+    return orjson.dumps(state).decode()

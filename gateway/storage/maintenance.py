@@ -11,6 +11,7 @@ from gateway.storage.engine import read_only_uri
 from gateway.storage.models import (
     alias,
     blob,
+    compaction,
     conversation,
     inbox,
     message,
@@ -18,6 +19,7 @@ from gateway.storage.models import (
     quarantine,
     session,
     step,
+    summary_candidate,
     turn,
 )
 
@@ -71,7 +73,16 @@ def forget(conn: Connection, conversation_id: int) -> int:
     _forget_stranger(conn, conversation_id)
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
     conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
-    for table in (outbox, blob, message, inbox, alias, turn):
+    for table in (
+        outbox,
+        blob,
+        message,
+        inbox,
+        alias,
+        turn,
+        compaction,
+        summary_candidate,
+    ):
         conn.execute(delete(table).where(table.c.conversation == conversation_id))
     conn.execute(
         update(session)

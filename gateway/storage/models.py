@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0001"
+REVISION = "0002"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -70,6 +70,17 @@ def _id() -> Column[int]:
 def _conversation(*, primary_key: bool = False) -> Column[int]:
     reference = ForeignKey("conversation.id")
     return Column("conversation", Integer, reference, primary_key=primary_key, nullable=False)
+
+
+def _session(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
+    return Column(
+        name,
+        Integer,
+        ForeignKey("session.id"),
+        primary_key=primary_key,
+        unique=unique or None,
+        nullable=False,
+    )
 
 
 replica = Table(
@@ -198,8 +209,52 @@ session = Table(
     Column("prompt_upto_seq", Integer),  # newest message that the report covers
     Column("started_at", Double, nullable=False),
     Column("ended_at", Double),
+    Column("number", Integer, nullable=False, server_default="1"),  # place in its lineage
+    Column("prompt_output_tokens", Integer),  # what the last reported call wrote
+    Column("report_model", Text),  # who reported
+    Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
+    Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
     Index("ix_session_conversation", "conversation"),
     sqlite_autoincrement=True,
+)
+
+compaction = Table(
+    "compaction",
+    metadata,
+    _id(),
+    _conversation(),
+    _session("parent_session_id", unique=True),
+    _session("child_session_id", unique=True),
+    Column("trigger", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("level", Text, nullable=False),
+    Column("messages_before", Integer, nullable=False),
+    Column("messages_after", Integer, nullable=False),
+    Column("tokens_before", Integer, nullable=False),
+    Column("tokens_after", Integer, nullable=False),  # estimated
+    Column("tokens_after_reported", Integer),  # by the first call after it
+    Column("summary_model", Text),
+    Column("retained_share", Double),
+    Column("cache_tokens_lost", Integer, nullable=False),
+    Column("failure", Text),
+    Column("duration_ms", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_compaction_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+
+summary_candidate = Table(
+    "summary_candidate",
+    metadata,
+    _session("session_id", primary_key=True),
+    _conversation(),
+    Column("first_seq", Integer, nullable=False),
+    Column("last_seq", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("source", Text, nullable=False),  # model | extract
+    Column("model", Text),
+    Column("at", Double, nullable=False),
+    Index("ix_summary_candidate_conversation", "conversation"),
 )
 
 turn = Table(

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Integer, Select, and_, column, func, select, update, values
 
-from agent.messages import ChatMessage, decode, encode, text_of
+from agent.messages import ChatMessage, decode, encode, full_text
 from agent.ports import PastMessage
 from agent.tokens import estimate_message
-from agent.view import ViewPlan, render
+from agent.view import Entry, ViewPlan, render
 from gateway.storage.models import blob, conversation, iso_time, message, now_s
 from gateway.storage.statements import built_once
 
+END = 2**31 - 1
+"""Behind every message: the largest `seq` that the databases can hold."""
 INT64_DIGITS = 19
 READ_LIMIT = 2000
 """Most rows that one search for a text looks through; bounds a reader's time."""
@@ -65,32 +68,86 @@ def _take_seqs(conversation_id: int, count: int) -> Any:
 
 
 def load_view(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[ChatMessage]:
-    """Return what the plan shows of the transcript."""
-    rows = conn.execute(*_from_seq(conversation_id, plan.first_seq))
-    return render(plan, ((seq, decode(body)) for seq, body in rows))
+    """Return what the plan shows of the transcript, as the model sees it."""
+    return render(plan, load_entries(conn, conversation_id, plan))
+
+
+def load_entries(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[Entry]:
+    """Return the originals that the plan shows, in order; nothing else is read."""
+    rows = conn.execute(_within(conversation_id, shown_ranges(plan)))
+    return sorted((_entry(seq, body) for seq, body in rows), key=itemgetter(0))
+
+
+def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
+    """Return what the plan shows as ranges of seqs, both ends included, that do not overlap."""
+    tail = max(plan.tail_from, plan.first_seq)
+    between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
+    head = (plan.first_seq, min(plan.head_upto, tail - 1))
+    spans = [head, *((seq, seq) for seq in sorted(between)), (tail, END)]
+    # No message has seq 0: this takes out a head that has no messages.
+    for hole in ((0, 0), *plan.hidden):
+        spans = [part for span in spans for part in _without(hole, span)]
+    return spans
+
+
+def _without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what of a range lies before and behind a hole in it."""
+    parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
+    return [part for part in parts if part[0] <= part[1]]
+
+
+def _within(conversation_id: int, ranges: list[tuple[int, int]]) -> Select[int, str]:
+    bounds = (column("low", Integer), column("high", Integer))
+    shown = values(*bounds, name="shown").data(ranges).cte("shown")
+    inside = message.c.seq.between(shown.c.low, shown.c.high)
+    return (
+        select(message.c.seq, message.c.body)
+        .select_from(shown)
+        .join(message, and_(message.c.conversation == conversation_id, inside))
+    )
+
+
+def load_range(
+    conn: Connection, conversation_id: int, first_seq: int, last_seq: int
+) -> list[Entry]:
+    """Return the originals from `first_seq` to `last_seq`, both included."""
+    rows = conn.execute(*_between(conversation_id, first_seq, last_seq))
+    return [_entry(seq, body) for seq, body in rows]
 
 
 @built_once
-def _from_seq(conversation_id: int, first_seq: int) -> Any:
+def _between(conversation_id: int, first_seq: int, last_seq: int) -> Any:
     return (
         select(message.c.seq, message.c.body)
-        .where(message.c.conversation == conversation_id, message.c.seq >= first_seq)
+        .where(
+            message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
+        )
         .order_by(message.c.seq)
     )
 
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
     """Return the messages that a turn has recorded so far, its user message first."""
-    return [decode(body) for body in conn.scalars(*_of_turn(conversation_id, turn_id))]
+    return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
+
+
+def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
+    """Return the same with their seqs."""
+    rows = conn.execute(*_of_turn(conversation_id, turn_id))
+    return [_entry(seq, body) for seq, body in rows]
 
 
 @built_once
 def _of_turn(conversation_id: int, turn_id: int) -> Any:
     return (
-        select(message.c.body)
+        select(message.c.seq, message.c.body)
         .where(message.c.conversation == conversation_id, message.c.turn_id == turn_id)
         .order_by(message.c.seq)
     )
+
+
+def _entry(seq: int, body: str) -> Entry:
+    return Entry(seq, decode(body))
 
 
 def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
@@ -123,7 +180,7 @@ def read_past(
     found = [
         PastMessage(seq, role, text, iso_time(at))
         for seq, role, body, at in rows
-        if wanted in (text := text_of(decode(body))).casefold()
+        if wanted in (text := full_text(decode(body))).casefold()
     ]
     return sorted(found[:limit], key=lambda past: past.seq)
 
@@ -142,4 +199,33 @@ def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | N
         return None
     return conn.scalar(
         select(blob.c.body).where(blob.c.id == int(number), blob.c.conversation == conversation_id)
+    )
+
+
+def tokens_shown(conn: Connection, conversation_id: int, plan: ViewPlan) -> int:
+    """Return the estimates of what a plan without a tail start shows, summed up."""
+    total = conn.scalar(*_tokens_from(conversation_id, plan.first_seq))
+    return int(total or 0)
+
+
+@built_once
+def _tokens_from(conversation_id: int, first_seq: int) -> Any:
+    return select(func.sum(message.c.tokens)).where(
+        message.c.conversation == conversation_id, message.c.seq >= first_seq
+    )
+
+
+def newest_at(conn: Connection, conversation_id: int) -> float | None:
+    """Return when the newest message was entered, in seconds since the epoch; None for none."""
+    at: float | None = conn.scalar(*_newest_at(conversation_id))
+    return at
+
+
+@built_once
+def _newest_at(conversation_id: int) -> Any:
+    return (
+        select(message.c.at)
+        .where(message.c.conversation == conversation_id)
+        .order_by(message.c.seq.desc())
+        .limit(1)
     )

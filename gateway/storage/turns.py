@@ -7,7 +7,7 @@ of all it touches change in the same transaction.
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, update
@@ -23,12 +23,13 @@ from agent.messages import (
 )
 from agent.models.base import Usage
 from agent.ports import Effect, ToolStatus
-from gateway.errors import TurnCancelled
+from agent.view import Entry as Message
+from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage import inbox, lineage, outbox, transcript
 from gateway.storage.inbox import Entry, InboxState
 from gateway.storage.leases import Lease, fence
 from gateway.storage.lineage import Session
-from gateway.storage.models import conversation, is_running, now_s, step, turn
+from gateway.storage.models import conversation, is_running, message, now_s, step, turn
 from gateway.storage.outbox import Part
 from gateway.storage.statements import built_once
 from gateway.storage.transcript import Place
@@ -41,10 +42,11 @@ class Turn:
     Attributes:
         upto_seq: Newest entry that this turn answers; frozen when it began.
         attempt: 1 for the first; grows only by crashes that left no new journalled step.
-        messages: What the turn has recorded so far; its user message first.
+        entries: What the turn has recorded so far, with its seqs; its user message first.
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
         stopped: Its user stopped it, and the process ended before that took effect.
+        command: The text of the command that it carries out; None for a turn of the agent.
     """
 
     id: int
@@ -53,26 +55,44 @@ class Turn:
     first_seq: int
     upto_seq: int
     attempt: int
-    messages: tuple[ChatMessage, ...]
+    entries: tuple[Message, ...]
     reply_to: str | None
     preview_ref: str | None = None
     started_calls: frozenset[str] = frozenset()
     stopped: bool = False
+    command: str | None = None
 
     @property
     def place(self) -> Place:
         """Where this turn's messages are entered."""
         return Place(self.lease.conversation, self.session.id, self.id)
 
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """What the turn has recorded so far."""
+        return tuple(entry.message for entry in self.entries)
+
 
 @dataclass(frozen=True, slots=True)
 class TurnEnd:
-    """What is stored about a finished turn."""
+    """What is stored about a finished turn.
+
+    `ratio` is what the meter has learned by now (agent/meter.py); None for nothing new.
+    """
 
     outcome: str
     last_usage: Usage | None = None
     model: str = ""
     error: str | None = None
+    ratio: float | None = None
+
+
+class Report(NamedTuple):
+    """What one call of a model tells about the view; see `TurnEnd`."""
+
+    usage: Usage | None
+    model: str
+    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,11 @@ def _running(conversation_id: int) -> Any:
 
 
 def begin(
-    conn: Connection, lease: Lease, entries: Sequence[Entry], user_text: str, system_prompt: str
+    conn: Connection,
+    lease: Lease,
+    entries: Sequence[Entry],
+    user_text: str | None,
+    system_prompt: str,
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.
 
@@ -113,7 +137,7 @@ def begin(
         conn: The writing connection.
         lease: The conversation's lease.
         entries: At least one queued message, in order.
-        user_text: Their texts merged.
+        user_text: Their texts merged; None for a command, which is no message of the transcript.
         system_prompt: Used only where the session has none yet.
     """
     stopped_upto = fence(conn, lease).cancel_upto_seq
@@ -134,8 +158,11 @@ def begin(
     inbox.take(conn, entries, turn_id)
     if stopped_upto >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
-    asked = user_message(user_text)
-    transcript.append(conn, Place(lease.conversation, session.id, turn_id), [asked])
+    asked: tuple[Message, ...] = ()
+    if user_text is not None:
+        message = user_message(user_text)
+        place = Place(lease.conversation, session.id, turn_id)
+        asked = (Message(transcript.append(conn, place, [message]), message),)
     return Turn(
         id=turn_id,
         lease=lease,
@@ -143,27 +170,53 @@ def begin(
         first_seq=entries[0].seq,
         upto_seq=entries[-1].seq,
         attempt=1,
-        messages=(asked,),
+        entries=asked,
         reply_to=entries[-1].message_ref,
+        command=entries[0].text if user_text is None else None,
     )
 
 
 _INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn.c.id)
 
 
+def proceed(conn: Connection, current: Turn) -> None:
+    """Fence, and find out about a `/stop` whose signal was lost; before every write of a turn.
+
+    Raises:
+        LeaseLost: Another worker has the conversation.
+        TurnCancelled: Its user stopped the turn.
+    """
+    row = fence(conn, current.lease)
+    if row.cancel_upto_seq >= current.upto_seq:
+        raise TurnCancelled(f"turn {current.id} was stopped by its user")
+
+
 def record_message(
-    conn: Connection, current: Turn, message: ChatMessage, usage: Usage | None
-) -> None:
-    """Append an intermediate message; a model's step keeps its usage in the journal."""
-    _continue(conn, current)
+    conn: Connection,
+    current: Turn,
+    message: ChatMessage,
+    usage: Usage | None,
+    ratio: float | None = None,
+    model: str = "",
+) -> int:
+    """Append an intermediate message; a model's step keeps its usage in the journal.
+
+    `ratio` is what the meter has learned, `model` who answered; where they are not given, what
+    the session knows is kept.
+
+    Returns:
+        Its seq.
+    """
+    proceed(conn, current)
     seq = transcript.append(conn, current.place, [message])
     if message["role"] == "assistant":
-        _journal_model(conn, current, usage, seq)
+        _journal_model(conn, current, Report(usage, model, ratio), seq)
+    return seq
 
 
 def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: Effect) -> None:
     """Note that a tool is about to run; a call that is noted already stays noted once."""
-    _continue(conn, current)
+    proceed(conn, current)
     if conn.execute(select(step.c.n).where(_is_started(current, call["id"]))).first() is not None:
         return
     arguments = call["function"]["arguments"].encode()
@@ -179,22 +232,21 @@ def start_tool(conn: Connection, current: Turn, call: ToolCall, effect: Effect) 
     )
 
 
-def record_result(
-    conn: Connection, current: Turn, message: ChatMessage, status: ToolStatus
-) -> None:
-    """Append a tool's result and close its journal entry."""
-    _continue(conn, current)
-    transcript.append(conn, current.place, [message])
+def record_result(conn: Connection, current: Turn, message: ChatMessage, status: ToolStatus) -> int:
+    """Append a tool's result and close its journal entry; returns the result's seq."""
+    proceed(conn, current)
+    seq = transcript.append(conn, current.place, [message])
     conn.execute(
         update(step)
         .where(_is_started(current, message["tool_call_id"]))
         .values(state="done", result=orjson.dumps({"status": status}).decode())
     )
+    return seq
 
 
 def store_output(conn: Connection, current: Turn, text: str) -> str:
     """Store a tool's full output; returns its id."""
-    _continue(conn, current)
+    proceed(conn, current)
     return transcript.store_blob(conn, current.lease.conversation, current.id, text)
 
 
@@ -226,7 +278,7 @@ def commit(
     Raises:
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
-    _continue(conn, current)
+    proceed(conn, current)
     if not _is_running(conn, current):
         return _totals(conn, current)
     seq = transcript.append(conn, current.place, messages)
@@ -234,7 +286,7 @@ def commit(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
     if messages or end.last_usage is not None:
-        _journal_model(conn, current, end.last_usage, seq)
+        _journal_model(conn, current, Report(end.last_usage, end.model, end.ratio), seq)
     return _close(conn, current, "done", "done", end)
 
 
@@ -271,8 +323,9 @@ def hide_newest(conn: Connection, conversation_id: int) -> str | None:
     """
     newest = conn.scalar(
         select(turn.c.id)
-        .where(turn.c.conversation == conversation_id, turn.c.state != "running")
-        .order_by(turn.c.id.desc())
+        .join(message, message.c.turn_id == turn.c.id)
+        .where(message.c.conversation == conversation_id, turn.c.state != "running")
+        .order_by(message.c.seq.desc())
         .limit(1)
     )
     if newest is None or not hide(conn, conversation_id, newest):
@@ -283,15 +336,38 @@ def hide_newest(conn: Connection, conversation_id: int) -> str | None:
 def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     """Split the session (reason `retry`) so that its view leaves a turn out.
 
+    What a summary says about the turn stays. A turn that is running meanwhile is resumed in the
+    new session.
+
     Returns:
         False where nothing of the turn is in the view, and nothing was done.
     """
     session = lineage.active(conn, conversation_id)
     place = transcript.range_of_turn(conn, conversation_id, turn_id)
-    if place is None or not session.plan.shows(place[0]):
+    if place is None or not any(map(session.plan.shows, range(place[0], place[1] + 1))):
         return False
-    lineage.split(conn, session, "retry", session.plan.hiding(*place))
+    child = lineage.split(conn, session, "retry", session.plan.hiding(*place))
+    conn.execute(
+        update(turn)
+        .where(turn.c.conversation == conversation_id, is_running)
+        .values(session_id=child.id)
+    )
     return True
+
+
+def move_on(conn: Connection, current: Turn, session: Session) -> None:
+    """Have the running turn go on, when it is resumed too, in the segment that it has begun.
+
+    Raises:
+        LeaseLost: The turn is not running any more.
+    """
+    if conn.execute(*_move_on(current.id, session.id)).rowcount == 0:
+        raise LeaseLost(f"turn {current.id} has ended")
+
+
+@built_once
+def _move_on(turn_id: int, session_id: int) -> Any:
+    return update(turn).where(turn.c.id == turn_id, is_running).values(session_id=session_id)
 
 
 def cancel_running(conn: Connection, conversation_id: int) -> None:
@@ -326,13 +402,6 @@ def _outlive_earlier_stops(conn: Connection, lease: Lease, first_seq: int) -> No
         .where(conversation.c.id == lease.conversation, conversation.c.cancel_upto_seq >= first_seq)
         .values(cancel_upto_seq=first_seq - 1)
     )
-
-
-def _continue(conn: Connection, current: Turn) -> None:
-    """Fence, and find out about a `/stop` whose signal was lost."""
-    row = fence(conn, current.lease)
-    if row.cancel_upto_seq >= current.upto_seq:
-        raise TurnCancelled(f"turn {current.id} was stopped by its user")
 
 
 def _close_group(conn: Connection, current: Turn, text: str) -> None:
@@ -402,11 +471,12 @@ def _steps(turn_id: int) -> Any:
     return select(step.c.kind, step.c.result).where(step.c.turn_id == turn_id)
 
 
-def _journal_model(conn: Connection, current: Turn, usage: Usage | None, seq: int) -> None:
+def _journal_model(conn: Connection, current: Turn, report: Report, seq: int) -> None:
+    usage, model, ratio = report
     result = None if usage is None else orjson.dumps(usage).decode()
     _insert_step(conn, current, kind="model", name="", state="done", result=result)
     if usage is not None:
-        lineage.report_prompt(conn, current.session.id, usage.prompt_tokens, seq)
+        lineage.report_prompt(conn, current.session.id, usage, seq, model or None, ratio)
 
 
 def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
@@ -430,6 +500,7 @@ def _next_n(turn_id: int) -> Any:
 def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool) -> Turn:
     started = conn.scalars(*_started(row.id))
     entries = inbox.of_turn(conn, lease.conversation, row.id)
+    recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
     return Turn(
         id=row.id,
         lease=lease,
@@ -438,10 +509,11 @@ def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stoppe
         upto_seq=row.upto_seq,
         attempt=attempt,
         preview_ref=row.preview_ref,
-        messages=tuple(transcript.of_turn(conn, lease.conversation, row.id)),
+        entries=recorded,
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
         stopped=stopped,
+        command=None if recorded or not entries else entries[0].text,
     )
 
 

@@ -7,17 +7,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.messages import (
+    ChatMessage,
+    assistant_message,
+    encode,
+    text_of,
+    tool_message,
+    user_message,
+)
 from agent.models.scripted import tool_call
-from agent.view import ViewPlan, dump_plan, load_plan, render
+from agent.view import (
+    NOTE,
+    REFERENCE,
+    Edit,
+    Entry,
+    Summary,
+    View,
+    ViewPlan,
+    dump_plan,
+    load_plan,
+    render,
+    summary_message,
+)
 
 Stored = list[tuple[int, ChatMessage]]
 
+KINDS = ["prune", "duplicate", "arguments", "images", "clip"]
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
 seqs = st.integers(1, 60)
+plain_plans = st.builds(
+    ViewPlan,
+    first_seq=seqs,
+    hidden=st.lists(st.tuples(seqs, seqs), max_size=4).map(tuple),
+)
+summaries = st.builds(
+    Summary,
+    text=st.text(max_size=20),
+    first_seq=seqs,
+    last_seq=seqs,
+    role=st.sampled_from(["user", "assistant"]),
+    source=st.sampled_from(["model", "extract"]),
+)
+edits = st.builds(Edit, seqs, st.sampled_from(KINDS), st.integers(100, 300))
 plans = st.builds(
     ViewPlan,
     first_seq=seqs,
     hidden=st.lists(st.tuples(seqs, seqs), max_size=4).map(tuple),
+    head_upto=st.integers(0, 20),
+    summaries=st.lists(summaries, max_size=2).map(tuple),
+    pinned=st.lists(seqs, max_size=4).map(tuple),
+    tail_from=st.integers(0, 60),
+    edits=st.lists(edits, max_size=20).map(tuple),
+    thinking_from=st.integers(0, 60),
 )
 
 
@@ -29,11 +71,12 @@ def transcripts(draw: st.DrawFn) -> Stored:
         messages.append(user_message(f"question {n}"))
         for step in range(draw(st.integers(0, 2))):
             ids = [f"c{i}" for i in range(draw(st.integers(1, 4)))]
-            calls = [tool_call("look", {}, call_id) for call_id in ids]
-            asked = ChatMessage(role="assistant", content=None, tool_calls=calls)
+            calls = [tool_call("look", {"at": "y" * 600}, call_id) for call_id in ids]
+            asked = ChatMessage(role="assistant", content=None, tool_calls=calls, reasoning="hm")
             order = draw(st.permutations(ids))
             done = order[: draw(st.integers(0, len(order)))]
-            messages += [asked, *(tool_message(i, "look", f"{n}.{step}.{i}") for i in done)]
+            text = "x" * draw(st.sampled_from([0, 900]))
+            messages += [asked, *(tool_message(i, "look", f"{n}.{step}.{i}{text}") for i in done)]
         messages.append(assistant_message(f"answer {n}"))
     return list(enumerate(messages, start=draw(st.integers(1, 20))))
 
@@ -57,7 +100,7 @@ def test_results_follow_the_order_of_their_calls(stored: Stored) -> None:
         assert results == [call_id for call_id in called if call_id in results]
 
 
-@given(transcripts(), plans)
+@given(transcripts(), plain_plans)
 def test_nothing_is_invented_or_lost(stored: Stored, plan: ViewPlan) -> None:
     """The view holds exactly the messages that the plan shows."""
     shown = [message for seq, message in stored if plan.shows(seq)]
@@ -65,7 +108,7 @@ def test_nothing_is_invented_or_lost(stored: Stored, plan: ViewPlan) -> None:
     assert sorted(map(orjson.dumps, view)) == sorted(map(orjson.dumps, shown))
 
 
-@given(transcripts(), plans)
+@given(transcripts(), plain_plans)
 def test_what_is_no_result_keeps_its_place(stored: Stored, plan: ViewPlan) -> None:
     """Only results change places, and only among themselves."""
     shown = [message for seq, message in stored if plan.shows(seq)]
@@ -125,6 +168,149 @@ def test_hiding_hides_a_range_and_nothing_else(plan: ViewPlan, hidden: tuple[int
         assert plan.hiding(low, high).shows(seq) == (plan.shows(seq) and not low <= seq <= high)
 
 
+@given(transcripts(), plans)
+def test_a_plan_shows_head_summaries_pinned_and_tail(stored: Stored, plan: ViewPlan) -> None:
+    """The summaries stand right behind the head; the rest keeps its order."""
+    head = [it["role"] for seq, it in stored if plan.shows(seq) and seq <= plan.head_upto]
+    rest = [it["role"] for seq, it in stored if plan.shows(seq) and seq > plan.head_upto]
+    view = render(plan, stored)
+    assert [it["role"] for it in view] == [*head, *(it.role for it in plan.summaries), *rest]
+    between = view[len(head) : len(head) + len(plan.summaries)]
+    assert between == [summary_message(summary) for summary in plan.summaries]
+
+
+@given(transcripts(), plans)
+def test_only_edited_messages_are_others(stored: Stored, plan: ViewPlan) -> None:
+    """What a plan does not edit is the very object that was stored."""
+    edited = {edit.seq for edit in plan.edits}
+    shown = {id(message) for message in render(plan, stored)}
+    for seq, message in stored:
+        if plan.shows(seq) and seq not in edited and seq >= plan.thinking_from:
+            assert id(message) in shown
+
+
+@given(transcripts(), plans)
+def test_rendering_a_loaded_plan_gives_the_same_bytes(stored: Stored, plan: ViewPlan) -> None:
+    """A restart must not move the prompt cache."""
+    view, loaded = render(plan, stored), load_plan(dump_plan(plan))
+    copied = copy.deepcopy(stored)
+    assert [encode(message) for message in render(loaded, copied)] == list(map(encode, view))
+
+
+@given(transcripts(), plans)
+def test_results_stay_with_their_calls_under_any_edits(stored: Stored, plan: ViewPlan) -> None:
+    """Edits change texts and no structure."""
+    whole = ViewPlan(edits=plan.edits, thinking_from=plan.thinking_from)
+    assert [ids for _, ids in groups(render(whole, stored))] == [
+        ids for _, ids in groups(render(ViewPlan(), stored))
+    ]
+
+
+def test_what_lies_between_head_and_tail_is_left_out() -> None:
+    """But for what is pinned; hidden ranges win over all."""
+    plan = ViewPlan(first_seq=2, head_upto=4, pinned=(6, 7), tail_from=9, hidden=((7, 7), (10, 10)))
+    assert [seq for seq in range(1, 13) if plan.shows(seq)] == [2, 3, 4, 6, 9, 11, 12]
+
+
+def test_a_summary_says_that_it_is_a_reference() -> None:
+    """Not a request, and which messages it stands for."""
+    summary = Summary("Goal: tea.", 2, 40, role="assistant")
+    assert summary_message(summary) == ChatMessage(
+        role="assistant",
+        content=f"{REFERENCE} (messages 2 to 40)\n\nGoal: tea.",
+        synthetic=True,
+    )
+
+
+def test_each_kind_of_edit_shortens_its_message() -> None:
+    """Found by seq; a line for a result tells what was called."""
+    call = tool_call("look", {"at": "y" * 600}, "a")
+    seen = {"role": "user", "content": [PICTURE]}
+    stored: Stored = [
+        (3, ChatMessage(**seen)),
+        (4, ChatMessage(role="assistant", content=None, tool_calls=[call])),
+        (5, tool_message("a", "look", "x" * 900)),
+        (6, ChatMessage(role="assistant", content=None, tool_calls=[call])),
+        (7, tool_message("a", "look", "x" * 900)),
+        (8, user_message("z" * 900)),
+    ]
+    kinds = [(3, "images"), (4, "arguments"), (5, "prune"), (7, "duplicate"), (8, "clip")]
+    view = render(ViewPlan(edits=tuple(Edit(*each, limit=300) for each in kinds)), stored)
+    assert view[0]["content"] == [{"type": "text", "text": "[image]"}]
+    assert len(encode(view[1])) < 500 < len(encode(view[3]))
+    assert text_of(view[2]).startswith("[look at=yyy")
+    assert text_of(view[4]) == "[Same output as a later tool result]"
+    assert "message 8 of the transcript" in text_of(view[5])
+
+
+def test_several_edits_of_a_message_are_all_applied() -> None:
+    """Calls are cut, then the message as a whole is."""
+    call = tool_call("look", {"at": "y" * 600}, "a")
+    stored = [(1, ChatMessage(role="assistant", content="z" * 900, tool_calls=[call]))]
+    both = (Edit(1, "arguments", 20), Edit(1, "clip", 300))
+    (shown,) = render(ViewPlan(edits=both), stored)
+    assert shown["tool_calls"][0]["function"]["arguments"] == (
+        '{"at":"yyyyyyyyyyyyyyyyyyyy...[truncated]"}'
+    )
+    assert len(text_of(shown)) < 300
+
+
+def test_thinking_is_shown_from_where_it_is_still_true() -> None:
+    """Signed thinking is bound to what stood before it."""
+    thought = ChatMessage(role="assistant", content="ho", reasoning="hm", opaque={"x": []})
+    view = render(ViewPlan(thinking_from=2), [(1, thought), (2, thought)])
+    assert view == [assistant_message("ho"), thought]
+
+
+@given(transcripts(), st.lists(plans, min_size=1, max_size=3))
+def test_a_view_shows_what_its_plan_renders(stored: Stored, adopted: list[ViewPlan]) -> None:
+    """With the system message first; originals out of view are let go."""
+    view = View("Be kind.", ViewPlan(), [Entry(*each) for each in stored])
+    kept = stored
+    for plan in adopted:
+        view.adopt(plan)
+        kept = [each for each in kept if plan.shows(each[0])]
+        assert view.messages[1:] == render(plan, kept)
+        assert view.entries == kept
+        assert view.messages[0]["content"] == "Be kind." + NOTE * plan.compacted
+
+
+@given(transcripts(), st.lists(summaries, max_size=2), st.integers(0, 30))
+def test_a_view_grows_as_if_it_had_been_there(
+    stored: Stored, written: list[Summary], cut: int
+) -> None:
+    """What is added behind a finished group is rendered as after a restart."""
+    while 0 < cut < len(stored) and stored[cut][1]["role"] == "tool":
+        cut -= 1
+    plan = ViewPlan(summaries=tuple(written))
+    view = View("Be kind.", plan, [Entry(*each) for each in stored[:cut]])
+    before = list(view.messages)
+    for batch in group_wise(stored[cut:]):
+        view.extend(batch)
+    assert view.messages[: len(before)] == before
+    assert view.entries == stored
+    assert view.messages[1:] == render(plan, stored)
+
+
+def group_wise(stored: Stored) -> list[list[Entry]]:
+    """Return the entries as they are added: a group's results together, in their calls' order."""
+    batches: list[list[Entry]] = []
+    for each in stored:
+        if each[1]["role"] == "tool" and batches[-1][0].message["role"] == "tool":
+            batches[-1].append(Entry(*each))
+        else:
+            batches.append([Entry(*each)])
+    return [sorted(batch, key=lambda it: it.message.get("tool_call_id", "")) for batch in batches]
+
+
+def test_one_message_is_added_at_the_end() -> None:
+    """To the messages and to the originals."""
+    view = View("Be kind.", ViewPlan(), [])
+    view.append(Entry(4, user_message("hi")))
+    assert view.messages[1:] == [user_message("hi")]
+    assert view.entries == [Entry(4, user_message("hi"))]
+
+
 @given(plans)
 def test_a_plan_survives_storage(plan: ViewPlan) -> None:
     """What was dumped is loaded as it was, and has one spelling."""
@@ -133,7 +319,13 @@ def test_a_plan_survives_storage(plan: ViewPlan) -> None:
     assert dump_plan(load_plan(text)) == text
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+def test_a_plan_of_version_1_is_read() -> None:
+    """Sessions from before compaction show everything."""
+    plan = load_plan('{"version":1,"first_seq":3,"hidden":[[5,6]]}')
+    assert plan == ViewPlan(first_seq=3, hidden=((5, 6),))
+
+
+@pytest.mark.parametrize("version", [0, 3, "1", None])
 def test_a_plan_of_another_version_is_an_error(version: object) -> None:
     """A plan is not guessed at."""
     data = {**orjson.loads(dump_plan(ViewPlan())), "version": version}

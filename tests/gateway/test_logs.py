@@ -21,7 +21,7 @@ from typing_extensions import override
 from gateway.errors import SettingsError
 from gateway.logfile import LogFile, log_path, predecessors
 from gateway.logs import Output, configure_logging
-from gateway.redaction import MASK, Redactor, printable
+from agent.redaction import MASK, Redactor, printable
 from gateway.settings import LoggingSettings
 
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"

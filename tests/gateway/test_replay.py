@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,24 @@ import pytest
 from rich.console import Console
 
 from gateway.errors import SettingsError
-from gateway.replay import replay
+from gateway.replay import ReplayOptions, overridden, replay, window_of
+from gateway.settings import Settings
 from tests.support.gateway import log_lines, settings_of
 from tests.support.recording_adapter import Watch
 from tests.support.shared import SHARED
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+PLUGIN = """
+from typing import ClassVar
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import ContextEngine
+
+class Mine(ContextEngine):
+    name: ClassVar[str] = "mine"
+
+    def compress(self, request):
+        return ContextCompressor(request.limits, {}).compress(request)
+"""
 TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "What is there?"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -25,13 +38,30 @@ TALK: list[dict[str, Any]] = [
 ]
 
 
-async def play(tmp_path: Path, *files: Path) -> tuple[bool, str]:
+async def play(tmp_path: Path, *files: Path, **options: Any) -> tuple[bool, str]:
     """Return the verdict and what was printed."""
-    console = Console(file=io.StringIO(), width=160)
+    settings = settings_of(tmp_path / "home")
+    return await play_with(settings, *files, **options)
+
+
+async def play_with(settings: Settings, *files: Path, **options: Any) -> tuple[bool, str]:
+    console = Console(file=io.StringIO(), width=200)
     async with log_lines(Watch()):
-        good = await replay(settings_of(tmp_path), files, console)
+        good = await replay(settings, files, console, ReplayOptions(**options))
     assert isinstance(console.file, io.StringIO)
     return good, console.file.getvalue()
+
+
+def long_talk(steps: int = 12, words: int = 400) -> list[dict[str, Any]]:
+    """Return two questions, the first answered after many large tool results."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Read everything."}]
+    for n in range(steps):
+        call = {**CALL, "id": f"call_{n}"}
+        messages.append({"role": "assistant", "content": f"Page {n}.", "tool_calls": [call]})
+        text = " ".join(f"word{n * words + k}" for k in range(words))
+        messages.append({"role": "tool", "tool_call_id": f"call_{n}", "content": text})
+    done = [("assistant", "Done."), ("user", "Thanks"), ("assistant", "You are welcome.")]
+    return [*messages, *({"role": role, "content": text} for role, text in done)]
 
 
 def recording(tmp_path: Path, messages: list[dict[str, Any]], name: str = "talk") -> Path:
@@ -65,6 +95,151 @@ async def test_several_files_are_played_side_by_side(tmp_path: Path) -> None:
     good, printed = await play(tmp_path, *files)
     assert good
     assert "12 of 12" in printed
+
+
+async def test_compactions_are_shown(tmp_path: Path) -> None:
+    """Each answer comes all the same; the line tells tokens before and after, a table the rest."""
+    good, printed = await play(tmp_path, recording(tmp_path, long_talk()), window=16_000)
+    assert good, printed
+    lines = [line for line in printed.splitlines() if line.startswith("talk")]
+    assert re.search(r" [1-9]: [\d.]+k→[\d.]+k", lines[0])
+    listed = lines[1].split()
+    before, after = (int(cell.replace(",", "")) for cell in listed[2:4])
+    assert 8_000 <= before <= 16_000
+    assert after <= 4_800
+    assert "threshold" in listed
+
+
+async def test_no_call_exceeds_the_window(tmp_path: Path) -> None:
+    """The report shows every call."""
+    report = tmp_path / "out.html"
+    file = recording(tmp_path, long_talk(30))
+    good, printed = await play(tmp_path, file, window=16_000, report=report)
+    assert good, printed
+    page = report.read_text("utf-8")
+    assert "16,000 tokens" in page
+    [largest] = set(re.findall(r"<dt>largest context</dt><dd>([\d,]+)</dd>", page))
+    assert 7_000 < int(largest.replace(",", "")) <= 16_000
+
+
+@pytest.mark.parametrize(("engine", "threshold"), [("compressor", "50%"), ("rounds", "80%")])
+async def test_the_engine_that_was_tried_is_told(
+    tmp_path: Path, engine: str, threshold: str
+) -> None:
+    """With the share at which it fires; all answers come with either."""
+    report, file = tmp_path / "out.html", recording(tmp_path, long_talk(20))
+    good, printed = await play(tmp_path, file, window=8_000, engine=engine, report=report)
+    assert good, printed
+    page = report.read_text("utf-8")
+    assert f"<dt>engine</dt><dd>{engine}</dd>" in page
+    assert f"<dt>threshold</dt><dd>{threshold}, " in page
+    assert f"<td>{engine}</td>" in page
+
+
+async def test_plugins_are_those_of_the_home(tmp_path: Path) -> None:
+    """An engine can be tried on one's own history before it is used."""
+    folder = tmp_path / "home" / "plugins" / "context_engine" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "engine.py").write_text(PLUGIN)
+    report, file = tmp_path / "out.html", recording(tmp_path, long_talk())
+    good, printed = await play(tmp_path, file, window=16_000, engine="mine", report=report)
+    assert good, printed
+    assert "<td>mine</td>" in report.read_text("utf-8")
+
+
+async def test_no_summary_model_is_asked(tmp_path: Path) -> None:
+    """A replay costs nothing, whatever the settings say."""
+    auxiliary = {"compression": {"provider": "openai", "base_url": "http://127.0.0.1:9"}}
+    settings = settings_of(tmp_path, auxiliary=auxiliary, model={"context_length": 16_000})
+    good, printed = await play_with(settings, recording(tmp_path, long_talk(20, 300)))
+    assert good, printed
+    assert " extractor" in printed
+    assert "extractor (" not in printed
+
+
+async def test_a_notice_is_not_taken_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hygiene tells the user when it takes long."""
+    monkeypatch.setattr("gateway.hygiene.TELL_AFTER_S", 0)
+    monkeypatch.setattr("gateway.hygiene.HYGIENE_SHARE", 0)
+    good, printed = await play(tmp_path, recording(tmp_path, TALK * 3))
+    assert good, printed
+
+
+async def test_the_report_is_announced(tmp_path: Path) -> None:
+    """With its path as it was given; the files stand in it."""
+    report, file = tmp_path / "out.html", recording(tmp_path, TALK)
+    _, printed = await play(tmp_path, file, report=report)
+    assert f"report: {report}" in printed
+    page = report.read_text("utf-8")
+    assert str(file) in page
+    assert "200,000 tokens" in page
+
+
+async def test_a_report_is_written_of_a_failure_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is needed most then."""
+    monkeypatch.setattr("gateway.turn.notices.answer_text", lambda _: "something else")
+    report = tmp_path / "out.html"
+    good, _ = await play(tmp_path, recording(tmp_path, TALK), report=report)
+    assert not good
+    assert "something else" in report.read_text("utf-8")
+
+
+async def test_a_bad_target_is_found_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay may take minutes."""
+    monkeypatch.delattr("gateway.replay.assembled")
+    with pytest.raises(SettingsError, match=r"--report .*: cannot be written: "):
+        await play(tmp_path, recording(tmp_path, TALK), report=tmp_path / "none" / "out.html")
+
+
+def test_options_override_settings(tmp_path: Path) -> None:
+    """Those that are given; the rest stays."""
+    settings = settings_of(tmp_path, model={"context_length": 50_000})
+    assert overridden(settings, ReplayOptions()) == settings
+    changed = overridden(settings, ReplayOptions(window=9000, engine="rounds", threshold=0.4))
+    assert window_of(settings) == 50_000
+    assert window_of(changed) == 9000
+    assert (changed.context.engine, changed.compression.threshold) == ("rounds", 0.4)
+
+
+def test_the_window_has_a_default(tmp_path: Path) -> None:
+    """The real model, whose window it would be, is not played with."""
+    assert window_of(settings_of(tmp_path)) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"window": 12}, "--window 12: must be greater than or equal to 1024"),
+        ({"window": 0}, "--window 0: must be greater than or equal to 1024"),
+        ({"threshold": 0.0}, "--threshold 0.0: must be greater than 0"),
+        ({"threshold": 50}, "--threshold 50: must be less than or equal to 1"),
+        ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
+        ({"engine": ""}, "--engine : there is no such engine; there are: compressor, rounds"),
+        ({"engine": "x"}, "--engine x: there is no such engine; there are: compressor, rounds"),
+    ],
+)
+def test_a_bad_option_is_one_line(tmp_path: Path, options: dict[str, Any], line: str) -> None:
+    """It names the option, the value, and what is allowed."""
+    with pytest.raises(SettingsError) as caught:
+        overridden(settings_of(tmp_path), ReplayOptions(**options))
+    assert str(caught.value) == line
+
+
+def test_all_bad_options_are_told_at_once(tmp_path: Path) -> None:
+    """One line for each."""
+    with pytest.raises(SettingsError) as caught:
+        overridden(settings_of(tmp_path), ReplayOptions(window=1, threshold=2.0, engine="x"))
+    assert [line.split()[0] for line in str(caught.value).splitlines()] == [
+        "--window",
+        "--threshold",
+        "--engine",
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]"])

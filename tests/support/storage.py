@@ -4,17 +4,22 @@ import itertools
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from alembic import command
 from sqlalchemy import Connection, Row, Table, select
 
 from adapters.messages import Address, InboundMessage, Receipt
+from agent.ports import Compaction, PlannerState
+from agent.view import ViewPlan
 from gateway.sessions import session_key, sole_sender
-from gateway.storage import inbox, leases, outbox, turns
+from gateway.storage import compactions, inbox, leases, lineage, migrate, outbox, turns
 from gateway.storage.engine import connect
 from gateway.storage.inbox import InboxKind, InboxState
 from gateway.storage.leases import Lease
+from gateway.storage.lineage import Session
 from gateway.storage.models import conversation, message
 from gateway.storage.opening import prepare_schema
 from gateway.storage.outbox import Part
@@ -162,3 +167,45 @@ def parts(current: Turn, text: str = "an answer", kind: str = "answer") -> list[
 def seqs(rows: Sequence[Row[Any]]) -> list[int]:
     """Return the seq of each row."""
     return [row.seq for row in rows]
+
+
+def begin_anew(conn: Connection, conversation_id: int, reason: str = "new") -> Session:
+    """End the lineage and begin another one behind the newest message, as `/new` does."""
+    lineage.end(conn, lineage.active(conn, conversation_id).id, reason)
+    head = conn.scalar(
+        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
+    )
+    return lineage.start_root(conn, conversation_id, reason, first_seq=int(head or 0) + 1)
+
+
+def compaction(plan: ViewPlan, **changes: Any) -> Compaction:
+    """Return what the planner commits, with figures of which each is another one."""
+    values: dict[str, Any] = {
+        "plan": plan,
+        "trigger": "threshold",
+        "engine": "compressor",
+        "level": "summary",
+        "messages_before": 400,
+        "messages_after": 30,
+        "tokens_before": 100_000,
+        "tokens_after": 20_000,
+        "duration_ms": 1_200,
+        "cache_tokens_lost": 90_000,
+    }
+    return Compaction(**(values | changes))
+
+
+def compact(conn: Connection, current: Turn, plan: ViewPlan, **changes: Any) -> Turn:
+    """Commit a compaction to this plan; returns the turn as it goes on."""
+    state = changes.pop("state", PlannerState())
+    child = compactions.commit(conn, current, compaction(plan, **changes), state)
+    return replace(current, session=child)
+
+
+def outdated_file(path: Path, revision: str) -> Path:
+    """Create a database with the schema of an earlier revision."""
+    store = Store(path)
+    with store.connection.begin():
+        command.upgrade(migrate._config(store.connection), revision)
+    store.close()
+    return path

@@ -21,6 +21,9 @@ class ReadArguments(Arguments):
         None, ge=0, description="First message (or row of the output) to show; left out: the newest"
     )
     limit: int = Field(20, ge=1, le=200, description="Most messages or rows to show")
+    from_char: int = Field(
+        0, ge=0, description="Where in its text to begin, for one long message (limit 1)"
+    )
     contains: str | None = Field(None, description="Only those holding this text, case ignored")
     output_id: str | None = Field(
         None, description="Id of a truncated tool output, to read that instead of messages"
@@ -36,16 +39,18 @@ async def read_conversation(context: ToolContext, arguments: ReadArguments) -> s
     )
     if not messages:
         return "No message of this conversation matches."
-    return "\n".join(_shown_messages(messages))
+    return "\n".join(_shown_messages(messages, arguments.from_char))
 
 
-def _shown_messages(messages: Sequence[PastMessage]) -> Iterator[str]:
+def _shown_messages(messages: Sequence[PastMessage], from_char: int) -> Iterator[str]:
     """Yield "#seq role time: text"; texts beyond their share of the total are cut."""
     share = TOTAL_CHARS // len(messages)
     for message in messages:
-        text = message.text
-        if len(text) > share:
-            text = f"{text[:share]} [+{len(text) - share:,} characters]"
+        text = message.text[from_char : from_char + share]
+        end = from_char + len(text)
+        if end < len(message.text):
+            left = len(message.text) - end
+            text += f" [+{left:,} characters; go on with from_seq={message.seq}, from_char={end}]"
         yield f"#{message.seq} {message.role} {message.at}: {text}"
 
 

@@ -161,3 +161,85 @@ def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
 def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
     """All figures are 0."""
     assert store.run(history.work, 4711) == Work(0, 0, 0, 0, 0)
+
+
+def compacted(store: Store, **changes: Any) -> Turn:
+    """Return a running turn that was compacted, its second message in view."""
+    current = store.run(turn_of, "one")
+    store.run(turns.record_message, current, assistant_message("two"), USAGE)
+    plan = ViewPlan(summaries=(Summary("asked", 1, 1),), tail_from=2)
+    return store.run(compact, current, plan, **changes)
+
+
+def test_an_overview_of_a_new_conversation(store: Store) -> None:
+    """One segment, no message, and nothing known about its size."""
+    chat, _ = store.run(admit, inbound("one"))
+    (found,) = store.run(history.overviews)
+    assert (found.id, found.platform, found.chat, found.title) == (chat, "telegram", "42", "one")
+    assert (found.number, found.segments, found.messages) == (1, 1, 0)
+    assert (found.reported_tokens, found.estimated_tokens) == (None, None)
+    assert found.last_at == store.conversation(chat).created_at
+
+
+def test_an_overview_counts_all_segments(store: Store) -> None:
+    """Of every lineage; the number is that of the active one."""
+    current = compacted(store, tokens_after=777)
+    chat = current.lease.conversation
+    found = store.run(history.overview, chat)
+    assert (found.number, found.segments, found.messages) == (2, 2, 2)
+    assert (found.reported_tokens, found.estimated_tokens) == (None, 777)
+    assert found.active_session_id == current.session.id
+    assert found.last_at == store.one(message, seq=2).at
+    store.run(begin_anew, chat)
+    fresh = store.run(history.overview, chat)
+    assert (fresh.number, fresh.segments, fresh.estimated_tokens) == (1, 3, None)
+
+
+def test_an_overview_tells_what_was_reported(store: Store) -> None:
+    """As soon as the model has seen the new view."""
+    current = compacted(store)
+    store.run(turns.record_message, current, assistant_message("three"), USAGE)
+    found = store.run(history.overview, current.lease.conversation)
+    assert found.reported_tokens == USAGE.prompt_tokens
+
+
+def test_an_overview_of_an_unknown_conversation_is_an_error(store: Store) -> None:
+    """It says where the ids are shown."""
+    with pytest.raises(NotFound, match="no conversation 4711; .*list"):
+        store.run(history.overview, 4711)
+
+
+def test_segments_are_listed_with_their_compactions(store: Store) -> None:
+    """Oldest first; what `/new` or `/retry` began has none."""
+    current = compacted(store, level="extract")
+    other = store.run(turn_of, "other", chat="7")
+    store.run(begin_anew, current.lease.conversation)
+    first, second, third = store.run(history.segments, current.lease.conversation)
+    assert (first.end_reason, first.compaction, first.plan) == ("compression", None, ViewPlan())
+    assert second.compaction is not None
+    assert (second.compaction.level, second.parent_session_id) == ("extract", first.id)
+    assert second.plan == current.session.plan
+    assert (third.parent_session_id, third.number, third.ended_at) == (None, 1, None)
+    assert len(store.run(history.segments, other.lease.conversation)) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({"from_seq": None, "limit": 2}, [2, 3]),
+        ({"from_seq": 2, "limit": 1}, [2]),
+        ({"from_seq": 1, "limit": 9}, [1, 2, 3]),
+        ({"from_seq": 4, "limit": 9}, []),
+        ({"from_seq": None, "limit": 9, "session_id": 1}, [1, 2]),
+        ({"from_seq": 1, "limit": 9, "session_id": 2}, [3]),
+    ],
+)
+def test_the_transcript_is_read_in_order(
+    store: Store, wanted: dict[str, Any], expected: list[int]
+) -> None:
+    """The newest ones or those from a position on, of all segments or of one."""
+    current = compacted(store)
+    store.run(turns.record_message, current, assistant_message("three"), USAGE)
+    found = store.run(history.recorded, current.lease.conversation, **wanted)
+    assert [row.seq for row in found] == expected
+    assert [row.body for row in found] == [store.one(message, seq=n).body for n in expected]

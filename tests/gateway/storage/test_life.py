@@ -3,6 +3,7 @@
 import hashlib
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,12 @@ from agent.messages import (
 )
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
+from agent.view import Entry as Message
+from agent.view import Summary, ViewPlan
+from gateway.errors import LeaseLost
 from gateway.storage import deadletters, inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.leases import Lease
-from gateway.storage.models import conversation, message, session, turn
+from gateway.storage.models import conversation, message, metadata, session, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn, TurnEnd
@@ -38,8 +42,10 @@ from tests.support.storage import (
     RECEIPT,
     Store,
     admit,
+    begin_anew,
     begin_turn,
     claim_one,
+    compact,
     copy_database,
     inbound,
     parts,
@@ -137,6 +143,32 @@ class LifeMachine(RuleBasedStateMachine):
             self.store.run(turns.commit, current, final, parts(current), end)
         self.close()
 
+    @rule(late=st.booleans())
+    def compact(self, late: bool) -> None:
+        """Summarise what stands before the turn; a second attempt is one too late."""
+        current = self.current()
+        asked, plan = current.entries[0].seq, current.session.plan
+        earlier = (Summary("earlier", 1, asked - 1),) if asked > 1 else ()
+        self.turn = self.try_to_compact(replace(plan, summaries=earlier, tail_from=asked))
+        if late and self.turn is not None:
+            self.turn = current
+            assert self.try_to_compact(plan) is None
+            self.turn = None
+
+    def try_to_compact(self, plan: ViewPlan) -> Turn | None:
+        """Return the turn as it goes on; None where its session is not the active one."""
+        current, before = self.current(), self.books()
+        active = self.store.run(lineage.active, self.chat)
+        try:
+            return self.store.run(compact, current, plan)
+        except LeaseLost:
+            assert active.id != current.session.id
+            assert self.books() == before
+            return None
+
+    def books(self) -> list[object]:
+        return [self.store.rows(table) for table in metadata.sorted_tables]
+
     @rule(partial=st.sampled_from(["", "half an ans"]))
     def cancel(self, partial: str) -> None:
         current = self.current()
@@ -164,10 +196,7 @@ class LifeMachine(RuleBasedStateMachine):
     def new(self) -> None:
         if self.store.rows(turn, state="running"):
             return
-        active = self.store.run(lineage.active, self.chat)
-        head = self.store.conversation(self.chat).message_head
-        self.store.run(lineage.end, active.id, "new")
-        self.store.run(lineage.start_root, self.chat, "new", first_seq=head + 1)
+        self.store.run(begin_anew, self.chat)
 
     @rule(retry=st.booleans())
     def tend_dead_letter(self, retry: bool) -> None:
@@ -227,6 +256,9 @@ class LifeMachine(RuleBasedStateMachine):
             assert live == [row.active_session_id]
             parents = Counter(s.parent_session_id for s in segments if s.parent_session_id)
             assert all(count == 1 for count in parents.values())
+            numbers = {segment.id: segment.number for segment in segments}
+            for segment in segments:
+                assert segment.number == numbers.get(segment.parent_session_id, 0) + 1
 
     @invariant()
     def turns_and_entries_agree(self) -> None:
@@ -257,16 +289,10 @@ class LifeMachine(RuleBasedStateMachine):
         for row in self.store.rows(message, conversation=self.chat):
             shown.setdefault(row.turn_id, set()).add(plan.shows(row.seq))
         assert all(len(answers) == 1 for answers in shown.values())
-        view = self.store.run(transcript.load_view, self.chat, plan)
-        assert all(decoded in view for decoded in self._shown(plan.first_seq, plan.hidden))
-
-    def _shown(self, first: int, hidden: tuple[tuple[int, int], ...]) -> list[ChatMessage]:
+        entries = self.store.run(transcript.load_entries, self.chat, plan)
         rows = self.store.rows(message, conversation=self.chat)
-        return [
-            decode(row.body)
-            for row in rows
-            if row.seq >= first and not any(low <= row.seq <= high for low, high in hidden)
-        ]
+        stored = [Message(row.seq, decode(row.body)) for row in rows]
+        assert entries == [entry for entry in stored if plan.shows(entry.seq)]
 
     @invariant()
     def nothing_accepted_is_lost(self) -> None:

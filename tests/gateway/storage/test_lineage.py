@@ -4,12 +4,17 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import user_message
+from agent.models.base import Usage
+from agent.ports import PlannerState
 from agent.view import ViewPlan
+from gateway.errors import LeaseLost
 from gateway.storage import lineage, transcript
 from gateway.storage.lineage import Session
 from gateway.storage.models import session
 from gateway.storage.transcript import Place
-from tests.support.storage import Store, admit, inbound
+from tests.support.storage import Store, admit, begin_anew, inbound
+
+USAGE = Usage(100, 20, 30, 4)
 
 
 @pytest.fixture
@@ -44,7 +49,7 @@ def test_a_split_moves_the_conversation_on(store: Store, root: Session) -> None:
 def test_a_parent_has_one_child(store: Store, root: Session) -> None:
     """A second split of the same segment is refused, and nothing of it is stored."""
     child = store.run(lineage.split, root, "retry", root.plan)
-    with pytest.raises(IntegrityError):
+    with pytest.raises(LeaseLost):
         store.run(lineage.split, root, "retry", root.plan)
     assert store.run(lineage.active, root.conversation) == child
     assert len(store.rows(session)) == 2
@@ -87,7 +92,71 @@ def test_a_system_prompt_is_stored_once(store: Store, root: Session) -> None:
 
 def test_the_report_of_the_model_belongs_to_a_segment(store: Store, root: Session) -> None:
     """A child begins without a report: its view has another size."""
-    store.run(lineage.report_prompt, root.id, 1234, 7)
-    assert store.run(lineage.get, root.id).prompt_tokens == 1234
-    child = store.run(lineage.split, root, "retry", root.plan)
-    assert store.run(lineage.get, child.id).prompt_tokens is None
+    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
+    reported = store.run(lineage.get, root.id)
+    assert (reported.prompt_tokens, reported.prompt_output_tokens) == (134, 20)
+    assert (reported.prompt_upto_seq, reported.report_model) == (7, "model-1")
+    child = store.run(lineage.split, reported, "retry", root.plan)
+    assert (child.prompt_tokens, child.prompt_output_tokens, child.prompt_upto_seq) == (None,) * 3
+    assert store.run(lineage.get, child.id) == child
+
+
+def test_what_the_meter_has_learned_is_inherited(store: Store, root: Session) -> None:
+    """The ratio and the model that it was learned of, along the lineage; `/new` starts at 1."""
+    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
+    child = store.run(lineage.split, store.run(lineage.get, root.id), "retry", root.plan)
+    assert (child.token_ratio, child.report_model) == (1.25, "model-1")
+    fresh = store.run(begin_anew, root.conversation)
+    assert (fresh.token_ratio, fresh.report_model) == (1.0, None)
+
+
+def test_a_report_without_ratio_keeps_what_is_known(store: Store, root: Session) -> None:
+    """Neither model nor ratio are forgotten; the sizes are the newest ones."""
+    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
+    store.run(lineage.report_prompt, root.id, USAGE + USAGE, 9)
+    reported = store.run(lineage.get, root.id)
+    assert (reported.token_ratio, reported.report_model) == (1.25, "model-1")
+    assert (reported.prompt_tokens, reported.prompt_upto_seq) == (268, 9)
+
+
+def test_segments_are_numbered_along_their_lineage(store: Store, root: Session) -> None:
+    """A root is number 1, also the one that `/new` begins."""
+    second = store.run(lineage.split, root, "retry", root.plan)
+    third = store.run(lineage.split, second, "retry", root.plan)
+    fresh = store.run(begin_anew, root.conversation)
+    assert [s.number for s in (root, second, third, fresh)] == [1, 2, 3, 1]
+    assert [row.number for row in store.rows(session)] == [1, 2, 3, 1]
+
+
+def test_a_title_is_carried_over() -> None:
+    """The first segment has the plain title, the next ones a number behind it."""
+    assert lineage.titled("Trip to Rome", 1) == "Trip to Rome"
+    assert lineage.titled("Trip to Rome", 3) == "Trip to Rome #3"
+
+
+def test_the_planner_remembers_over_splits(store: Store, root: Session) -> None:
+    """The state is inherited, unless the split brings another one; `/new` begins without."""
+    state = PlannerState(2, 90_000, 1_700_000_000.5)
+    child = store.run(lineage.split, root, "compression", root.plan, state)
+    second = store.run(lineage.split, child, "retry", root.plan)
+    assert store.run(lineage.get, second.id).planner_state == state
+    assert store.run(begin_anew, root.conversation).planner_state == PlannerState()
+
+
+def test_a_split_of_what_is_not_active_writes_nothing(store: Store, root: Session) -> None:
+    """The pointer is moved by compare-and-set: from the parent, or not at all."""
+    other = store.run(lineage.start_root, root.conversation, "new")
+    before = store.rows(session)
+    with pytest.raises(LeaseLost, match=f"is not in session {root.id}"):
+        store.run(lineage.split, root, "retry", root.plan)
+    assert store.rows(session) == before
+    assert store.run(lineage.active, root.conversation) == other
+
+
+def test_the_database_refuses_a_second_child(store: Store, root: Session) -> None:
+    """What the code checks is an index too: parent_session_id is unique."""
+    store.run(lineage.split, root, "retry", root.plan)
+    row = {"conversation": root.conversation, "view_plan": "", "started_at": 0}
+    double = session.insert().values(parent_session_id=root.id, start_reason="x", **row)
+    with pytest.raises(IntegrityError):
+        store.run(lambda conn: conn.execute(double))

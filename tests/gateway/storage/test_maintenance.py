@@ -15,9 +15,10 @@ from sqlalchemy import Connection
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
+from agent.view import Summary, ViewPlan
 from gateway import control
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
-from gateway.storage import files, leases, maintenance, transcript, turns
+from gateway.storage import compactions, files, leases, maintenance, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, message, metadata, replica
 from gateway.storage.opening import open_database
@@ -27,6 +28,7 @@ from tests.support.storage import (
     Store,
     admit,
     begin_turn,
+    compact,
     dump,
     inbound,
     parts,
@@ -38,7 +40,7 @@ SECRET = "xylophone-4711"
 USAGE = Usage(10, 5)
 
 
-def talk(store: Store, words: str, *, chat: str) -> int:
+def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     """Hold a conversation that uses every table; returns its id."""
     current = store.run(turn_of, words, chat=chat)
     call = tool_call("look", {"what": words}, f"call {words}")
@@ -47,9 +49,14 @@ def talk(store: Store, words: str, *, chat: str) -> int:
     store.run(turns.start_tool, current, call, "read")
     store.run(turns.store_output, current, f"output {words}")
     store.run(turns.set_preview, current, f"preview {words}")
+    plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
+    current = store.run(compact, current, plan, failure=words)
+    conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
+    store.run(compactions.put_candidate, current.session.id, conversation_id, prepared, words)
     end = TurnEnd("final_text", USAGE, "m", error=words)
     store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
-    store.run(turns.hide_newest, current.lease.conversation)
+    if hide:
+        store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     return current.lease.conversation
 
@@ -136,11 +143,12 @@ def test_forget_of_an_unknown_conversation_is_an_error(store: Store) -> None:
 
 def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> None:
     """A table that is added later must be erased too."""
-    gone = talk(store, SECRET, chat="2")
+    gone = talk(store, SECRET, chat="2", hide=False)
+    named = [table for table in metadata.sorted_tables if "conversation" in table.c]
+    assert all(store.rows(table) for table in named)
     store.run(maintenance.forget, gone)
-    for table in metadata.sorted_tables:
-        if "conversation" in table.c:
-            assert store.rows(table) == [], table.name
+    for table in named:
+        assert store.rows(table) == [], table.name
     assert store.rows(metadata.tables["step"]) == []
 
 

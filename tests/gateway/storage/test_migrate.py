@@ -12,19 +12,21 @@ from sqlalchemy import Connection, text
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
-from gateway.storage import files, migrate
+from gateway.storage import files, migrate, opening
 from gateway.storage.engine import connect
 from gateway.storage.models import REVISION, conversation, metadata
 from gateway.storage.opening import open_database, prepare_schema, schema_revision
 from tests.support.storage import Store, admit, dump, inbound
 
-FAILING = '''"""A second step that fails half-way."""
+FAILING = '''"""A last step that fails half-way."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+from gateway.storage.models import REVISION
+
+revision = "9000"
+down_revision = REVISION
 branch_labels = None
 depends_on = None
 
@@ -55,13 +57,18 @@ def set_revision(path: Path, revision: str) -> None:
 @pytest.fixture
 def failing_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the migrations by one that fails after it has changed tables."""
-    folder = tmp_path / "migrations"
+    folder = copy_of_migrations(tmp_path / "migrations", "*.py")
+    (folder / "versions" / "9000_failing.py").write_text(FAILING)
+    monkeypatch.setattr(migrations, "__file__", str(folder / "__init__.py"))
+
+
+def copy_of_migrations(folder: Path, pattern: str) -> Path:
+    """Copy the migrations whose names match."""
     (folder / "versions").mkdir(parents=True)
     real = Path(migrations.__file__).parent
-    for name in ("__init__.py", "env.py", "versions/0001_the_first_schema.py"):
-        (folder / name).write_text((real / name).read_text())
-    (folder / "versions" / "0002_failing.py").write_text(FAILING)
-    monkeypatch.setattr(migrations, "__file__", str(folder / "__init__.py"))
+    for path in (real / "__init__.py", real / "env.py", *real.glob(f"versions/{pattern}")):
+        (folder / path.relative_to(real)).write_text(path.read_text())
+    return folder
 
 
 def test_the_code_needs_the_newest_migration() -> None:
@@ -142,7 +149,7 @@ def test_a_failing_migration_leaves_the_old_state(database_file: Path) -> None:
     store = Store(database_file)
     with pytest.raises(Exception, match="nowhere"):
         store.run(migrate.upgrade)
-    assert store.run(migrate.current) == "0001"
+    assert store.run(migrate.current) == REVISION
     store.close()
     assert dump(database_file) == before
 
@@ -276,3 +283,16 @@ def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as raw:
         assert raw.execute("SELECT name FROM sqlite_master").fetchall() == [("note",)]
         assert raw.execute("PRAGMA user_version").fetchone() == (78,)
+
+
+def test_a_binary_of_before_refuses_this_schema(
+    database_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parley 0.1, which knows 0001 alone, does not touch what this version wrote."""
+    older = copy_of_migrations(tmp_path / "older", "0001*.py")
+    monkeypatch.setattr(migrations, "__file__", str(older / "__init__.py"))
+    monkeypatch.setattr(opening, "REVISION", "0001")
+    before = dump(database_file)
+    with pytest.raises(DatabaseTooNew, match=rf"{REVISION}.*newest here: 0001"):
+        files.upgrade(database_file)
+    assert dump(database_file) == before

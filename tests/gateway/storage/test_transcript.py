@@ -3,10 +3,12 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Select, update
 
-from agent.messages import assistant_message, encode, tool_message, user_message
-from agent.view import ViewPlan
+from agent.messages import assistant_message, decode, encode, tool_message, user_message
+from agent.view import Entry, ViewPlan
 from gateway.storage import transcript
 from gateway.storage.models import message
 from gateway.storage.transcript import Place
@@ -53,6 +55,69 @@ def test_a_view_is_what_the_plan_shows(store: Store, place: Place) -> None:
     assert view == [user_message(text) for text in "bef"]
 
 
+RANGES = st.tuples(st.integers(1, 24), st.integers(0, 9)).map(lambda at: (at[0], at[0] + at[1]))
+PLANS = st.builds(
+    ViewPlan,
+    first_seq=st.integers(1, 12),
+    hidden=st.lists(RANGES, max_size=3).map(tuple),
+    head_upto=st.integers(0, 24),
+    pinned=st.sets(st.integers(1, 24), max_size=5).map(lambda seqs: tuple(sorted(seqs))),
+    tail_from=st.integers(0, 30),
+)
+
+
+@given(PLANS)
+def test_the_ranges_of_a_plan_are_what_it_shows(plan: ViewPlan) -> None:
+    """Each message that is shown lies in exactly one range, the others in none."""
+    ranges = transcript.shown_ranges(plan)
+    for seq in range(1, 40):
+        assert sum(low <= seq <= high for low, high in ranges) == plan.shows(seq)
+
+
+def test_many_hidden_ranges_are_no_trouble() -> None:
+    """Somebody who asks again a thousand times has a thousand ranges, and one more."""
+    hidden = tuple((seq, seq) for seq in range(2, 2_002, 2))
+    ranges = transcript.shown_ranges(ViewPlan(hidden=hidden))
+    assert (len(ranges), ranges[0], ranges[-1]) == (1_001, (1, 1), (2_001, transcript.END))
+
+
+COMPACTED = ViewPlan(head_upto=3, pinned=(500,), tail_from=998, hidden=((2, 2),))
+
+
+def test_only_what_is_shown_is_read(
+    store: Store, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long conversation the database returns head, pinned messages and tail."""
+    fill(store, place, *map(str, range(1, 1_001)))
+    decoded: list[str] = []
+    monkeypatch.setattr(transcript, "decode", lambda body: decoded.append(body) or decode(body))
+    entries = store.run(transcript.load_entries, place.conversation, COMPACTED)
+    assert [entry.seq for entry in entries] == [1, 3, 500, 998, 999, 1_000]
+    assert [entry.message["content"] for entry in entries] == [str(e.seq) for e in entries]
+    assert len(decoded) == len(entries)
+
+
+def test_what_is_not_shown_is_not_searched(store: Store, place: Place) -> None:
+    """The index leads to both ends of every range."""
+    query = transcript._within(place.conversation, transcript.shown_ranges(COMPACTED))
+    plan = store.run(explain, query)
+    assert any("(conversation=? AND seq>? AND seq<?)" in step for step in plan), plan
+
+
+def explain(conn: Connection, query: Select[int, str]) -> list[str]:
+    text = query.compile(conn.engine, compile_kwargs={"literal_binds": True})
+    return [str(row) for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}")]
+
+
+def test_a_range_of_originals_is_read(store: Store, place: Place) -> None:
+    """Both ends included, in order; nothing of another conversation."""
+    fill(store, place, *"abcdef")
+    other, _ = store.run(admit, inbound(chat="other"))
+    fill(store, Place(other, 1, None), *"uvwxyz")
+    entries = store.run(transcript.load_range, place.conversation, 2, 4)
+    assert entries == [Entry(n, user_message(text)) for n, text in ((2, "b"), (3, "c"), (4, "d"))]
+
+
 def test_messages_of_a_turn_are_found(store: Store, place: Place) -> None:
     """In order, with the range of their seqs."""
     fill(store, place, "before")
@@ -62,6 +127,8 @@ def test_messages_of_a_turn_are_found(store: Store, place: Place) -> None:
         user_message("asked"),
         assistant_message("answered"),
     ]
+    entries = store.run(transcript.entries_of_turn, place.conversation, 9)
+    assert [entry.seq for entry in entries] == [2, 3]
     assert store.run(transcript.range_of_turn, place.conversation, 9) == (2, 3)
     assert store.run(transcript.range_of_turn, place.conversation, 10) is None
 

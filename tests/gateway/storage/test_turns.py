@@ -18,6 +18,7 @@ from agent.messages import (
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import Effect
+from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage import inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.leases import Lease
@@ -30,6 +31,7 @@ from tests.support.storage import (
     admit,
     begin_turn,
     claim_one,
+    compact,
     inbound,
     parts,
     seqs,
@@ -147,6 +149,33 @@ def test_a_resumed_turn_knows_what_was_recorded(store: Store, current: Turn) -> 
     assert resumed.started_calls == {"b"}
     assert (resumed.preview_ref, resumed.reply_to) == ("preview-7", "ref-hello")
     assert resumed.session.id == current.session.id
+
+
+def test_what_is_recorded_has_a_seq(store: Store, current: Turn) -> None:
+    """Messages and results return theirs; a turn knows its own, when it is resumed too."""
+    assert [entry.seq for entry in current.entries] == [1]
+    call = tool_call("look", {}, "a")
+    assert store.run(turns.record_message, current, asked(call), USAGE) == 2
+    store.run(turns.start_tool, current, call, "read")
+    assert store.run(turns.record_result, current, tool_message("a", "look", "x"), "ok") == 3
+    assert [entry.seq for entry in resume(store, current).entries] == [1, 2, 3]
+
+
+def test_a_step_tells_what_the_meter_learned(store: Store, current: Turn) -> None:
+    """Ratio and model stand in the session; a step without them changes neither."""
+    store.run(turns.record_message, current, assistant_message("part"), USAGE, 1.5, "model-2")
+    store.run(turns.record_message, current, assistant_message("part"), USAGE)
+    known = store.run(lineage.active, current.lease.conversation)
+    assert (known.token_ratio, known.report_model) == (1.5, "model-2")
+    assert (known.prompt_output_tokens, known.prompt_upto_seq) == (USAGE.output_tokens, 3)
+
+
+def test_a_commit_tells_what_the_meter_learned(store: Store, current: Turn) -> None:
+    """The last call of a turn counts like the others."""
+    end = replace(ANSWERED, ratio=0.75)
+    store.run(turns.commit, current, [assistant_message("hi")], [], end)
+    known = store.run(lineage.active, current.lease.conversation)
+    assert (known.token_ratio, known.report_model) == (0.75, "model-1")
 
 
 @pytest.mark.parametrize("effect", ["read", "idempotent"])
@@ -433,6 +462,44 @@ def test_a_turn_is_hidden_once(store: Store, current: Turn) -> None:
     assert not store.run(turns.hide, chat, current.id)
     assert store.run(turns.hide_newest, chat) is None
     assert len(store.rows(session)) == 2
+
+
+def test_a_turn_is_hidden_from_a_compacted_view(store: Store, current: Turn) -> None:
+    """Summary and earlier turns stay as they are; the turn is out, its pinned question too."""
+    calls = ask(store, current, "a", "b")
+    for call in calls:
+        store.run(turns.record_result, current, tool_message(call["id"], "look", "x"), "ok")
+    plan = ViewPlan(summaries=(Summary("both were seen", 2, 4),), pinned=(1,), tail_from=5)
+    moved = store.run(compact, current, plan)
+    store.run(turns.commit, moved, [assistant_message("bad answer")], [], ANSWERED)
+    assert store.run(turns.hide_newest, current.lease.conversation) == "hello"
+    hidden = store.run(lineage.active, current.lease.conversation)
+    assert hidden.plan == plan.hiding(1, 5)
+    view = store.run(transcript.load_view, current.lease.conversation, hidden.plan)
+    assert [shown.get("synthetic") for shown in view] == [True]
+
+
+def test_the_rest_of_a_summarised_turn_is_hidden(store: Store, current: Turn) -> None:
+    """A turn of which only the end is in view is taken out all the same."""
+    moved = store.run(compact, current, ViewPlan(summaries=(Summary("asked", 1, 1),), tail_from=2))
+    store.run(turns.commit, moved, [assistant_message("bad answer")], [], ANSWERED)
+    chat = current.lease.conversation
+    assert store.run(turns.hide, chat, current.id)
+    assert not store.run(turns.hide, chat, current.id)
+    assert not store.run(lineage.active, chat).plan.shows(2)
+
+
+def test_a_running_turn_outlives_that_another_is_hidden(store: Store, current: Turn) -> None:
+    """An operator retries a dead letter meanwhile: the turn is resumed in the new session."""
+    store.run(turns.bury, current, [], TurnEnd("gave_up"))
+    store.run(admit, inbound("next"))
+    running = store.run(begin_turn, current.lease)
+    store.run(turns.hide, current.lease.conversation, current.id)
+    with pytest.raises(LeaseLost):
+        store.run(compact, running, running.session.plan)
+    resumed = resume(store, running)
+    assert resumed.session == store.run(lineage.active, current.lease.conversation)
+    assert store.run(compact, resumed, resumed.session.plan).session.number == 3
 
 
 def test_nothing_can_be_asked_again_in_a_new_conversation(store: Store) -> None:

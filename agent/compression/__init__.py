@@ -1,0 +1,1 @@
+"""The phases of compression, each a pure function over entries of the transcript."""

@@ -1,0 +1,116 @@
+"""The readable part of an extract: what was asked and decided, files, errors, the last state.
+
+Each section is a list of lines that name the message they come from. Lines of the previous extract
+are read back and compete with the new ones; the newest win, and the very first request stays.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+
+from agent.compression.sources import Piece, clip
+from agent.tokens import estimate_tokens
+
+Sections = dict[str, list[str]]
+
+SHARES = {"Asked": 0.45, "Decided": 0.2, "Files": 0.1, "Errors": 0.1, "Last state": 0.15}
+"""Sections in their order, with their shares of the narrative's tokens."""
+
+MOST_LINES = 30
+MOST_PIECES = 300
+LINE_CHARS = 240
+
+_LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
+_DECISION = re.compile(
+    r"\b(?:[Dd]ecided|[Aa]greed|[Ii]nstead of|[Ff]rom now on|[Ll]et's|[Cc]onfirmed|prefer|must not"
+    r"|[Nn]ever|[Aa]lways|[Mm]ake sure|booked|approved|deadline)\b"
+)
+_ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception)|[Ee]rror|ERROR|FAILED|[Ff]ailed)\b")
+_BREAK = re.compile(r"(?<=[.!?])\s|\n")
+_PATH = re.compile(r"(?<![\w/.])(?:[~.]{0,2}/)?(?:[\w.@-]+/)+[\w@-]+(?:\.\w{1,6})+")
+
+
+def narrate(pieces: Sequence[Piece], previous: str, budget_tokens: int) -> str:
+    """Return the sections as text of at most about `budget_tokens`; empty ones are left out."""
+    earlier, found = parse(previous), _found(pieces)
+    blocks = []
+    for title, share in SHARES.items():
+        lines = [*earlier.get(title, ()), *found[title]]
+        kept = _newest(lines, int(budget_tokens * share), keep_first=title == "Asked")
+        if kept:
+            blocks.append("\n".join([f"## {title}", *kept]))
+    return "\n".join(blocks)
+
+
+def parse(text: str) -> Sections:
+    """Return the lines of each section of an extract."""
+    sections: Sections = {}
+    lines: list[str] = []
+    for title, line in _LINE.findall(text):
+        if title:
+            lines = sections.setdefault(title, [])
+        else:
+            lines.append(f"- {line}")
+    return sections
+
+
+def _found(pieces: Sequence[Piece]) -> Sections:
+    """Return the lines of each section that these pieces give, oldest first."""
+    asked = [piece for piece in pieces if piece.role == "user"]
+    said = [piece for piece in pieces if piece.role in {"user", "assistant"}]
+    results = [piece for piece in pieces if piece.role == "tool"]
+    calls = [piece for piece in pieces if piece.role == "call"]
+    last = [piece for piece in said[-2:] if piece.role == "assistant"]
+    return {
+        "Asked": [*map(_quoted, asked[:1]), *map(_quoted, asked[1:][-MOST_LINES:])],
+        "Decided": _matches(said, _DECISION),
+        "Files": _matches(calls, _PATH),
+        "Errors": _matches(results, _ERROR),
+        "Last state": [_quoted(piece) for piece in last[-1:]],
+    }
+
+
+def _quoted(piece: Piece) -> str:
+    return _line(piece.seq, piece.text)
+
+
+def _line(seq: int, text: str) -> str:
+    return f"- #{seq} {clip(' '.join(text[: 4 * LINE_CHARS].split()), LINE_CHARS)}"
+
+
+def _matches(pieces: Sequence[Piece], pattern: re.Pattern[str]) -> list[str]:
+    """Return one line for each distinct match in the newest pieces, oldest first."""
+    found: dict[str, int] = {}
+    for piece in islice(reversed(pieces), MOST_PIECES):
+        match = pattern.search(piece.text)
+        if match:
+            text = match[0] if pattern is _PATH else _around(piece.text, match.start())
+            found.setdefault(text, piece.seq)
+        if len(found) >= MOST_LINES:
+            break
+    return [_line(seq, text) for text, seq in reversed(found.items())]
+
+
+def _around(text: str, place: int) -> str:
+    """Return the sentence, or the line, of a text in which a place lies."""
+    low, high = max(0, place - LINE_CHARS // 2), place + LINE_CHARS // 2
+    before, after = text[low:place], text[place:high]
+    return (_BREAK.split(before)[-1] + _BREAK.split(after)[0]).strip()
+
+
+def _newest(lines: Iterable[str], room_tokens: int, *, keep_first: bool) -> list[str]:
+    """Return the newest lines that fit, in order; the first of all stays where asked for."""
+    ordered = list(dict.fromkeys(lines))
+    first = ordered[:1] if keep_first else []
+    kept: list[str] = []
+    room = room_tokens - sum(map(estimate_tokens, first))
+    for line in _back_to(ordered, len(first)):
+        room -= estimate_tokens(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    return [*first, *reversed(kept)] if room_tokens > 0 and (kept or room >= 0) else []
+
+
+def _back_to(lines: Sequence[str], stop: int) -> Iterator[str]:
+    return (lines[n] for n in range(len(lines) - 1, stop - 1, -1))

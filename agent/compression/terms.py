@@ -1,0 +1,197 @@
+"""The telling terms of a stretch of conversation, and the index of them that a summary holds.
+
+An index line names the message where a stretch begins, then terms that stand from there on, most
+telling first. Lines of earlier indexes are read back from the previous summary.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from agent.compression.sources import Piece
+from agent.tokens import estimate_tokens
+
+MAX_TERM_CHARS = 40
+LINE_TERMS = 50
+LINE_TOKENS = 6
+
+# What a word is worth; see tests/bench/retention.py.
+WEIGHTS = {"user": 1.0, "assistant": 0.7, "tool": 0.2, "call": 0.2, "system": 0.1}
+LENGTH_POWER = 0.75
+DIGITS = 2.0
+CAPITALS = 1.3
+FOCUS = 4.0
+SENIOR = 4.0
+
+_INNER = ".@:'-"
+_SEPARATORS = bytes(
+    byte if byte >= 0x80 or chr(byte).isalnum() or chr(byte) in "_" + _INNER else 0x20
+    for byte in range(256)
+)
+_WORD = re.compile(r"\w[\w.@:'’-]*")
+_PART = re.compile(r"\w[\w'’-]*")
+_FILE = re.compile(r"[\w-]+\.[a-z]{1,4}")
+_SCRIPT = "\u3040-\u30ff\u3400-\u9fff"
+_UNSPACED = re.compile(f"[{_SCRIPT}]")
+_RUN = re.compile(f"[{_SCRIPT}]{{1,4}}|[^\\W{_SCRIPT}]+")
+_GARBAGE = re.compile(r"(?=.*\d)(?=.*[a-z])[0-9a-z+/=]{17,}|[0-9a-f]{13,}")
+_LINE = re.compile(r"^#(\d+): (.+)$", re.MULTILINE)
+
+Index = list[tuple[int, list[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """Terms by their lower case, those that are worth most for what they cost first.
+
+    Attributes:
+        spellings: As they were written; lower case where they occur so.
+        places: Seq of the first message that they stand in.
+        worth: Regardless of what they cost.
+    """
+
+    spellings: dict[str, str]
+    places: dict[str, int]
+    worth: dict[str, float]
+
+
+def words_of(text: str) -> set[str]:
+    """Return the distinct terms of a text in lower case."""
+    return {term for word in set(_WORD.findall(text.lower())) for term in _split(word)}
+
+
+def rank(
+    pieces: Sequence[Piece], last_seq: int, most: int, focus: Collection[str] = (), senior: int = 0
+) -> Vocabulary:
+    """Return the terms of pieces by worth for what they cost, best first.
+
+    A word is worth the more the more messages it stands in, up to where it is common, and the
+    shorter these messages are.
+
+    Args:
+        pieces: What was read, in order.
+        last_seq: How many messages the conversation has: what is common depends on it.
+        most: How many words are looked at closely.
+        focus: Terms in lower case that are worth more.
+    """
+    classes: defaultdict[int, Counter[bytes]] = defaultdict(Counter)
+    places: dict[bytes, int] = {}
+    for seq, role, text in reversed(pieces):
+        # In order of appearance: the order of a set of bytes differs from process to process.
+        words = dict.fromkeys(text.encode("utf-8", "replace").translate(_SEPARATORS).split(), seq)
+        weight = WEIGHTS[role] / (len(words) + 1) ** LENGTH_POWER
+        if seq < senior:
+            weight *= SENIOR
+        classes[round(math.log2(weight))].update(words.keys())
+        places.update(words)
+    worth, counts = _sums(classes)
+    return _vocabulary(worth, counts, places, most, max(4, last_seq // 30), focus)
+
+
+def _sums(classes: Mapping[int, Counter[bytes]]) -> tuple[dict[bytes, float], Counter[bytes]]:
+    """Return the worth and the frequency of each word; they were counted by class of weight."""
+    worth: dict[bytes, float] = {}
+    counts: Counter[bytes] = Counter()
+    known = worth.get
+    for exponent in sorted(classes):
+        weight = 2.0**exponent
+        counted = classes[exponent]
+        for word, count in counted.items():
+            worth[word] = known(word, 0.0) + weight * count
+        counts.update(counted)
+    return worth, counts
+
+
+def _vocabulary(worth, counts, places, most, limit, focus) -> Vocabulary:
+    result = Vocabulary({}, {}, {})
+    spellings, seqs, values = result.spellings, result.places, result.worth
+    totals: dict[str, int] = {}
+    for raw in sorted(worth, key=worth.__getitem__, reverse=True)[:most]:
+        word = raw.decode("utf-8", "replace")
+        for text in (word,) if raw.isalnum() else _split(word):
+            key = text.lower()
+            if key in values:
+                values[key] += worth[raw]
+                totals[key] += counts[raw]
+                seqs[key] = min(seqs[key], places[raw])
+                # Lower case sorts last: a word is a name only where it never has lower case.
+                spellings[key] = max(spellings[key], text)
+            else:
+                values[key], totals[key] = worth[raw], counts[raw]
+                spellings[key], seqs[key] = text, places[raw]
+    density = {}
+    for key, text in spellings.items():
+        size = len(key)
+        if totals[key] > limit or size < 2 or size > MAX_TERM_CHARS:
+            continue
+        if not key.isalpha():
+            if size > 12 and _GARBAGE.fullmatch(key):
+                continue
+            values[key] *= DIGITS
+        elif text != key:
+            values[key] *= CAPITALS
+        if key in focus:
+            values[key] *= FOCUS
+        density[key] = values[key] / _tokens(text, key)
+    order = sorted(density, key=density.__getitem__, reverse=True)
+    return Vocabulary({key: spellings[key] for key in order}, seqs, values)
+
+
+def _tokens(text: str, key: str) -> float:
+    """Return about how many tokens a term and its separator take; see agent/tokens.py."""
+    size = len(text)
+    if not text.isascii():
+        return 0.8 * size + 0.61
+    if text.isalpha():
+        tokens = 0.35 * size + 0.61
+    else:
+        tokens = (0.66 if text.isdigit() else 0.47) * size + 0.61
+    return tokens if text == key else tokens + 0.69 * sum(map(str.isupper, text))
+
+
+def _split(word: str) -> list[str]:
+    """Return the terms of a word: compounds with digits and file names stay whole."""
+    word = word.strip("_" + _INNER + "’")
+    if word[-2:] in {"'s", "’s"}:
+        word = word[:-2]
+    if word.isascii() and word.isalnum():
+        return [word]
+    if _UNSPACED.search(word):
+        return _RUN.findall(word)
+    if any(map(str.isdigit, word)) or "@" in word or _FILE.fullmatch(word):
+        return _WORD.findall(word)
+    return _PART.findall(word)
+
+
+def parse_index(text: str) -> Index:
+    """Return the lines of the index in a summary, as (seq, terms)."""
+    return [(int(seq), terms.split()) for seq, terms in _LINE.findall(text)]
+
+
+def index_text(lines: Index) -> str:
+    """Return the lines as they stand in a summary."""
+    return "\n".join([f"#{seq}: {' '.join(terms)}" for seq, terms in lines])
+
+
+def fitting(terms: Sequence[str], room_tokens: int) -> Sequence[str]:
+    """Return the longest beginning of terms whose index takes at most so many tokens, nearly."""
+    count = min(len(terms), room_tokens // 3)
+    for _ in range(3):
+        taken = estimate_tokens(" ".join(terms[:count])) + LINE_TOKENS * -(-count // LINE_TERMS)
+        if taken <= room_tokens and count == len(terms):
+            break
+        count = min(len(terms), int(count * room_tokens / max(1, taken)))
+    return terms[:count]
+
+
+def lay_out(terms: Iterable[str], places: Mapping[str, int]) -> Index:
+    """Return terms as index lines in order of place; in a line the order is kept."""
+    ranks = {term: n for n, term in enumerate(terms)}
+    by_place = sorted(ranks, key=lambda term: places[term.lower()])
+    lines: Index = []
+    for start in range(0, len(by_place), LINE_TERMS):
+        group = by_place[start : start + LINE_TERMS]
+        lines.append((places[group[0].lower()], sorted(group, key=ranks.__getitem__)))
+    return lines

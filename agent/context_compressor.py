@@ -1,0 +1,219 @@
+"""The default context engine: prune, find boundaries, summarise, assemble (read `compress`).
+
+Each phase is a pure function in agent/compression/. Only the summary asks a model; where it cannot,
+the extractor's summary takes its place and nothing is dropped.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from typing_extensions import override
+
+from agent.compression.assemble import assemble
+from agent.compression.boundaries import (
+    Boundaries,
+    find_boundaries,
+    protected_tail,
+    starts_before,
+)
+from agent.compression.convergence import chars_of, converge, target_tokens
+from agent.compression.extract import Extract, extract, retained_share
+from agent.compression.prune import prune
+from agent.compression.sizes import Sizes
+from agent.compression.summary import summary_budget, write_summary
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level
+from agent.errors import SummaryFailed, SummaryTooLong
+from agent.view import Edit, Entry, Summary, ViewPlan
+
+PRUNE_ESTIMATE_SLACK = 1.2
+"""How far a guess by characters may be off before pruned messages are counted exactly."""
+LEAST_EXTRACT_TOKENS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan with its new summary, and how that came about."""
+
+    plan: ViewPlan
+    level: Level
+    retained_share: float
+    failure: str | None = None
+
+
+class ContextCompressor(ContextEngine):
+    """Keeps the head and the newest messages; a summary stands for what lies between."""
+
+    name: ClassVar[str] = "compressor"
+
+    @override
+    def compress(self, request: CompressionRequest) -> Compressed | None:
+        """Make the view smaller than its target; None where it is already, or nothing can go."""
+        if request.tokens <= target_tokens(request) and request.trigger != "manual":
+            return None
+        sizes = Sizes(request)
+        tail_start = protected_tail(request, sizes)
+        if pruned := prune_old_results(request, sizes, tail_start):
+            return pruned
+        cut = find_boundaries(request, list(starts_before(request.entries, tail_start)))
+        if cut is None:
+            return clip_only(request, sizes)
+        draft = use_prepared(request, sizes) or summarise(request, cut, sizes)
+        end = converge(request, sizes, draft.plan, draft.level)
+        if end.tokens >= request.tokens:
+            return clip_only(request, sizes)
+        return Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
+
+
+def prepare_summary(request: CompressionRequest) -> Summary | None:
+    """Write the summary of what a compaction would cut now; None where it would cut nothing.
+
+    Raises:
+        SummaryFailed: The summary model gave nothing usable.
+    """
+    sizes = Sizes(request)
+    starts = list(starts_before(request.entries, protected_tail(request, sizes)))
+    found = find_boundaries(request, starts)
+    if found is None:
+        return None
+    # What is pinned now will not be when this is used.
+    cut = replace(found, pinned=())
+    budget = budget_of(request, cut, sizes)
+    return by_model(request, cut, extract_of(request, cut, budget), budget).plan.summaries[0]
+
+
+def prune_old_results(
+    request: CompressionRequest, sizes: Sizes, tail_start: int
+) -> Compressed | None:
+    """Phase 1: return a plan that only prunes, if that is enough; None if it is not.
+
+    A manual compaction is asked for its summary, so pruning never replaces it.
+    """
+    known = set(request.plan.edits)
+    fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
+    target = target_tokens(request)
+    if request.trigger == "manual" or not fresh:
+        return None
+    if guess_after_pruning(request, fresh) > target * PRUNE_ESTIMATE_SLACK:
+        return None
+    plan = replace(
+        request.plan,
+        edits=tuple(sorted({*known, *fresh}, key=lambda edit: (edit.seq, edit.kind))),
+        thinking_from=request.entries[-1].seq + 1,
+    )
+    tokens = sizes.view(plan)
+    return Compressed(plan, "prune", tokens) if tokens <= target else None
+
+
+def guess_after_pruning(request: CompressionRequest, edits: Sequence[Edit]) -> float:
+    """Return about how large the view is without what these edits cut, by characters."""
+    pruned = {edit.seq for edit in edits}
+    total = left = 1
+    for seq, message in request.entries:
+        size = chars_of(message)
+        total += size
+        left += 0 if seq in pruned else size
+    return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
+
+
+def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
+    """Return a plan around the summary that was written ahead; None if it does not fit."""
+    prepared = request.prepared
+    if prepared is None or request.trigger == "manual":
+        return None
+    start = sum(entry.seq <= prepared.last_seq for entry in request.entries)
+    cut = find_boundaries(request, [start])
+    if cut is None:
+        return None
+    plan = assemble(request, cut, prepared.text, prepared.source)
+    fits = sizes.view(plan) <= target_tokens(request)
+    return Draft(plan, "summary", 1.0) if fits else None
+
+
+def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
+    """Phases 3 and 4: the model's summary, a shorter one, or the extractor's; assembled."""
+    budget = budget_of(request, cut, sizes)
+    extracted = extract_of(request, cut, budget)
+    failure = None
+    attempts: tuple[tuple[Level, int], ...] = (("summary", budget), ("short_summary", budget // 2))
+    for level, tokens in attempts:
+        if request.summarise is None:
+            break
+        try:
+            draft = by_model(request, cut, extracted, tokens)
+        except SummaryTooLong as exc:
+            failure = str(exc)
+        except SummaryFailed as exc:
+            failure = str(exc)
+            break
+        else:
+            if level == "short_summary" or not shorter_would_help(request, sizes, draft.plan):
+                return replace(draft, level=level)
+    return replace(by_extractor(request, cut, sizes, extracted), failure=failure)
+
+
+def by_model(
+    request: CompressionRequest, cut: Boundaries, extracted: Extract, budget: int
+) -> Draft:
+    """Return a plan with the summary model's text.
+
+    Raises:
+        SummaryFailed: There is none that can be used.
+    """
+    written = write_summary(
+        evicted(request, cut), previous_text(request), extracted, budget, request
+    )
+    plan = assemble(request, cut, written.text, "model")
+    return Draft(plan, "summary", written.retained_share)
+
+
+def by_extractor(
+    request: CompressionRequest, cut: Boundaries, sizes: Sizes, extracted: Extract
+) -> Draft:
+    """Return a plan with the extractor's text, made short enough for the view's target."""
+    plan = assemble(request, cut, extracted.text, "extract")
+    if shorter_would_help(request, sizes, plan):
+        excess = sizes.view(plan) - target_tokens(request)
+        room = sizes.summaries(plan) - excess
+        extracted = extract_of(request, cut, max(LEAST_EXTRACT_TOKENS, room))
+        plan = assemble(request, cut, extracted.text, "extract")
+    return Draft(plan, "extract", retained_share(extracted.facts, extracted.text))
+
+
+def shorter_would_help(request: CompressionRequest, sizes: Sizes, plan: ViewPlan) -> bool:
+    """Whether the view is over its target, and half of the summary would bring it under."""
+    excess = sizes.view(plan) - target_tokens(request)
+    return 0 < excess <= sizes.summaries(plan) // 2
+
+
+def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
+    """Return a plan for a view without a middle: what is too large is clipped."""
+    end = converge(request, sizes, request.plan, "none")
+    if end.plan == request.plan:
+        return None
+    plan = replace(end.plan, thinking_from=request.entries[-1].seq + 1)
+    return Compressed(plan, end.level, end.tokens)
+
+
+def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
+    """Return how long the summary may be; what is cut is counted as what does not stay."""
+    empty = assemble(request, cut, "", "extract")
+    return summary_budget(max(0, request.tokens - sizes.view(empty)), request.limits)
+
+
+def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:
+    """Return the extractor's summary of what is cut."""
+    return extract(evicted(request, cut), previous_text(request), budget, focus=request.focus)
+
+
+def evicted(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
+    """Return the originals that leave the view and that no earlier summary covers."""
+    covered = request.prepared.last_seq if request.prepared else 0
+    entries = (request.entries[n] for n in cut.evicted)
+    return [entry for entry in entries if entry.seq > covered]
+
+
+def previous_text(request: CompressionRequest) -> str:
+    """Return the summary of what left the view before: the one written ahead covers more."""
+    earlier = (request.prepared,) if request.prepared else request.plan.summaries
+    return "\n\n".join(summary.text for summary in earlier)

@@ -1,0 +1,196 @@
+"""The contract of context engines: who decides what the model sees when a view grows too large.
+
+An engine gets a view and returns a plan (agent/view.py); it never changes messages and never
+stores anything. Parley's planner (agent/planner.py) measures, asks the engine, checks what comes
+back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to write
+another one.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from agent.messages import ChatMessage
+from agent.models.base import ToolSchema, Usage
+from agent.view import Entry, Summary, ViewPlan
+
+Trigger = Literal["threshold", "preflight", "overflow", "hygiene", "manual", "prepare"]
+"""Why a compaction is asked for.
+
+threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
+provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
+prepare: in the background, ahead of need.
+"""
+
+Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
+"""How far down the convergence ladder a compaction had to go; see agent/compression/convergence."""
+
+Summarise = Callable[[str, int], str]
+"""Returns a model's answer to a prompt of at most so many tokens; may block.
+
+Raises:
+    SummaryFailed: There is no usable answer; see agent/errors.py.
+"""
+
+EstimateMessage = Callable[[ChatMessage], int]
+"""Returns about how many tokens a message takes on the wire."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers that an engine works with, all in tokens but the last.
+
+    Source of the shares: CONTEXT.md §1 and §3.
+    """
+
+    context_length: int
+    threshold: float = 0.50
+    target_ratio: float = 0.20
+    protect_last_n: int = 20
+
+    @property
+    def threshold_tokens(self) -> int:
+        """The view's size at which compression fires in the loop."""
+        return int(self.context_length * self.threshold)
+
+    @property
+    def tail_tokens(self) -> int:
+        """How much of the newest messages stays verbatim."""
+        return int(self.threshold_tokens * self.target_ratio)
+
+    @property
+    def target_tokens(self) -> int:
+        """What a compaction brings the view down to, at least: 60 % of the threshold."""
+        return int(self.threshold_tokens * 0.6)
+
+    @property
+    def max_summary_tokens(self) -> int:
+        """Largest summary: 5 % of the window, never over 12,000."""
+        return min(int(self.context_length * 0.05), 12_000)
+
+
+@dataclass(frozen=True, slots=True)
+class CompressionRequest:
+    """What an engine gets to see for one compaction.
+
+    Attributes:
+        plan: The plan in force.
+        entries: The originals that this plan shows, in order of seq.
+        tokens: Size of the view as measured, tool schemas and system prompt included.
+        fixed_tokens: The part of it that no plan can change: system prompt and tool schemas.
+        limits: The window and its shares.
+        estimate: Tokens of one message, in the same scale as `tokens`.
+        trigger: Why.
+        focus: What the summary is to dwell on; None for everything alike.
+        summarise: The summary model; None where there is none or it must not be asked now.
+        summary_window: Window of the summary model in tokens.
+        prepared: A summary that was written ahead for this view; None for none.
+        today: The date that is noted in a summary, ISO 8601.
+    """
+
+    plan: ViewPlan
+    entries: Sequence[Entry]
+    tokens: int
+    fixed_tokens: int
+    limits: Limits
+    estimate: EstimateMessage
+    trigger: Trigger
+    focus: str | None = None
+    summarise: Summarise | None = None
+    summary_window: int = 200_000
+    prepared: Summary | None = None
+    today: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compressed:
+    """A plan that makes the view smaller.
+
+    Attributes:
+        plan: To be shown from now on; every message it needs is among the request's entries.
+        level: The rung of the ladder that was needed.
+        tokens: Estimated size of the view under this plan, in the scale of the request.
+        retained_share: Share of the extractor's key facts that the summary holds, 0 to 1; None
+            where nothing was summarised.
+        failure: Why the summary model's text was not used; None if it was, or was not asked.
+    """
+
+    plan: ViewPlan
+    level: Level
+    tokens: int
+    retained_share: float | None = None
+    failure: str | None = None
+
+
+class ContextEngine(ABC):
+    """One conversation's engine during one turn.
+
+    Instances are cheap: one is made for each turn and lives as long as it. What must outlive the
+    turn belongs into the plan. Every method is called from one thread at a time; `compress` and
+    `handle_tool_call` run outside of the event loop and may block.
+    """
+
+    name: ClassVar[str]
+    """What `context.engine` calls it."""
+
+    def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
+        """Take the limits of the model, and the engine's block under `context:` in the settings."""
+        self.limits = limits
+        self.options = options
+        self.prompt_tokens = 0
+
+    def update_from_response(self, usage: Usage) -> None:
+        """Take note of what the model reported for the newest call."""
+        self.prompt_tokens = usage.prompt_tokens
+
+    def should_compress(self, prompt_tokens: int | None = None) -> bool:
+        """Tell whether a view of this size calls for a compaction.
+
+        Args:
+            prompt_tokens: The measured size; None for what was last reported.
+        """
+        tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
+        return tokens >= self.limits.threshold_tokens
+
+    def should_compress_preflight(self, prompt_tokens: int) -> bool:
+        """Tell the same before the first call of a turn; by default like `should_compress`."""
+        return self.should_compress(prompt_tokens)
+
+    @abstractmethod
+    def compress(self, request: CompressionRequest) -> Compressed | None:
+        """Return a plan that makes the view smaller; None where nothing can be left out.
+
+        The plan must show the newest user message, must not cut through a group of tool calls and
+        their results, and must not show what the plan in force does not show. What breaks these
+        rules, raises or takes too long is replaced by the built-in compressor, with a warning.
+        """
+
+    def on_session_start(self, session_id: str) -> None:  # noqa: B027 - optional
+        """Take note of the segment that the turn begins in; called before anything else."""
+
+    def on_session_end(self, session_id: str) -> None:  # noqa: B027 - optional
+        """Take note that the segment was left behind by a compaction, or that the turn is over."""
+
+    def on_session_reset(self) -> None:  # noqa: B027 - optional
+        """Take note that the conversation began afresh (`/new`, a daily or idle reset)."""
+
+    def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
+        """Return the tools that this engine offers to the model; must not change over time."""
+        return ()
+
+    def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Run one of these tools; returns its result.
+
+        Raises:
+            ToolError: With a text for the model.
+        """
+        raise NotImplementedError(f"engine {self.name} offers no tool {name!r}")
+
+    def get_status(self) -> Mapping[str, Any]:
+        """Return what `/status` and `parley engines list` show; JSON values."""
+        return {"threshold_tokens": self.limits.threshold_tokens}
+
+    def update_model(self, limits: Limits) -> None:
+        """Take the limits of another model (a fallback with another window)."""
+        self.limits = limits

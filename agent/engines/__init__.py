@@ -1,0 +1,1 @@
+"""Context engines beside the default one, and how they are found and run."""

@@ -1,0 +1,160 @@
+"""Compaction as a library: lists of OpenAI chat messages in and out, no database, no network."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from agent.compression.sanitise import sanitise
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import CompressionRequest, Level, Limits
+from agent.messages import ChatMessage, text_of
+from agent.tokens import estimate_message, estimate_messages
+from agent.view import MARKER, NOTE, Entry, Summary, ViewPlan, render
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What became of a list of messages.
+
+    Attributes:
+        messages: Ready for a request; the input's own dicts where a message is unchanged.
+        level: "none" if nothing had to be done, else how far the compaction had to go.
+        tokens_before: Estimate for the input.
+        tokens_after: Estimate for `messages`.
+        evicted: Positions of the input that are not in `messages`, in order.
+    """
+
+    messages: list[dict[str, Any]]
+    level: Level
+    tokens_before: int
+    tokens_after: int
+    evicted: list[int]
+
+
+def compact_messages(  # noqa: PLR0913 - the customer's signature
+    messages: Sequence[dict[str, Any]],
+    *,
+    context_length: int,
+    threshold: float = 0.5,
+    target_ratio: float = 0.2,
+    protect_last_n: int = 20,
+    focus: str | None = None,
+    summarise: Callable[[str, int], str] | None = None,
+    model: str | None = None,
+) -> CompactionResult:
+    """Return the messages, compacted to at most 60 % of `threshold` of the window.
+
+    What is below that comes back unchanged, so a second call on a result changes nothing. A list
+    that was compacted before is recognised by its summary message, which is then updated.
+
+    Args:
+        messages: OpenAI chat messages, a system message first if there is one. Not changed.
+        context_length: The model's window in tokens.
+        threshold: Share of the window at which one would compact.
+        target_ratio: Share of the threshold that stays verbatim at the end.
+        protect_last_n: Newest messages that stay in any case (clipped if they must).
+        focus: What the summary is to dwell on.
+        summarise: Called with a prompt and the most tokens to answer with; None: the extractor
+            writes the summary, without any model. May raise SummaryFailed.
+        model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
+
+    Raises:
+        ValueError: `context_length` is not positive.
+    """
+    if context_length < 1:
+        raise ValueError(f"context_length must be positive, not {context_length}")
+    taken = Taken.of(cast("Sequence[ChatMessage]", messages))
+    before = estimate_messages(taken.all, model)
+    request = CompressionRequest(
+        plan=taken.plan,
+        entries=taken.entries,
+        tokens=before,
+        fixed_tokens=estimate_message(taken.system, model) if taken.system else 0,
+        limits=Limits(context_length, threshold, target_ratio, protect_last_n),
+        estimate=lambda message: estimate_message(message, model),
+        trigger="threshold",
+        focus=focus,
+        summarise=summarise,
+        summary_window=context_length,
+        today=datetime.now(UTC).date().isoformat(),
+    )
+    found = ContextCompressor(request.limits, {}).compress(request)
+    if found is None:
+        return CompactionResult(_sendable(taken.all), "none", before, before, [])
+    shown = _sendable(taken.render(found.plan))
+    return CompactionResult(
+        messages=shown,
+        level=found.level,
+        tokens_before=before,
+        tokens_after=estimate_messages(cast("list[ChatMessage]", shown), model),
+        evicted=taken.evicted(found.plan),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A list of messages as system prompt, plan and entries; `seq` is the position plus one."""
+
+    all: list[ChatMessage]
+    system: ChatMessage | None
+    entries: list[Entry]
+    plan: ViewPlan
+
+    @classmethod
+    def of(cls, messages: Sequence[ChatMessage]) -> "Taken":
+        """Take a list apart; an earlier summary becomes part of the plan."""
+        every = list(messages)
+        system = every[0] if every and every[0]["role"] == "system" else None
+        numbered = [Entry(n, message) for n, message in enumerate(every, start=1)]
+        entries = numbered[1:] if system else numbered
+        earlier = next((entry for entry in entries if _is_summary(entry.message)), None)
+        if earlier is None:
+            return cls(every, system, entries, ViewPlan())
+        summary = Summary(
+            text=text_of(earlier.message).partition("\n\n")[2],
+            first_seq=earlier.seq,
+            last_seq=earlier.seq,
+            role="assistant" if earlier.message["role"] == "assistant" else "user",
+        )
+        plan = ViewPlan(head_upto=earlier.seq - 1, summaries=(summary,), tail_from=earlier.seq + 1)
+        return cls(every, system, [entry for entry in entries if entry is not earlier], plan)
+
+    def render(self, plan: ViewPlan) -> list[ChatMessage]:
+        """Return the messages under another plan; the system message with its note."""
+        shown = render(plan, self.entries)
+        if self.system is None:
+            return shown
+        return [_with_note(self.system) if plan.compacted else self.system, *shown]
+
+    def evicted(self, plan: ViewPlan) -> list[int]:
+        """Return the positions that a plan does not show; an earlier summary is replaced."""
+        first = 1 if self.system else 0
+        shown = {entry.seq for entry in self.entries if plan.shows(entry.seq)}
+        return [n for n in range(first, len(self.all)) if n + 1 not in shown]
+
+
+def _with_note(system: ChatMessage) -> ChatMessage:
+    """Return the system message with the note of the first compaction, once."""
+    content = system.get("content")
+    if text_of(system).endswith(NOTE):
+        return system
+    noted = [*content, {"type": "text", "text": NOTE}] if isinstance(content, list) else None
+    return cast("ChatMessage", {**system, "content": noted or f"{content or ''}{NOTE}"})
+
+
+def _sendable(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return what a provider takes: mended, and without Parley's own key."""
+    return [_plain(message) for message in sanitise(messages)]
+
+
+def _plain(message: ChatMessage) -> dict[str, Any]:
+    plain = cast("dict[str, Any]", message)
+    if "synthetic" not in message:
+        return plain
+    return {key: value for key, value in plain.items() if key != "synthetic"}
+
+
+def _is_summary(message: ChatMessage) -> bool:
+    content = message.get("content")
+    return isinstance(content, str) and content.startswith(MARKER)

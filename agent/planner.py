@@ -1,0 +1,322 @@
+"""The planner: when a view is compacted, by whichever layer, it happens here.
+
+The loop asks before every model call (`keep_within`) and when a provider refuses a request as too
+large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine, one
+meter and one state, which is committed with the compaction.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TypeVar
+
+import structlog
+
+from agent.compression.boundaries import Newest
+from agent.context_compressor import prepare_summary
+from agent.context_engine import (
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Limits,
+    Trigger,
+)
+from agent.messages import ChatMessage
+from agent.meter import Measure, TokenMeter
+from agent.models.base import Usage
+from agent.ports import Compaction, CompactionStore, PlannerState
+from agent.summariser import Summariser, SummaryCalls
+from agent.view import Summary, View
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAX_PREFLIGHT_PASSES = 3
+MAX_OVERFLOWS = 3
+PREPARE_SHARE = 0.8
+PRESSURE_SHARE = 0.85
+"""Shares of the threshold. Source: CONTEXT.md §3."""
+GUARD_SHARE = 0.85
+"""From this share of the window on nothing holds a compaction back. Source: CONTEXT.md §1."""
+POOR_SAVING = 0.10
+POOR_SAVINGS_UNTIL_PAUSE = 2
+RESUME_GROWTH = 1.10
+"""Anti-thrash. Source: CONTEXT.md §3."""
+LONGEST_COOLDOWN_S = 600.0
+
+_THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="compress")
+"""Not asyncio's own: compactions that wait for a model must not starve what else needs a thread."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """Keeps one turn's view within the window.
+
+    Attributes:
+        engine: Decides when and what; of this turn alone.
+        meter: Knows how large the view is.
+        store: Where compactions are committed.
+        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        summariser: None where no model writes summaries.
+        state: What earlier compactions left behind.
+        calls: Model calls of this turn so far.
+        overflows: How often the provider refused the view as too large.
+        pressed: Whether pressure was reported in this turn.
+    """
+
+    engine: ContextEngine
+    meter: TokenMeter
+    store: CompactionStore
+    enabled: bool = True
+    summariser: Summariser | None = None
+    state: PlannerState = field(default_factory=PlannerState)
+    calls: int = 0
+    overflows: int = 0
+    pressed: bool = False
+
+    async def measured(self, view: View) -> Measure:
+        """Return how large the view is, tool schemas included.
+
+        Without a report every message is counted, which is too slow for the event loop.
+        """
+        if self.meter.report is None:
+            return await _in_thread(self.meter.measure, view)
+        return self.meter.measure(view)
+
+    async def keep_within(self, view: View) -> None:
+        """Compact the view if it has reached the engine's threshold; called before each call."""
+        first, self.calls = self.calls == 0, self.calls + 1
+        if not self.enabled:
+            return
+        fires = self.engine.should_compress_preflight if first else self.engine.should_compress
+        for _ in range(MAX_PREFLIGHT_PASSES):
+            tokens = (await self.measured(view)).tokens
+            if not fires(tokens) or self._held_back(tokens):
+                break
+            if await self.compact(view, "preflight" if first else "threshold") is None:
+                self.state = replace(self.state, paused_at_tokens=tokens)
+                break
+        self._look_ahead((await self.measured(view)).tokens)
+
+    async def shrink(self, view: View) -> bool:
+        """Compact after the provider refused the view as too large; False if that cannot help."""
+        self.overflows += 1
+        if not self.enabled or self.overflows > MAX_OVERFLOWS:
+            return False
+        return await self.compact(view, "overflow") is not None
+
+    def note(self, usage: Usage | None, view: View) -> None:
+        """Take note of a call on this view, before its answer is added."""
+        if usage is not None:
+            self.meter.note(usage, view, view.entries[-1].seq + 1)
+            self.engine.update_from_response(usage)
+
+    async def compact(
+        self,
+        view: View,
+        trigger: Trigger,
+        *,
+        focus: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Compaction | None:
+        """Have the engine make the view smaller, commit that, and show the new plan.
+
+        Args:
+            view: Shows the new plan when this returns.
+            trigger: Why; a cooldown of the summary model holds only for the loop's own triggers.
+            focus: What the summary is to dwell on.
+            timeout_s: For the summary model; the extractor takes over when it is used up.
+
+        Returns:
+            What was done; None where nothing could be left out.
+        """
+        started = time.monotonic()
+        calls = self._summary_calls(trigger, timeout_s)
+        try:
+            request = await self._request(view, trigger, focus, calls)
+            found = await _in_thread(self.engine.compress, request)
+        finally:
+            if calls is not None:
+                calls.close()
+        if found is None:
+            return None
+        duration_ms = round((time.monotonic() - started) * 1000)
+        compaction = _compaction(view, request, found, self.engine.name, duration_ms)
+        compaction = replace(compaction, summary_model=_written_by(found, calls))
+        state = self._state_after(request, found, calls)
+        await self.store.commit(compaction, state)
+        self.state = state
+        view.adopt(found.plan)
+        self.meter.forget_report()
+        _report(compaction)
+        await self._tell(compaction)
+        return compaction
+
+    async def _tell(self, compaction: Compaction) -> None:
+        """Have the user told what a compaction could not spare them."""
+        if compaction.level == "clip_newest":
+            await self.store.tell("clipped")
+        if compaction.tokens_after >= self.engine.limits.threshold_tokens:
+            log.warning("context_floor_reached", tokens=compaction.tokens_after)
+            await self.store.tell("floor")
+
+    def _held_back(self, tokens: int) -> bool:
+        """Whether anti-thrash pauses the loop's own compactions; never close to the window."""
+        if tokens >= GUARD_SHARE * self.engine.limits.context_length:
+            return False
+        return tokens < self.state.paused_at_tokens * RESUME_GROWTH
+
+    def _look_ahead(self, tokens: int) -> None:
+        threshold = self.engine.limits.threshold_tokens
+        if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
+            self.pressed = True
+            log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
+        if tokens >= PREPARE_SHARE * threshold and self._may_ask_model():
+            self.store.prepare()
+
+    def _summary_calls(self, trigger: Trigger, timeout_s: float | None) -> SummaryCalls | None:
+        asked_for = trigger in {"hygiene", "manual"}
+        if self.summariser is None or not (asked_for or self._may_ask_model()):
+            return None
+        return self.summariser.calls(timeout_s)
+
+    def _may_ask_model(self) -> bool:
+        left_s = self.state.summary_not_before - time.time()
+        # A clock that was set back must not make a cooldown last.
+        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+
+    async def _request(
+        self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
+    ) -> CompressionRequest:
+        fixed = self.meter.fixed_tokens(view.messages[0])
+        return CompressionRequest(
+            plan=view.plan,
+            entries=tuple(view.entries),
+            tokens=(await self.measured(view)).tokens,
+            fixed_tokens=fixed,
+            limits=self.engine.limits,
+            estimate=self.meter.estimate,
+            trigger=trigger,
+            focus=focus,
+            summarise=calls,
+            summary_window=self.summariser.window_tokens if self.summariser else 0,
+            prepared=await self.store.prepared(),
+            today=_today(),
+        )
+
+    def _state_after(
+        self, request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
+    ) -> PlannerState:
+        saved = request.tokens - found.tokens
+        compressible = request.tokens - _floor(request)
+        poor = self.state.poor_savings + 1 if saved < POOR_SAVING * compressible else 0
+        failure = calls.failure if calls else None
+        cooled = time.time() + failure.cooldown_s if failure else self.state.summary_not_before
+        return PlannerState(
+            poor_savings=poor,
+            paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
+            summary_not_before=cooled,
+        )
+
+
+async def prepare(
+    view: View, meter: TokenMeter, limits: Limits, summariser: Summariser
+) -> tuple[Summary, str] | None:
+    """Write ahead what a compaction of this view would need; returns it and its model's name.
+
+    Raises:
+        SummaryFailed: The summary model gave nothing usable.
+    """
+    calls = summariser.calls()
+    request = CompressionRequest(
+        plan=view.plan,
+        entries=tuple(view.entries),
+        tokens=(await _in_thread(meter.measure, view)).tokens,
+        fixed_tokens=meter.fixed_tokens(view.messages[0]),
+        limits=limits,
+        estimate=meter.estimate,
+        trigger="prepare",
+        summarise=calls,
+        summary_window=summariser.window_tokens,
+        today=_today(),
+    )
+    try:
+        summary = await _in_thread(prepare_summary, request)
+    finally:
+        calls.close()
+    return None if summary is None else (summary, calls.model or "")
+
+
+async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, fn, argument)
+
+
+def _compaction(
+    view: View, request: CompressionRequest, found: Compressed, engine: str, duration_ms: int
+) -> Compaction:
+    after = View(view.system, found.plan, list(view.entries)).messages
+    return Compaction(
+        plan=found.plan,
+        trigger=request.trigger,
+        engine=engine,
+        level=found.level,
+        messages_before=len(view.messages),
+        messages_after=len(after),
+        tokens_before=request.tokens,
+        tokens_after=found.tokens,
+        duration_ms=duration_ms,
+        cache_tokens_lost=_behind_first_change(request, view.messages, after),
+        retained_share=found.retained_share,
+        failure=found.failure,
+    )
+
+
+def _behind_first_change(
+    request: CompressionRequest, before: list[ChatMessage], after: list[ChatMessage]
+) -> int:
+    """Return how many tokens stand behind the first message that is not what it was."""
+    kept = 0
+    for one, two in zip(before, after, strict=False):
+        if one is not two and one != two:
+            break
+        kept += request.estimate(one)
+    return max(0, request.tokens - kept)
+
+
+def _written_by(found: Compressed, calls: SummaryCalls | None) -> str | None:
+    written = found.plan.summaries and found.plan.summaries[0].source == "model"
+    return calls.model if calls and written else None
+
+
+def _floor(request: CompressionRequest) -> int:
+    """Return what no compaction can take away: system prompt, tools, the newest user message."""
+    newest = Newest.of(request.entries).user
+    own = request.estimate(request.entries[newest].message) if newest >= 0 else 0
+    return request.fixed_tokens + own
+
+
+def _report(compaction: Compaction) -> None:
+    log.info(
+        "context_compressed",
+        trigger=compaction.trigger,
+        engine=compaction.engine,
+        level=compaction.level,
+        messages_before=compaction.messages_before,
+        messages_after=compaction.messages_after,
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        summary_model=compaction.summary_model,
+        retained_share=compaction.retained_share,
+        cache_tokens_lost=compaction.cache_tokens_lost,
+        duration_ms=compaction.duration_ms,
+        failure=compaction.failure,
+    )
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()

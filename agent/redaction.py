@@ -1,0 +1,139 @@
+"""Keeps secrets and control characters out of what people and models read.
+
+Logs, errors, `config show`, and what goes to the summary model and comes back from it.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import orjson
+
+MASK = "********"
+
+
+class _Shape(NamedTuple):
+    """One kind of credential.
+
+    Attributes:
+        clue: Found in every text that holds one, and in its JSON. It begins with the rarest
+            character, not with the first: `re` then skims 10 MB in 3 to 8 ms, where a pattern
+            without a literal beginning takes 300.
+        secret: What is replaced.
+        masked: The replacement.
+    """
+
+    clue: re.Pattern[str]
+    secret: re.Pattern[str]
+    masked: str = MASK
+
+
+def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
+    return _Shape(re.compile(clue or secret), re.compile(secret), masked)
+
+
+# Every pattern is linear: what follows a beginning is either bounded or cannot hold another one.
+_SHAPES = (
+    # Telegram bot token, in URLs after "bot" too.
+    _shape(r"\d{6,12}:[A-Za-z0-9_-]{30,}", clue=r":(?<=\d:)[A-Za-z0-9_-]{30}"),
+    _shape(r"\d{6,12}%3A[A-Za-z0-9_-]{30,}", clue=r"%(?<=\d%)3A[A-Za-z0-9_-]{30}"),
+    # Anthropic; OpenAI and OpenRouter, but not "task-…".
+    _shape(
+        r"sk-(?:ant-[A-Za-z0-9_-]{10,}|(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,})",
+        clue=r"k(?<=sk)-[A-Za-z0-9_-]{14}",
+    ),
+    # Slack.
+    _shape(r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"),
+    _shape(r"(B(?:earer|EARER) )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
+    _shape(r"(bearer )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
+    # User and password of a URL.
+    _shape(r"(://)[^/\s:@]*:[^/\s@]+(?=@)", masked=rf"\1{MASK}"),
+    # AWS access key.
+    _shape(r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])", clue=r"K(?<=AK)IA[A-Z0-9]{16}"),
+    # GitHub.
+    _shape(r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{22,})"),
+    # JSON web token.
+    _shape(
+        r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
+        clue=r"J(?<=eyJ)[A-Za-z0-9_-]{8}",
+    ),
+    # Private key: its body, line breaks as they are or spelled out, headers before it.
+    _shape(
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:\s|\\[nr])*+"
+        r"(?:[A-Za-z-]{1,20}: [^\n\\]{0,100}(?:\s|\\[nr])++){0,4}+"
+        r"(?=[A-Za-z0-9+/=]{16})[A-Za-z0-9+/=\s\\]++"
+        r"(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
+        clue=r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY",
+    ),
+)
+_VALUE = r"[^\s\"'`*,;()\[\]{}<>]"
+_ASSIGNMENT = re.compile(
+    r"((?i:passw(?:or)?d|passphrase|secret|api[_ -]?key|access[_-]?key|token)[\"'`*]{0,3}"
+    r"\s?(?:=>|[=:])\s?[\"'`*]{0,3})(?![/~.]|https?:)"
+    rf"(?=(?:(?!\d){_VALUE})*\d)(?=(?:(?![A-Za-z]){_VALUE})*[A-Za-z]){_VALUE}{{8,}}"
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Redactor:
+    """Replaces configured secret values and anything shaped like a credential by `MASK`."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        known = {form for secret in secrets if secret for form in _spellings(secret)}
+        # Longest first: a secret that contains another one goes as a whole.
+        self._secrets = sorted(known, key=len, reverse=True)
+        escaped = {orjson.dumps(secret)[1:-1].decode() for secret in self._secrets}
+        self._escaped = tuple(escaped)
+
+    def suspects(self, json_text: str) -> bool:
+        """Tell quickly whether JSON text may hold a secret; False is certain.
+
+        A line of the log takes 2 microseconds.
+        """
+        for secret in self._escaped:
+            if secret in json_text:
+                return True
+        return any(shape.clue.search(json_text) for shape in _SHAPES)
+
+    def text(self, text: str) -> str:
+        """Return the text with every secret masked; 10 MB without any take about 60 ms."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        for shape in _SHAPES:
+            if shape.clue.search(text):
+                text = shape.secret.sub(shape.masked, text)
+        return text
+
+    def value(self, value: Any) -> Any:
+        """Return a copy of JSON data with every string in it masked, keys of maps included."""
+        match value:
+            case str():
+                return self.text(value)
+            case dict():
+                return {self.text(key): self.value(item) for key, item in value.items()}
+            case list():
+                return [self.value(item) for item in value]
+            case _:
+                return value
+
+
+def _spellings(secret: str) -> set[str]:
+    """Return a secret as it stands in text, and as it stands in the repr of text."""
+    doubled = secret.replace("\\", "\\\\")
+    return {secret, doubled, repr(secret)[1:-1], doubled.replace("'", "\\'")}
+
+
+def masked_assignments(text: str) -> str:
+    """Return prose with the values masked that are given to a password, key or token by name.
+
+    Only values of 8 characters or more with letters and digits: others are words, numbers, code.
+    """
+    return _ASSIGNMENT.sub(rf"\1{MASK}", text)
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters spelled out, all but newline and tab.
+
+    A terminal would obey them, and parts of a log line are written by strangers.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -1,0 +1,60 @@
+"""What a turn needs to keep its view within the window, made from the settings once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from agent.context_engine import ContextEngine, Limits
+from agent.loop import Agent
+from agent.meter import Report, TokenMeter
+from agent.planner import Planner
+from agent.ports import CompactionStore
+from agent.summariser import Summariser
+from gateway.storage.lineage import Session
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParts:
+    """The context side of the agent; shared by all turns.
+
+    Attributes:
+        enabled: `compression.enabled`.
+        limits: Of the model that answers.
+        make_engine: Returns a turn's engine.
+        summariser: Who writes summaries; None for the extractor alone.
+    """
+
+    enabled: bool
+    limits: Limits
+    make_engine: Callable[[Limits], ContextEngine]
+    summariser: Summariser | None
+
+    def planner(self, agent: Agent, session: Session, store: CompactionStore) -> Planner:
+        """Return the planner of a turn that begins in this segment."""
+        engine = self.make_engine(self.limits)
+        engine.on_session_start(str(session.id))
+        return Planner(
+            engine=engine,
+            meter=meter_of(agent, session),
+            store=store,
+            enabled=self.enabled,
+            summariser=self.summariser,
+            state=session.planner_state,
+        )
+
+
+def meter_of(agent: Agent, session: Session) -> TokenMeter:
+    """Return the meter of a segment, with what is known about it.
+
+    What was learned about the estimates of another model does not hold for this one; what another
+    model reported is still better than an estimate.
+    """
+    model = agent.models[0].name
+    ratio = session.token_ratio if session.report_model in {None, model} else 1.0
+    return TokenMeter(model, agent.tools.schemas, ratio=ratio, report=report_of(session))
+
+
+def report_of(session: Session) -> Report | None:
+    """Return what the model last reported for the segment's view."""
+    if session.prompt_tokens is None or session.prompt_upto_seq is None:
+        return None
+    return Report(session.prompt_tokens, session.prompt_output_tokens or 0, session.prompt_upto_seq)

@@ -1,0 +1,84 @@
+"""What `parley replay` prints: a line for each conversation, and one for each compaction."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gateway.replaychart import change
+from gateway.replayreport import NOTHING, Replayed, summarised_by
+from gateway.storage.compactions import CompactionRow
+
+CHANGES_SHOWN = 3
+"""Compactions of a conversation that are named in its line."""
+
+
+def show(results: Sequence[Replayed], console: Console) -> None:
+    """Print how the conversations went, then their compactions if there were any."""
+    console.print(_conversations(results))
+    if any(result.timeline.compactions for result in results):
+        console.print()
+        console.print(_compactions(results))
+        console.print()
+
+
+def _conversations(results: Sequence[Replayed]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("conversation", no_wrap=True)
+    for name in ("messages", "turns", "tool calls", "tokens in", "tokens out"):
+        table.add_column(name, justify="right")
+    table.add_column("compactions")
+    table.add_column("seconds", justify="right")
+    table.add_column("answered")
+    for result in results:
+        work = result.work
+        counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
+        table.add_row(
+            Text(result.name),
+            *(f"{count:,}" for count in counts),
+            _changes(result),
+            f"{result.duration_s:.1f}",
+            Text(result.problem or "all"),
+        )
+    return table
+
+
+def _changes(result: Replayed) -> str:
+    """Return the number of compactions and the tokens before and after the first ones."""
+    found = result.timeline.compactions
+    if not found:
+        return "0"
+    shown = [change(each) for each in islice(found, CHANGES_SHOWN)]
+    more = ["…"] if len(found) > CHANGES_SHOWN else []
+    return f"{len(found):,}: {', '.join([*shown, *more])}"
+
+
+def _compactions(results: Sequence[Replayed]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("compactions of", no_wrap=True)
+    for name in ("call", "tokens before", "after", "reported", "messages", "ms"):
+        table.add_column(name, justify="right")
+    for name in ("trigger", "level", "summary by"):
+        table.add_column(name)
+    for result in results:
+        for shrinking in result.timeline.compactions:
+            table.add_row(
+                Text(result.name), f"{shrinking.before_call + 1:,}", *_cells(shrinking.row)
+            )
+    return table
+
+
+def _cells(row: CompactionRow) -> tuple[str | Text, ...]:
+    reported = row.tokens_after_reported
+    return (
+        f"{row.tokens_before:,}",
+        f"{row.tokens_after:,}",
+        NOTHING if reported is None else f"{reported:,}",
+        f"{row.messages_before:,} → {row.messages_after:,}",
+        f"{row.duration_ms:,}",
+        row.trigger,
+        row.level,
+        Text(summarised_by(row)),
+    )

@@ -1,0 +1,148 @@
+"""Compactions: the split that shows less, what is reported about it, and what prepares it.
+
+A compaction is one transaction of a running turn (invariant 5). Neither messages nor anything else
+whose number grows with the conversation is read or written.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, select, update
+
+from agent.ports import Compaction, PlannerState
+from agent.view import Summary
+from gateway.storage import lineage, turns
+from gateway.storage.lineage import Session
+from gateway.storage.models import compaction as table
+from gateway.storage.models import now_s, session, summary_candidate
+from gateway.storage.statements import built_once
+from gateway.storage.turns import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRow:
+    """What is on record about one compaction.
+
+    Attributes:
+        tokens_before: As measured when it was decided; `tokens_after` is in the same scale.
+        tokens_after_reported: Prompt of the first call after it, with whatever had been added
+            until then; None before that call.
+        at: Seconds since the epoch.
+    """
+
+    id: int
+    parent_session_id: int
+    child_session_id: int
+    trigger: str
+    engine: str
+    level: str
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    tokens_after_reported: int | None
+    summary_model: str | None
+    retained_share: float | None
+    cache_tokens_lost: int
+    failure: str | None
+    duration_ms: int
+    at: float
+
+
+def commit(conn: Connection, current: Turn, compaction: Compaction, state: PlannerState) -> Session:
+    """Split the session of a running turn; the turn goes on in the child that is returned.
+
+    Raises:
+        LeaseLost: Another worker has the conversation, it has moved on from the turn's session, or
+            the turn has ended; the caller's transaction must write nothing.
+        TurnCancelled: Its user stopped the turn; nothing was written.
+    """
+    turns.proceed(conn, current)
+    child = lineage.split(conn, current.session, "compression", compaction.plan, state)
+    turns.move_on(conn, current, child)
+    conn.execute(_INSERT, _values(compaction, current.session, child))
+    return child
+
+
+_INSERT = table.insert().values(at=now_s())
+
+
+def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str, Any]:
+    return {
+        "conversation": parent.conversation,
+        "parent_session_id": parent.id,
+        "child_session_id": child.id,
+        "trigger": compaction.trigger,
+        "engine": compaction.engine,
+        "level": compaction.level,
+        "messages_before": compaction.messages_before,
+        "messages_after": compaction.messages_after,
+        "tokens_before": compaction.tokens_before,
+        "tokens_after": compaction.tokens_after,
+        "summary_model": compaction.summary_model,
+        "retained_share": compaction.retained_share,
+        "cache_tokens_lost": compaction.cache_tokens_lost,
+        "failure": compaction.failure,
+        "duration_ms": compaction.duration_ms,
+    }
+
+
+def save_state(conn: Connection, session_id: int, state: PlannerState) -> None:
+    """Store what the planner remembers where it has decided against a compaction."""
+    conn.execute(*_save_state(session_id, lineage.dump_state(state)))
+
+
+@built_once
+def _save_state(session_id: int, state: str) -> Any:
+    return update(session).where(session.c.id == session_id).values(planner_state=state)
+
+
+def put_candidate(
+    conn: Connection, session_id: int, conversation_id: int, summary: Summary, model: str | None
+) -> None:
+    """Keep a summary that was prepared in the background, in place of an earlier one.
+
+    Not fenced: a session that has ended by now takes none.
+    """
+    if conn.scalar(*_is_live(session_id)) is None:
+        return
+    conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))
+    conn.execute(
+        summary_candidate.insert().values(
+            session_id=session_id,
+            conversation=conversation_id,
+            first_seq=summary.first_seq,
+            last_seq=summary.last_seq,
+            text=summary.text,
+            source=summary.source,
+            model=model,
+            at=now_s(),
+        )
+    )
+
+
+@built_once
+def _is_live(session_id: int) -> Any:
+    return select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
+
+
+def candidate(conn: Connection, session_id: int) -> Summary | None:
+    """Return the summary that was prepared for a session; its role is still to be chosen."""
+    row = conn.execute(*_candidate(session_id)).one_or_none()
+    if row is None:
+        return None
+    return Summary(row.text, row.first_seq, row.last_seq, source=row.source)
+
+
+@built_once
+def _candidate(session_id: int) -> Any:
+    return select(summary_candidate).where(summary_candidate.c.session_id == session_id)
+
+
+def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:
+    """Return a conversation's compactions, oldest first."""
+    columns = [column for column in table.c if column.name != "conversation"]
+    rows = conn.execute(
+        select(*columns).where(table.c.conversation == conversation_id).order_by(table.c.id)
+    )
+    return [CompactionRow(*row) for row in rows]

@@ -1,0 +1,91 @@
+"""How a conversation's context grew and shrank: its model calls, and the compactions between."""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import orjson
+from sqlalchemy import Connection, select
+
+from agent.models.base import Usage
+from gateway.storage import compactions
+from gateway.storage.compactions import CompactionRow
+from gateway.storage.models import message, step, turn
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call whose usage is known.
+
+    Attributes:
+        session_id: The segment that its answer was recorded in.
+    """
+
+    turn_id: int
+    session_id: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Shrinking:
+    """A compaction and where it happened: before the call at this position, from 0."""
+
+    before_call: int
+    row: CompactionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Calls and compactions, each in order."""
+
+    calls: tuple[Call, ...] = ()
+    compactions: tuple[Shrinking, ...] = ()
+
+
+def of_conversation(conn: Connection, conversation_id: int) -> Timeline:
+    """Return a conversation's timeline; an empty one for an unknown conversation."""
+    calls = _calls(conn, conversation_id)
+    rows = compactions.of_conversation(conn, conversation_id)
+    return Timeline(tuple(calls), tuple(Shrinking(_position(calls, row), row) for row in rows))
+
+
+def _position(calls: Sequence[Call], row: CompactionRow) -> int:
+    """Return how many calls were made before a compaction; ids of segments only grow."""
+    return sum(call.session_id <= row.parent_session_id for call in calls)
+
+
+def _calls(conn: Connection, conversation_id: int) -> list[Call]:
+    """Return the calls in order.
+
+    The journal does not tell the segment of a call; the message that it gave does. The n-th call
+    of a turn gave its n-th assistant message; only the last call of a turn may have given none.
+    """
+    segments = _segments(conn, conversation_id)
+    calls: list[Call] = []
+    for turn_id, ended_in, result in conn.execute(
+        select(step.c.turn_id, turn.c.session_id, step.c.result)
+        .join(turn, turn.c.id == step.c.turn_id)
+        .where(turn.c.conversation == conversation_id, step.c.kind == "model")
+        .order_by(step.c.turn_id, step.c.n)
+    ):
+        given_in = segments[turn_id]
+        session_id = given_in.popleft() if given_in else ended_in
+        if result is not None:
+            calls.append(Call(turn_id, session_id, Usage(**orjson.loads(result))))
+    return calls
+
+
+def _segments(conn: Connection, conversation_id: int) -> dict[int, deque[int]]:
+    """Return, for each turn, the segments of its assistant messages, in order."""
+    found: dict[int, deque[int]] = defaultdict(deque)
+    for turn_id, session_id in conn.execute(
+        select(message.c.turn_id, message.c.session_id)
+        .where(
+            message.c.conversation == conversation_id,
+            message.c.role == "assistant",
+            message.c.turn_id.is_not(None),
+        )
+        .order_by(message.c.seq)
+    ):
+        found[turn_id].append(session_id)
+    return found

@@ -1,0 +1,229 @@
+"""How full a conversation's window is and what it took so far: `/status` and `/usage`.
+
+Both are answered while a message is admitted, so nothing is read here but sums: no message texts.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from sqlalchemy import Connection, Integer, Select, and_, column, func, select, values
+
+from agent.models.base import Usage
+from gateway.storage import lineage
+from gateway.storage.lineage import Session
+from gateway.storage.models import (
+    compaction,
+    conversation,
+    is_running,
+    message,
+    session,
+    step,
+    turn,
+)
+from gateway.storage.statements import built_once
+from gateway.storage.transcript import END, shown_ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The size of a conversation's view in tokens.
+
+    Attributes:
+        source: reported: the model's last report and an estimate of what was added since;
+            estimated: no report stands behind it.
+    """
+
+    tokens: int
+    source: Literal["reported", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What turns took; tokens as the models reported or estimated them.
+
+    Calls of the model that writes summaries are not among them.
+
+    Attributes:
+        tokens_in: All that was read, from a prompt cache or not.
+        compactions: How often the view was made smaller.
+        saved_tokens: By how much, as estimated when it was done.
+    """
+
+    turns: int = 0
+    model_calls: int = 0
+    tool_calls: int = 0
+    tokens_in: int = 0
+    cache_read_tokens: int = 0
+    tokens_out: int = 0
+    compactions: int = 0
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a conversation's view stands.
+
+    Attributes:
+        session_id: The present segment, and its `number` in the lineage.
+        title: As that segment carries it ("Title #2"); empty for none.
+        compactions: So far, in the whole conversation.
+    """
+
+    session_id: int
+    number: int
+    title: str
+    context: Context
+    compactions: int
+
+
+def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Standing:
+    """Return how a conversation's view stands.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Which conversation.
+        fixed_tokens: Estimate of system prompt and tool schemas, which every request begins with.
+    """
+    here = lineage.active(conn, conversation_id)
+    title = conn.scalar(*_title(conversation_id)) or ""
+    return Standing(
+        session_id=here.id,
+        number=here.number,
+        title=lineage.titled(title, here.number) if title else "",
+        context=_context(conn, here, fixed_tokens),
+        compactions=_saved(conn, conversation_id, None).compactions,
+    )
+
+
+@built_once
+def _title(conversation_id: int) -> Any:
+    return select(conversation.c.title).where(conversation.c.id == conversation_id)
+
+
+def _context(conn: Connection, here: Session, fixed_tokens: int) -> Context:
+    """Return the size of a segment's view: the best that is known, and what was added since."""
+    if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
+        covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
+        added = _tokens_shown(conn, here, from_seq=here.prompt_upto_seq + 1)
+        return Context(covered + _scaled(here, added), "reported")
+    made = conn.execute(*_newest_compaction(here.conversation)).one_or_none()
+    if made is None:
+        shown = _tokens_shown(conn, here)
+        return Context(_scaled(here, fixed_tokens + shown), "estimated")
+    added = _tokens_shown(conn, here, from_session=made.child_session_id)
+    return Context(made.tokens_after + _scaled(here, added), "estimated")
+
+
+def _scaled(here: Session, tokens: int) -> int:
+    return math.ceil(here.token_ratio * tokens)
+
+
+@built_once
+def _newest_compaction(conversation_id: int) -> Any:
+    """Select the newest compaction of the present lineage."""
+    root = (
+        select(func.max(session.c.id))
+        .where(session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
+        .scalar_subquery()
+    )
+    return (
+        select(compaction.c.tokens_after, compaction.c.child_session_id)
+        .where(compaction.c.conversation == conversation_id, compaction.c.child_session_id > root)
+        .order_by(compaction.c.id.desc())
+        .limit(1)
+    )
+
+
+def _tokens_shown(
+    conn: Connection, here: Session, *, from_seq: int = 1, from_session: int = 0
+) -> int:
+    """Return the estimates of the messages that a segment shows, summed up.
+
+    Args:
+        conn: A reading connection.
+        here: The segment.
+        from_seq: Only messages from there on.
+        from_session: Only what was recorded in this segment or a later one.
+    """
+    spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
+    query = _sum_within(here.conversation, [span for span in spans if span[0] <= span[1]])
+    return conn.scalar(query.where(message.c.session_id >= from_session)) or 0
+
+
+def _sum_within(conversation_id: int, ranges: list[tuple[int, int]]) -> Select[Any]:
+    bounds = (column("low", Integer), column("high", Integer))
+    shown = values(*bounds, name="shown").data(ranges or [(END, 0)]).cte("shown")
+    inside = message.c.seq.between(shown.c.low, shown.c.high)
+    return (
+        select(func.sum(message.c.tokens))
+        .select_from(shown)
+        .join(message, and_(message.c.conversation == conversation_id, inside))
+    )
+
+
+def figures(conn: Connection, conversation_id: int, session_id: int | None = None) -> Figures:
+    """Return what a conversation took so far, what its running turn has done by now included.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Which conversation.
+        session_id: Only what belongs to this segment: the turns that ended or are running in it,
+            and the compaction that began it. None for everything.
+    """
+    done = conn.execute(_turns(conversation_id, session_id)).one()
+    journal = conn.execute(_running_steps(conversation_id, session_id)).all()
+    calls = [row.result for row in journal if row.kind == "model"]
+    usage = sum((Usage(**orjson.loads(result)) for result in calls if result), Usage())
+    saved = _saved(conn, conversation_id, session_id)
+    return Figures(
+        turns=done.turns,
+        model_calls=done.model_calls + len(calls),
+        tool_calls=done.tool_calls + len(journal) - len(calls),
+        tokens_in=done.tokens_in + usage.prompt_tokens,
+        cache_read_tokens=done.cache_read_tokens + usage.cache_read_tokens,
+        tokens_out=done.tokens_out + usage.output_tokens,
+        compactions=saved.compactions,
+        saved_tokens=saved.tokens,
+    )
+
+
+def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
+    """Select the sums over turns; the columns of a running one are still 0."""
+    taken = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
+    query = select(
+        func.count(turn.c.id).label("turns"),
+        func.coalesce(func.sum(turn.c.iterations), 0).label("model_calls"),
+        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+        func.coalesce(func.sum(taken), 0).label("tokens_in"),
+        func.coalesce(func.sum(turn.c.cache_read_tokens), 0).label("cache_read_tokens"),
+        func.coalesce(func.sum(turn.c.output_tokens), 0).label("tokens_out"),
+    ).where(turn.c.conversation == conversation_id)
+    return query if session_id is None else query.where(turn.c.session_id == session_id)
+
+
+def _running_steps(conversation_id: int, session_id: int | None) -> Select[Any]:
+    query = (
+        select(step.c.kind, step.c.result)
+        .join(turn, turn.c.id == step.c.turn_id)
+        .where(turn.c.conversation == conversation_id, is_running)
+    )
+    return query if session_id is None else query.where(turn.c.session_id == session_id)
+
+
+class Saved(NamedTuple):
+    """Compactions, and how many tokens they took out of view."""
+
+    compactions: int
+    tokens: int
+
+
+def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> Saved:
+    saving = compaction.c.tokens_before - compaction.c.tokens_after
+    query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
+        compaction.c.conversation == conversation_id
+    )
+    if session_id is not None:
+        query = query.where(compaction.c.child_session_id == session_id)
+    return Saved(*conn.execute(query).one())

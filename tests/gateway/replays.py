@@ -1,0 +1,66 @@
+"""Made-up replays, as `parley replay` would have measured them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent.models.base import Usage
+from gateway.replayreport import Conditions, Replayed
+from gateway.storage.compactions import CompactionRow
+from gateway.storage.history import Work
+from gateway.storage.timeline import Call, Shrinking, Timeline
+
+CONDITIONS = Conditions(
+    window_tokens=1000,
+    threshold=0.5,
+    target_ratio=0.2,
+    protect_last_n=20,
+    engine="compressor",
+    files=("talk.json",),
+)
+
+
+def timeline_of(
+    *prompts: int, cached: Sequence[int] = (), compactions: Sequence[Shrinking] = ()
+) -> Timeline:
+    """Return calls of these prompt tokens, two calls to a turn."""
+    reads = [*cached, *[0] * (len(prompts) - len(cached))]
+    calls = (
+        Call(n // 2 + 1, 1, Usage(input_tokens=tokens - read, cache_read_tokens=read))
+        for n, (tokens, read) in enumerate(zip(prompts, reads, strict=True))
+    )
+    return Timeline(tuple(calls), tuple(compactions))
+
+
+def shrinking(before_call: int, before: int = 500, after: int = 100, **fields: Any) -> Shrinking:
+    """Return a compaction of so many tokens."""
+    defaults: dict[str, Any] = {
+        "id": 1,
+        "parent_session_id": 1,
+        "child_session_id": 2,
+        "trigger": "threshold",
+        "engine": "compressor",
+        "level": "extract",
+        "messages_before": 30,
+        "messages_after": 12,
+        "tokens_before": before,
+        "tokens_after": after,
+        "tokens_after_reported": None,
+        "summary_model": None,
+        "retained_share": 1.0,
+        "cache_tokens_lost": 400,
+        "failure": None,
+        "duration_ms": 7,
+        "at": 0.0,
+    }
+    return Shrinking(before_call, CompactionRow(**defaults | fields))
+
+
+def replayed(name: str = "talk", timeline: Timeline | None = None, **fields: Any) -> Replayed:
+    """Return how a conversation went; well, unless `fields` say otherwise."""
+    defaults: dict[str, Any] = {
+        "work": Work(messages=6, turns=2, tool_calls=1, tokens_in=300, tokens_out=20),
+        "timeline": timeline_of(100, 200) if timeline is None else timeline,
+        "duration_s": 1.25,
+        "problem": None,
+    }
+    return Replayed(name, **defaults | fields)

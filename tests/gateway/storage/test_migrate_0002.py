@@ -1,0 +1,149 @@
+"""Migration 0002: a database that Parley 0.1 has filled goes on with compactions."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from sqlalchemy import Connection, Table
+
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from agent.ports import PlannerState
+from agent.view import ViewPlan
+from gateway.storage import files, leases, lineage, turns
+from gateway.storage.models import REVISION, metadata, session
+from gateway.storage.opening import open_database
+from gateway.storage.turns import TurnEnd
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_anew,
+    begin_turn,
+    claim_one,
+    compact,
+    dump,
+    inbound,
+    outdated_file,
+    parts,
+    turn_of,
+)
+
+
+def as_of_0001(source: Path, target: Path) -> Path:
+    """Write what is in a database as Parley 0.1 would have: its schema, its version of plans."""
+    outdated_file(target, "0001")
+    with closing(sqlite3.connect(target)) as raw, raw:
+        raw.execute("ATTACH ? AS newer", (str(source),))
+        tables = raw.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            if table not in {"alembic_version", "sqlite_sequence"}:
+                names = [row[1] for row in raw.execute(f'PRAGMA main.table_info("{table}")')]
+                columns = ", ".join(f'"{name}"' for name in names)
+                source_rows = f'SELECT {columns} FROM newer."{table}"'  # noqa: S608 - own schema
+                raw.execute(f'INSERT INTO main."{table}" {source_rows}')
+        raw.execute("DELETE FROM main.sqlite_sequence")
+        raw.execute("INSERT INTO main.sqlite_sequence SELECT * FROM newer.sqlite_sequence")
+        for key, plan in raw.execute("SELECT id, view_plan FROM main.session").fetchall():
+            known = {key: orjson.loads(plan)[key] for key in ("first_seq", "hidden")}
+            text = orjson.dumps({"version": 1, **known}).decode()
+            raw.execute("UPDATE main.session SET view_plan = ? WHERE id = ?", (text, key))
+    return target
+
+
+@pytest.fixture
+def lived(store: Store) -> Store:
+    """A database with two conversations, answers, two retries, a `/new`, and a running turn."""
+    for chat in ("7", "8"):
+        current = store.run(turn_of, "How are you?", chat=chat)
+        end = TurnEnd("final_text", Usage(100, 20), "m")
+        store.run(turns.commit, current, [assistant_message("Well.")], parts(current), end)
+        store.run(turns.hide_newest, current.lease.conversation)
+        store.run(begin_anew, current.lease.conversation)
+        for asked in ("one", "two"):
+            store.run(admit, inbound(asked, chat=chat))
+            answered = store.run(begin_turn, current.lease)
+            said = [assistant_message(f"about {asked}")]
+            store.run(turns.commit, answered, said, parts(answered), end)
+        store.run(turns.hide_newest, current.lease.conversation)
+        store.run(turns.hide, current.lease.conversation, answered.id - 1)
+        store.run(admit, inbound("three", chat=chat))
+        store.run(begin_turn, current.lease)
+    return store
+
+
+@pytest.fixture
+def old_file(lived: Store, tmp_path: Path) -> Path:
+    """The same as of revision 0001."""
+    return as_of_0001(lived.path, tmp_path / "old.db")
+
+
+def test_the_0001_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
+    """What the tests below migrate is what Parley 0.1 has left behind."""
+    assert files.current(old_file) == "0001"
+    text = "\n".join(dump(old_file))
+    assert "planner_state" not in text
+    assert '"version":2' not in text
+    assert "about two" in text
+
+
+def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> None:
+    """Every row is there after the migration; plans mean the same in both versions."""
+    assert files.upgrade(old_file) == REVISION
+    assert files.check(old_file) == []
+    migrated = Store(old_file)
+    for table in metadata.sorted_tables:
+        plain = [name for column in table.c if (name := column.name) not in CHANGED]
+        assert picked(migrated, table, plain) == picked(lived, table, plain)
+    for row in lived.rows(session):
+        assert migrated.run(lineage.get, row.id) == replace(
+            lived.run(lineage.get, row.id),
+            prompt_output_tokens=None,
+            report_model=None,
+        )
+    migrated.close()
+
+
+CHANGED = {"number", "prompt_output_tokens", "report_model", "planner_state", "view_plan"}
+
+
+def picked(store: Store, table: Table, names: list[str]) -> list[tuple[object, ...]]:
+    return [tuple(getattr(row, name) for name in names) for row in store.rows(table)]
+
+
+def test_older_lineages_are_numbered(old_file: Path) -> None:
+    """Each segment by its place: retries made lineages of more than one in 0001 too."""
+    files.upgrade(old_file)
+    store = Store(old_file)
+    for chat in (1, 2):
+        numbers = [row.number for row in store.rows(session, conversation=chat)]
+        assert numbers == [1, 2, 1, 2, 3]
+    store.close()
+
+
+async def test_an_older_turn_goes_on(old_file: Path) -> None:
+    """A gateway that starts on an older database resumes what was running, and compacts it."""
+    async with open_database(old_file) as database:
+        replica = await database.write(leases.register, "newer")
+        await database.write(leases.reap_others, replica)
+        lease = await database.write(claim_one, 1, replica)
+        running = await database.write(turns.find_running, lease)
+        assert running is not None
+        assert [entry.message["content"] for entry in running.entries] == ["three"]
+        moved = await database.write(compact, running, ViewPlan(tail_from=running.entries[0].seq))
+        assert (moved.session.number, moved.session.planner_state) == (4, PlannerState())
+
+
+def test_a_migrated_table_has_the_columns_of_a_new_one(old_file: Path, store: Store) -> None:
+    """In order, with types, NOT NULL and defaults, which alembic does not compare."""
+    files.upgrade(old_file)
+    migrated = Store(old_file)
+    for table in metadata.sorted_tables:
+        assert migrated.run(columns_of, table.name) == store.run(columns_of, table.name)
+    migrated.close()
+
+
+def columns_of(conn: Connection, table: str) -> list[tuple[object, ...]]:
+    return [tuple(row) for row in conn.exec_driver_sql(f'PRAGMA table_info("{table}")')]
