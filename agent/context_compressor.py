@@ -45,6 +45,7 @@ class ContextCompressor(ContextEngine):
     """Keeps the head and the newest messages; a summary stands for what lies between."""
 
     name: ClassVar[str] = "compressor"
+    prepares: ClassVar[bool] = True
 
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
@@ -60,9 +61,19 @@ class ContextCompressor(ContextEngine):
             return clip_only(request, sizes)
         draft = use_prepared(request, sizes) or summarise(request, cut, sizes)
         end = converge(request, sizes, draft.plan, draft.level)
+        found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:
             return clip_only(request, sizes)
-        return Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
+        return found if end.tokens <= target_tokens(request) else self._smaller(request, found)
+
+    def _smaller(self, request: CompressionRequest, found: Compressed) -> Compressed:
+        """Give up messages that `protect_last_n` keeps, where the window is too small for them."""
+        limits = request.limits
+        if limits.protect_last_n == 1:
+            return found
+        fewer = replace(limits, protect_last_n=max(1, limits.protect_last_n // 4))
+        again = self.compress(replace(request, limits=fewer, summarise=None, prepared=None))
+        return again if again and again.tokens < found.tokens else found
 
 
 def prepare_summary(request: CompressionRequest) -> Summary | None:
@@ -125,7 +136,7 @@ def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
     cut = find_boundaries(request, [start])
     if cut is None:
         return None
-    plan = assemble(request, cut, prepared.text, prepared.source)
+    plan = assemble(request, cut, prepared.text, prepared.source, prepared.model)
     fits = sizes.view(plan) <= target_tokens(request)
     return Draft(plan, "summary", 1.0) if fits else None
 

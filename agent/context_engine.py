@@ -133,9 +133,15 @@ class ContextEngine(ABC):
 
     name: ClassVar[str]
     """What `context.engine` calls it."""
+    prepares: ClassVar[bool] = False
+    """Whether it uses summaries that were written ahead (`CompressionRequest.prepared`)."""
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
-        """Take the limits of the model, and the engine's block under `context:` in the settings."""
+        """Take the limits of the model, and the engine's options.
+
+        Those of a built-in engine are its block under `context:`, a plugin's are
+        `context.options`.
+        """
         self.limits = limits
         self.options = options
         self.prompt_tokens = 0

@@ -61,6 +61,7 @@ class Planner:
         engine: Decides when and what; of this turn alone.
         meter: Knows how large the view is.
         store: Where compactions are committed.
+        session_id: The segment in force.
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         state: What earlier compactions left behind.
@@ -72,6 +73,7 @@ class Planner:
     engine: ContextEngine
     meter: TokenMeter
     store: CompactionStore
+    session_id: str
     enabled: bool = True
     summariser: Summariser | None = None
     state: PlannerState = field(default_factory=PlannerState)
@@ -149,7 +151,7 @@ class Planner:
         compaction = _compaction(view, request, found, self.engine.name, duration_ms)
         compaction = replace(compaction, summary_model=_written_by(found, calls))
         state = self._state_after(request, found, calls)
-        await self.store.commit(compaction, state)
+        self._enter(await self.store.commit(compaction, state))
         self.state = state
         view.adopt(found.plan)
         self.meter.forget_report()
@@ -157,11 +159,20 @@ class Planner:
         await self._tell(compaction)
         return compaction
 
+    def close(self) -> None:
+        """Tell the engine that its turn is over."""
+        self.engine.on_session_end(self.session_id)
+
+    def _enter(self, session_id: str) -> None:
+        self.engine.on_session_end(self.session_id)
+        self.session_id = session_id
+        self.engine.on_session_start(session_id)
+
     async def _tell(self, compaction: Compaction) -> None:
         """Have the user told what a compaction could not spare them."""
         if compaction.level == "clip_newest":
             await self.store.tell("clipped")
-        if compaction.tokens_after >= self.engine.limits.threshold_tokens:
+        if self.engine.should_compress(compaction.tokens_after):
             log.warning("context_floor_reached", tokens=compaction.tokens_after)
             await self.store.tell("floor")
 
@@ -173,6 +184,8 @@ class Planner:
 
     def _look_ahead(self, tokens: int) -> None:
         threshold = self.engine.limits.threshold_tokens
+        if not self.engine.prepares:
+            return
         if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
             self.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
@@ -226,8 +239,8 @@ class Planner:
 
 async def prepare(
     view: View, meter: TokenMeter, limits: Limits, summariser: Summariser
-) -> tuple[Summary, str] | None:
-    """Write ahead what a compaction of this view would need; returns it and its model's name.
+) -> Summary | None:
+    """Write ahead what a compaction of this view would need; None where it would cut nothing.
 
     Raises:
         SummaryFailed: The summary model gave nothing usable.
@@ -249,7 +262,7 @@ async def prepare(
         summary = await _in_thread(prepare_summary, request)
     finally:
         calls.close()
-    return None if summary is None else (summary, calls.model or "")
+    return summary and replace(summary, model=calls.model or "")
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
@@ -289,8 +302,11 @@ def _behind_first_change(
 
 
 def _written_by(found: Compressed, calls: SummaryCalls | None) -> str | None:
-    written = found.plan.summaries and found.plan.summaries[0].source == "model"
-    return calls.model if calls and written else None
+    """Return the model behind a new summary, written now or ahead; None for any other."""
+    summaries = found.plan.summaries
+    if found.retained_share is None or not summaries or summaries[0].source != "model":
+        return None
+    return summaries[0].model or (calls.model if calls else None)
 
 
 def _floor(request: CompressionRequest) -> int:

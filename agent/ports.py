@@ -122,8 +122,11 @@ class Compaction:
 class CompactionStore(Protocol):
     """Where the planner of one turn commits what it decided."""
 
-    async def commit(self, compaction: Compaction, state: PlannerState) -> None:
+    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
         """Split the lineage in one transaction; later records belong to the new segment.
+
+        Returns:
+            The id of the new segment.
 
         Raises:
             LeaseLost: As for the journal (gateway/errors.py).

@@ -34,8 +34,12 @@ def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
 
 # Every pattern is linear: what follows a beginning is either bounded or cannot hold another one.
 _SHAPES = (
-    # Telegram bot token, in URLs after "bot" too.
-    _shape(r"\d{6,12}:[A-Za-z0-9_-]{30,}", clue=r":(?<=\d:)[A-Za-z0-9_-]{30}"),
+    # Telegram bot token, in URLs after "bot" too; user and password of a URL.
+    _shape(
+        r"(://)[^/\s:@]*:[^/\s@]+(?=@)|\d{6,12}:[A-Za-z0-9_-]{30,}",
+        clue=r":(?://[^/\s:@]*:[^/\s@]+@|(?<=\d:)[A-Za-z0-9_-]{30})",
+        masked=rf"\1{MASK}",
+    ),
     _shape(r"\d{6,12}%3A[A-Za-z0-9_-]{30,}", clue=r"%(?<=\d%)3A[A-Za-z0-9_-]{30}"),
     # Anthropic; OpenAI and OpenRouter, but not "task-…".
     _shape(
@@ -46,8 +50,6 @@ _SHAPES = (
     _shape(r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"),
     _shape(r"(B(?:earer|EARER) )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
     _shape(r"(bearer )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
-    # User and password of a URL.
-    _shape(r"(://)[^/\s:@]*:[^/\s@]+(?=@)", masked=rf"\1{MASK}"),
     # AWS access key.
     _shape(r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])", clue=r"K(?<=AK)IA[A-Z0-9]{16}"),
     # GitHub.

@@ -79,6 +79,7 @@ class ContextSettings(Section):
     """Which engine decides what the model sees; a plugin's name is allowed."""
 
     engine: str = Field(default="compressor", min_length=1)
+    options: dict[str, Any] = {}
     rounds: RoundsSettings = RoundsSettings()
 
 

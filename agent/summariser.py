@@ -7,7 +7,7 @@ extractor takes over.
 import asyncio
 import concurrent.futures
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agent.errors import (
@@ -31,10 +31,16 @@ _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
 @dataclass(frozen=True, slots=True)
 class Summariser:
-    """The models that write summaries, in order of preference, the main model last."""
+    """The models that write summaries, in order of preference, the main model last.
+
+    Attributes:
+        timeout_s: For all calls of one compaction together.
+        redact: Masks configured secrets in what is sent and what comes back.
+    """
 
     models: Sequence[ChatModel]
     timeout_s: float
+    redact: Callable[[str], str] = str
 
     @property
     def window_tokens(self) -> int:
@@ -48,7 +54,7 @@ class Summariser:
             timeout_s: For all calls together; None for the configured limit.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        return SummaryCalls(self.models, asyncio.get_running_loop(), time.monotonic() + limit_s)
+        return SummaryCalls(self, asyncio.get_running_loop(), time.monotonic() + limit_s)
 
 
 class SummaryCalls:
@@ -60,9 +66,9 @@ class SummaryCalls:
     """
 
     def __init__(
-        self, models: Sequence[ChatModel], loop: asyncio.AbstractEventLoop, deadline: float
+        self, summariser: Summariser, loop: asyncio.AbstractEventLoop, deadline: float
     ) -> None:
-        self._models = models
+        self._summariser = summariser
         self._loop = loop
         self._deadline = deadline
         self._running: concurrent.futures.Future[Completion] | None = None
@@ -77,7 +83,8 @@ class SummaryCalls:
             SummaryFailed: No model answered in time, or the answer is cut, empty or refused.
         """
         try:
-            return self._first_answer(prompt, max_tokens)
+            redact = self._summariser.redact
+            return redact(self._first_answer(redact(prompt), max_tokens))
         except SummaryFailed as exc:
             self.failure = exc
             raise
@@ -90,7 +97,7 @@ class SummaryCalls:
 
     def _first_answer(self, prompt: str, max_tokens: int) -> str:
         failure: ModelError | None = None
-        for model in self._models:
+        for model in self._summariser.models:
             try:
                 return self._answer(model, prompt, max_tokens)
             except _TRY_NEXT as exc:

@@ -42,6 +42,7 @@ class Summary:
     Attributes:
         role: Chosen when the plan was made, so that no two neighbours have the same role.
         source: Who wrote it: the summary model, or the extractor without any model.
+        model: Name of the summary model, where the summary was written ahead; else empty.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Summary:
     last_seq: int
     role: Literal["user", "assistant"] = "user"
     source: Literal["model", "extract"] = "extract"
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gateway.enginescli import engines_app
 from gateway.errors import GatewayError
+from gateway.sessionscli import sessions_app
 from gateway.settings import Loaded, Settings, load_settings, secret_values
 
 app = typer.Typer(
@@ -34,6 +36,8 @@ letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=Tr
 app.add_typer(config_app, name="config")
 app.add_typer(db_app, name="db")
 app.add_typer(letters_app, name="dead-letters")
+app.add_typer(sessions_app, name="sessions")
+app.add_typer(engines_app, name="engines")
 
 PIPE_COLUMNS = 160
 out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
@@ -157,11 +161,21 @@ def show_logs(
 @app.command()
 def replay(
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page with charts and tables here.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(help="Context length of the model, tokens.")] = None,
+    engine: Annotated[str | None, typer.Option(help="Instead of context.engine.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Instead of compression.threshold, 0 to 1.")
+    ] = None,
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = loaded().settings
     _log_problems_only()
-    if not asyncio.run(import_module("gateway.replay").replay(settings, files, out)):
+    replay_module = import_module("gateway.replay")
+    options = replay_module.ReplayOptions(report, window, engine, threshold)
+    if not asyncio.run(replay_module.replay(settings, files, out, options)):
         raise typer.Exit(1)
 
 

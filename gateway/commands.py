@@ -77,9 +77,9 @@ class ModelFacts:
 
     name: str
     window_tokens: int
-    threshold_tokens: int | None = None
-    engine: str = "compressor"
-    fixed_tokens: int = 0
+    threshold_tokens: int | None
+    engine: str
+    fixed_tokens: int
 
 
 def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:

@@ -40,7 +40,8 @@ def set_value(path: Path, section: str, key: str, value: str) -> None:
         by_hand = f"write `{section}: {{{key}: {value}}}` into it by hand"
         raise SettingsError(f"{path} cannot be changed ({exc}): {by_hand}") from exc
     finally:
-        draft.unlink(missing_ok=True)
+        if draft.exists():
+            draft.unlink()
 
 
 def changed(text: str, section: str, key: str, value: str) -> str:

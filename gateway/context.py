@@ -1,9 +1,10 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.context_engine import ContextEngine, Limits
+from agent.engines.tools import EngineTools
 from agent.loop import Agent
 from agent.meter import Report, TokenMeter
 from agent.planner import Planner
@@ -31,11 +32,14 @@ class ContextParts:
     def planner(self, agent: Agent, session: Session, store: CompactionStore) -> Planner:
         """Return the planner of a turn that begins in this segment."""
         engine = self.make_engine(self.limits)
+        if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
+            engine.on_session_reset()
         engine.on_session_start(str(session.id))
         return Planner(
             engine=engine,
             meter=meter_of(agent, session),
             store=store,
+            session_id=str(session.id),
             enabled=self.enabled,
             summariser=self.summariser,
             state=session.planner_state,
@@ -58,3 +62,9 @@ def report_of(session: Session) -> Report | None:
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None
     return Report(session.prompt_tokens, session.prompt_output_tokens or 0, session.prompt_upto_seq)
+
+
+def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
+    """Return the agent with the tools that its context engine offers behind its own."""
+    offered = parts.make_engine(parts.limits).get_tool_schemas()
+    return replace(agent, tools=EngineTools(agent.tools, offered)) if offered else agent

@@ -25,16 +25,19 @@ err = Console(stderr=True)
 
 @engines_app.command("list")
 def engines_list(context: typer.Context) -> None:
-    """List the engines that were found, without running any of their code."""
+    """List the engines that were found (* is active), without running any of their code."""
     settings = _loaded(context).settings
     found = available(settings.home)
     active = _active(found, settings.context.engine)
-    table = Table("active", "name", "source", "description", "problem", box=None, pad_edge=False)
+    table = Table("", "name", "source", "description", box=None, pad_edge=False)
     for info in found:
-        mark = "*" if info is active else ""
-        cells = (mark, info.name, info.source, info.description, info.problem or "")
-        table.add_row(*map(Text, cells))
+        mark = "*" if info is active else "!" if info.problem else ""
+        table.add_row(*map(Text, (mark, info.name, info.source, info.description)))
     out.print(table)
+    for info in found:
+        if info.problem:
+            text = f"! {info.name} ({info.source}) cannot be used: {info.problem}"
+            out.print(text, style="yellow", markup=False, highlight=False, soft_wrap=True)
     if active.name != settings.context.engine:
         text = f"{KEY} is {settings.context.engine!r}, which cannot be used: {DEFAULT} is active"
         err.print(text, style="yellow", markup=False, soft_wrap=True)

@@ -99,7 +99,9 @@ class GatewayIntake:
     def _conversation(self, conn: Connection, message: InboundMessage) -> Row[Any]:
         groups = self._rules.groups
         key, user = session_key(message, groups), sole_sender(message, groups)
-        return inbox.find_or_create(conn, key, message, user)
+        # A command is no title.
+        titled = replace(message, text="") if commands.parse(message.text) else message
+        return inbox.find_or_create(conn, key, titled, user)
 
     def _handler_of(
         self, conn: Connection, message: InboundMessage, row: Row[Any]
@@ -118,7 +120,7 @@ class GatewayIntake:
         kind: InboxKind = "command" if commands.parse(message.text) else "message"
         message = _noted(message)
         seq = inbox.append(conn, row.id, message, kind=kind, state="queued")
-        if not row.title:
+        if kind == "message" and not row.title:
             inbox.set_title(conn, row.id, message.text)
         if self._rules.queue.mode == "interrupt":
             turns.cancel_running(conn, row.id)

@@ -53,11 +53,12 @@ class Journal:
         """Store a full output."""
         return await self.database.write(turns.store_output, self.turn, text)
 
-    async def commit(self, compaction: Compaction, state: PlannerState) -> None:
+    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
         """Split the lineage; what is recorded from now on belongs to the new segment."""
-        session = await self.database.write(compactions.commit, self.turn, compaction, state)
+        session = await self.database.write(compactions.compact, self.turn, compaction, state)
         self.turn = replace(self.turn, session=session)
         structlog.contextvars.bind_contextvars(session=session.id)
+        return str(session.id)
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""

@@ -74,12 +74,11 @@ class Preparations:
             return
         view = await self._view(session)
         meter = meter_of(self._agent, session)
-        written = await prepare(view, meter, self._parts.limits, self._parts.summariser)
-        if written is None:
+        summary = await prepare(view, meter, self._parts.limits, self._parts.summariser)
+        if summary is None:
             return
-        summary, model = written
         await self._database.write(
-            compactions.put_candidate, session.id, session.conversation, summary, model
+            compactions.put_candidate, session.id, session.conversation, summary
         )
         log.info(
             "summary_prepared",
@@ -87,7 +86,7 @@ class Preparations:
             conversation=session.conversation,
             first_seq=summary.first_seq,
             last_seq=summary.last_seq,
-            model=model,
+            model=summary.model,
         )
 
     async def _view(self, session: Session) -> View:

@@ -215,6 +215,7 @@ class TurnRunner:
         )
         ports = TurnPorts(journal, planner, live, context, self._trouble_teller(turn))
         result = await run_turn(state, self._agent, ports)
+        planner.close()
         end = TurnEnd(result.outcome, result.usage, result.model, ratio=result.ratio)
         parts = self._parts(turn, "answer", notices.answer_text(result), live.ref)
         return Done(parts, end, [result.message] if result.message else [])
@@ -223,8 +224,9 @@ class TurnRunner:
         """Carry out `/compress`."""
         turn = journal.turn
         view, planner = await self._open_view(journal)
-        topic = commands.argument(turn.command or "")
+        topic = commands.topic(turn.command or "")
         done = await planner.compact(view, "manual", focus=topic or None)
+        planner.close()
         parts = self._parts(turn, "answer", commands.compress_text(done, topic), live.ref)
         return Done(parts, TurnEnd("compressed"), [])
 
@@ -317,7 +319,8 @@ class TurnRunner:
 
     def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float) -> None:
         """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
-        newest_at = transcript.newest_at(conn, lease.conversation)
+        first_seq = lineage.active(conn, lease.conversation).plan.first_seq
+        newest_at = transcript.newest_at(conn, lease.conversation, first_seq)
         last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
         reason = reset_due(self._rules.sessions, last, datetime.fromtimestamp(asked_at, UTC))
         if reason is not None:

@@ -7,7 +7,9 @@ from agent.context_engine import CompressionRequest
 from agent.view import Summary, ViewPlan
 
 
-def assemble(request: CompressionRequest, cut: Boundaries, text: str, source: str) -> ViewPlan:
+def assemble(
+    request: CompressionRequest, cut: Boundaries, text: str, source: str, model: str = ""
+) -> ViewPlan:
     """Return the plan that shows head, summary, what is pinned, and the tail.
 
     The summary covers what an earlier summary covered, and what leaves the view now. What the
@@ -22,6 +24,7 @@ def assemble(request: CompressionRequest, cut: Boundaries, text: str, source: st
         last_seq=max([*evicted, *(each.last_seq for each in earlier)]),
         role=cut.role,
         source="model" if source == "model" else "extract",
+        model=model,
     )
     newest_seq = entries[-1].seq
     plan = replace(

@@ -77,18 +77,22 @@ def _choices(
 
 
 def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
-    """Return where the tail starts: by its token budget, or `protect_last_n` messages if longer."""
+    """Return where the tail starts: by its token budget, or `protect_last_n` messages if longer.
+
+    Groups are kept or left as a whole.
+    """
     entries, limits = request.entries, request.limits
     shown = sizes.shown(request.plan) if request.plan.edits else {}
     used, start = 0, len(entries)
-    for n in range(len(entries) - 1, -1, -1):
-        seq, message = entries[n]
-        before, used = used, used + (shown.get(seq) or sizes.message(message))
+    while start > 0:
+        first = group_start(entries, start - 1)
+        before = used
+        used += sum(shown.get(e.seq) or sizes.message(e.message) for e in entries[first:start])
         fits = before < limits.tail_tokens and used <= SOFT_CEILING * limits.tail_tokens
-        if not fits and len(entries) - n > limits.protect_last_n:
+        if not fits and len(entries) - start >= limits.protect_last_n:
             break
-        start = n
-    return group_start(entries, start)
+        start = first
+    return start
 
 
 def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:

@@ -1,10 +1,10 @@
 """The convergence ladder below the summary: whatever came in, the view ends under its target.
 
-Each rung makes the view smaller than the one before (invariant 8). What cannot be reached is told
-by the size: system prompt, tools and the newest user message are then too large by themselves.
+A rung is taken only where the one before does not reach the target (invariant 8). What cannot be
+reached is told by the size: system prompt, tools and the newest messages are then too large.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from agent.compression.boundaries import Newest
@@ -19,9 +19,7 @@ LEAST_SHARE = 0.1
 """Share of the threshold that messages get even where system prompt and tools fill the target."""
 MARGIN = 0.98
 """Clips aim a little below the target: estimates of one message round up."""
-MIN_CLIP_CHARS = 100
-MAX_ROUNDS = 6
-"""Corrections of a clip whose characters took more tokens than on average."""
+MIN_CLIP_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,11 @@ def target_tokens(request: CompressionRequest) -> int:
 
 
 def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
-    """Return the plan, clipped until it is under its target: tool output first, the newest last.
+    """Return the plan, clipped until it is under its target.
+
+    First what tools were given and gave back is clipped; if that is not enough, everything but the
+    newest user message, images included; that message only if the view would still be far too
+    large.
 
     Args:
         request: What is compacted.
@@ -57,25 +59,20 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
         level: What was needed so far; stays if nothing has to be clipped.
     """
     target = target_tokens(request)
+    start = Converged(plan, level, sizes.view(plan))
+    if start.tokens <= target:
+        return start
     newest = _newest_seq(request)
-    others = {entry.seq for entry in request.entries} - {newest}
     results = {entry.seq for entry in request.entries if is_tool_work(entry.message)}
-    aim = int(target * MARGIN)
-    last_resort = max(target, int(request.limits.threshold_tokens * NEWEST_SHARE))
-    rungs: tuple[tuple[Level, int, Callable[[ViewPlan], ViewPlan]], ...] = (
-        ("clip_tail", target, lambda plan: clip(request, sizes, plan, results, aim)),
-        ("clip_tail", target, lambda plan: without_images(request, plan, others)),
-        ("clip_tail", target, lambda plan: clip(request, sizes, plan, others, aim)),
-        ("clip_newest", last_resort, lambda plan: clip(request, sizes, plan, {newest}, aim)),
-    )
-    tokens = sizes.view(plan)
-    for rung, limit, smaller in rungs:
-        if tokens > limit:
-            shortened = smaller(plan)
-            size = sizes.view(shortened)
-            if size < tokens:
-                plan, level, tokens = shortened, rung, size
-    return Converged(plan, level, tokens)
+    tools = _clipped(request, sizes, plan, results, "clip_tail")
+    if tools.tokens <= target:
+        return tools
+    others = {entry.seq for entry in request.entries} - {newest}
+    bare = without_images(request, plan, others)
+    rest = _clipped(request, sizes, bare, others, "clip_tail")
+    if rest.tokens > max(target, int(request.limits.threshold_tokens * NEWEST_SHARE)):
+        rest = _clipped(request, sizes, rest.plan, {newest}, "clip_newest")
+    return rest if rest.tokens < start.tokens else start
 
 
 def is_tool_work(message: ChatMessage) -> bool:
@@ -83,34 +80,62 @@ def is_tool_work(message: ChatMessage) -> bool:
     return message["role"] == "tool" or bool(message.get("tool_calls"))
 
 
+def _clipped(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int], level: Level
+) -> Converged:
+    clipped = clip(request, sizes, plan, seqs)
+    return Converged(clipped, level, sizes.view(clipped))
+
+
 def clip(
-    request: CompressionRequest,
-    sizes: Sizes,
-    plan: ViewPlan,
-    seqs: Collection[int],
-    target: int,
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
 ) -> ViewPlan:
     """Return the plan with the largest of these messages clipped to one common size.
 
     That size is as large as the target allows; smaller messages are not touched.
     """
-    chars = {entry.seq: chars_of(entry.message) for entry in request.entries}
-    best, aim = plan, target
-    for _ in range(MAX_ROUNDS):
-        shown = sizes.shown(plan)
-        fixed = sizes.view(plan) - sum(shown[seq] for seq in shown if seq in seqs)
-        cap = common_cap([shown[seq] for seq in shown if seq in seqs], aim - fixed)
-        edits = {
-            seq: Edit(seq, "clip", max(MIN_CLIP_CHARS, chars[seq] * cap // shown[seq]))
-            for seq in shown
-            if seq in seqs and shown[seq] > cap
+    clips = _Clips.of(request, sizes, plan, seqs)
+    target = int(target_tokens(request) * MARGIN)
+    low, high = 0, max(clips.tokens.values(), default=0)
+    while high - low > 1 + high // 50:
+        cap = (low + high) // 2
+        if sizes.view(clips.plan(cap)) > target:
+            high = cap
+        else:
+            low = cap
+    return clips.plan(low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clips:
+    """What may be clipped in a plan: tokens and characters of each message as it is shown."""
+
+    base: ViewPlan
+    tokens: dict[int, int]
+    chars: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
+    ) -> "_Clips":
+        limits = {edit.seq: edit.limit for edit in plan.edits if edit.kind == "clip"}
+        tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
+        chars = {
+            entry.seq: limits.get(entry.seq) or chars_of(entry.message)
+            for entry in request.entries
+            if entry.seq in tokens
         }
-        best = with_edits(plan, edits)
-        excess = sizes.view(best) - target
-        if excess <= 0:
-            break
-        aim -= excess
-    return best
+        return cls(plan, tokens, chars)
+
+    def plan(self, cap: int) -> ViewPlan:
+        """Return the plan with every message of more than `cap` tokens clipped to about that."""
+        clips = {
+            seq: Edit(seq, "clip", max(MIN_CLIP_CHARS, self.chars[seq] * cap // size))
+            for seq, size in self.tokens.items()
+            if size > cap
+        }
+        kept = [edit for edit in self.base.edits if edit.kind != "clip" or edit.seq not in clips]
+        return replace(self.base, edits=tuple(sorted([*kept, *clips.values()], key=_by_seq)))
 
 
 def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:
@@ -122,26 +147,6 @@ def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection
     ]
     fresh = [edit for edit in labels if edit not in plan.edits]
     return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=_by_seq)))
-
-
-def common_cap(sizes: list[int], room: int) -> int:
-    """Return the largest cap such that the sizes, each cut to the cap, sum up to `room` at most.
-
-    At least 1, also where there is no room.
-    """
-    left = max(0, room)
-    for n, size in enumerate(sorted(sizes)):
-        share = left // (len(sizes) - n)
-        if size > share:
-            return max(1, share)
-        left -= size
-    return max(1, *sizes) if sizes else 1
-
-
-def with_edits(plan: ViewPlan, clips: Mapping[int, Edit]) -> ViewPlan:
-    """Return the plan with these clips, each in place of an earlier clip of its message."""
-    kept = [edit for edit in plan.edits if edit.kind != "clip" or edit.seq not in clips]
-    return replace(plan, edits=tuple(sorted([*kept, *clips.values()], key=_by_seq)))
 
 
 def chars_of(message: ChatMessage) -> int:

@@ -11,22 +11,29 @@ from typing import TYPE_CHECKING
 
 from agent.compression import terms
 from agent.compression.narrative import narrate
-from agent.compression.sources import clip, read
+from agent.compression.sources import Piece, read
 from agent.redaction import Redactor
 from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from agent.view import Entry
 
-NARRATIVE_SHARE = 0.13
+NARRATIVE_SHARE = 0.12
 EARLIER_SHARE = 0.5
 """Most of the budget that a model's earlier summary takes, which is kept as it is."""
 
-FIRST_SHARE = 0.85
-LATER_SHARE = 0.5
-"""How much of the index's free room one extraction may fill: the rest is for what comes later.
+FIRST_SHARE = 0.88
+LATER_SHARE = 0.65
+"""How much of the index's free room one extraction may fill; the rest is for what comes later.
 
-The first one fills more. What an index holds stays there, so this is what later parts live on.
+What an index holds stays there, so the first one leaves room for the messages that were still
+shown verbatim then. Source of both: tests/bench/retention.py.
+"""
+
+SENIOR_CHARS = 7
+"""Per token of the budget: how much of what leaves was in view at the previous compaction.
+
+The tail that stays verbatim has about twice the tokens of a summary.
 """
 
 MOST_FACTS = 300
@@ -37,6 +44,7 @@ INTRODUCTION = (
 _TERMS = "## Terms"
 _EARLIER = "## Earlier summary"
 _ALSO = "Also mentioned:"
+_GROUP_WORDS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,30 @@ class Extract:
     facts: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What the previous summary hands on.
+
+    Attributes:
+        story: An extract without its index; "" where a model wrote it.
+        index: Of an extract.
+        earlier: What a model wrote, now or before the extracts since.
+        lost: The end of it that has no room.
+    """
+
+    story: str
+    index: terms.Index
+    earlier: str
+    lost: str
+
+
 def extract(
     entries: "Sequence[Entry]", previous: str, budget_tokens: int, *, focus: str | None = None
 ) -> Extract:
     """Return a summary of what leaves the view and of what had left it before.
 
-    The same arguments give the same text, in any process.
+    The same arguments give the same text, in any process. At most 700,000 characters of users,
+    as many of the assistant and 120,000 of tools are read, fewer from 4,000 messages on.
 
     Args:
         entries: The originals that leave the view now, in order of seq.
@@ -65,72 +91,109 @@ def extract(
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
         focus: What the summary is to dwell on.
     """
+    carried = _carried(previous, budget_tokens)
     pieces = read(entries)
-    index, earlier = _carried(previous, budget_tokens)
-    most = budget_tokens * 2 // 5 + 3000 + sum(len(line) for _, line in index)
-    last_seq = entries[-1][0] if entries else 0
-    found = terms.rank(pieces, last_seq, most, terms.words_of(focus or ""), _senior(pieces, budget_tokens) if index else 0)
-    story = narrate(pieces, previous, int(budget_tokens * NARRATIVE_SHARE))
-    room = budget_tokens - estimate_tokens("\n".join([INTRODUCTION, story, _TERMS, earlier]))
-    index = _grown(index, found, room - 1)
-    text = _assembled(story, index, earlier, budget_tokens)
-    ranked = sorted(found.spellings, key=found.worth.__getitem__, reverse=True)
-    return Extract(text, tuple(found.spellings[key] for key in ranked[:MOST_FACTS]))
+    found = _found(pieces, carried, budget_tokens, focus)
+    story = narrate(pieces, carried.story, int(budget_tokens * NARRATIVE_SHARE))
+    text = _fitted(story, found, carried, budget_tokens)
+    return Extract(text, tuple(terms.most_telling(found, MOST_FACTS)))
 
 
-SENIOR_CHARS = 7
+def _carried(previous: str, budget_tokens: int) -> _Carried:
+    ours, earlier = "", previous
+    if previous.startswith(INTRODUCTION):
+        ours, _, earlier = previous.partition(f"\n{_EARLIER}\n")
+    story, _, index = ours.partition(f"\n{_TERMS}\n")
+    kept = _beginning(earlier, int(budget_tokens * EARLIER_SHARE))
+    return _Carried(story, terms.parse_index(index), kept, earlier[len(kept) :])
 
 
-def _senior(pieces, budget_tokens):
+def _beginning(text: str, room_tokens: int) -> str:
+    """Return the longest beginning of whole lines, else of words, that fits."""
+    while (taken := estimate_tokens(text)) > room_tokens:
+        kept = text[: min(len(text) - 1, len(text) * room_tokens // taken)]
+        text = kept[: max(kept.rfind("\n"), kept.rfind(" "), 0)]
+    return text
+
+
+def _found(
+    pieces: Sequence[Piece], carried: _Carried, budget_tokens: int, focus: str | None
+) -> terms.Vocabulary:
+    """Return the terms of what leaves, and of what a model wrote that has no room any more."""
+    words = carried.lost.split()
+    lost = [
+        Piece(1, "user", " ".join(words[at : at + _GROUP_WORDS]))
+        for at in range(0, len(words), _GROUP_WORDS)
+    ]
+    later = carried.index or carried.earlier
+    known = sum(len(line) for _, line in carried.index)
+    return terms.rank(
+        [*lost, *pieces],
+        most=budget_tokens * 2 // 5 + 3000 + known,
+        senior=_senior(pieces, budget_tokens) if later else 0,
+        focus=terms.words_of(focus or ""),
+    )
+
+
+def _senior(pieces: Sequence[Piece], budget_tokens: int) -> int:
+    """Return the seq up to which messages were in view at the previous compaction."""
     left = budget_tokens * SENIOR_CHARS
     for piece in pieces:
         left -= len(piece.text)
         if left < 0:
             return piece.seq
-    return 10**9
+    return pieces[-1].seq if pieces else 0
 
 
-def _carried(previous: str, budget_tokens: int) -> tuple[terms.Index, str]:
-    """Return the index of the previous summary and, where a model wrote one, what it wrote."""
-    if previous.startswith(INTRODUCTION):
-        ours, _, earlier = previous.partition(f"\n{_EARLIER}\n")
-        return terms.parse_index(ours), earlier
-    return [], previous
+def _fitted(
+    story: str, found: terms.Vocabulary, carried: _Carried, budget_tokens: int
+) -> str:
+    """Return the text, its index as large as the budget allows."""
+    redactor = Redactor()
+    room, text = budget_tokens, ""
+    for _ in range(3):
+        fixed = _text(story, "", carried.earlier)
+        index = _grown(carried.index, found, room - estimate_tokens(fixed))
+        text = redactor.text(_text(story, terms.index_text(index), carried.earlier))
+        over = estimate_tokens(text) - budget_tokens
+        if over <= 0:
+            return text
+        room -= over + 1
+    return _beginning(text, budget_tokens)
+
+
+def _text(story: str, index: str, earlier: str) -> str:
+    parts = [INTRODUCTION, story, f"{_TERMS}\n{index}", earlier and f"{_EARLIER}\n{earlier}"]
+    return "\n".join(filter(None, parts))
 
 
 def _grown(index: terms.Index, found: terms.Vocabulary, room_tokens: int) -> terms.Index:
-    """Return the index with the best of the new terms, in at most about `room_tokens`."""
+    """Return the index with the best of the new terms, in about `room_tokens`."""
+    taken = estimate_tokens(terms.index_text(index))
+    if taken > room_tokens:
+        return terms.shortened(index, max(0, room_tokens) / taken)
     known = {term.lower() for _, line in index for term in line}
     new = [text for key, text in found.spellings.items() if key not in known]
-    free = room_tokens - estimate_tokens(terms.index_text(index))
-    share = LATER_SHARE if index else FIRST_SHARE
-    return [*index, *terms.lay_out(terms.fitting(new, max(0, int(free * share))), found.places)]
-
-
-def _assembled(story: str, index: terms.Index, earlier: str, budget_tokens: int) -> str:
-    parts = [INTRODUCTION, story, _TERMS, terms.index_text(index)]
-    if earlier:
-        parts += [_EARLIER, earlier]
-    text = Redactor().text("\n".join(filter(None, parts)))
-    while estimate_tokens(text) > budget_tokens:
-        text = text[: -max(1, len(text) // 50)]
-    return text
+    room = int((room_tokens - taken) * (LATER_SHARE if index else FIRST_SHARE))
+    return [*index, *terms.lay_out(terms.fitting(new, room), found.places)]
 
 
 def retained_share(facts: Sequence[str], text: str) -> float:
     """Return the share of facts whose words stand in the text; 1.0 where there are none."""
-    words = terms.words_of(text)
-    return sum(terms.words_of(f) <= words for f in facts) / len(facts) if facts else 1.0
+    return 1 - len(_missing(facts, text)) / len(facts) if facts else 1.0
 
 
 def missing_facts_line(facts: Sequence[str], text: str, budget_tokens: int) -> str:
-    """Return the facts that the text lacks, as a line to append; empty where none fits."""
+    """Return the facts that the text lacks as one line, to be appended to it.
+
+    The first ones if not all fit; "" where there are none or none fits.
+    """
+    room = budget_tokens - estimate_tokens(_ALSO) - 1
+    missing = terms.fitting(_missing(facts, text), max(0, room))
+    line = Redactor().text(" ".join([_ALSO, *missing])) if missing else ""
+    return line if estimate_tokens(line) <= budget_tokens else ""
+
+
+def _missing(facts: Sequence[str], text: str) -> list[str]:
     words = terms.words_of(text)
-    line = ""
-    for fact in facts:
-        if not terms.words_of(fact) <= words:
-            longer = f"{line} {fact}" if line else f"Also: {fact}"
-            if estimate_tokens(longer) > budget_tokens:
-                break
-            line = longer
-    return Redactor().text(line)
+    return [fact for fact in facts if not terms.words_of(fact) <= words]

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from agent.compression.sources import Piece, clip
+from agent.compression.sources import Piece
+from agent.redaction import masked_assignments
 from agent.tokens import estimate_tokens
 
 Sections = dict[str, list[str]]
@@ -75,7 +76,8 @@ def _quoted(piece: Piece) -> str:
 
 
 def _line(seq: int, text: str) -> str:
-    return f"- #{seq} {clip(' '.join(text[: 4 * LINE_CHARS].split()), LINE_CHARS)}"
+    shown = masked_assignments(" ".join(text[: LINE_CHARS + 60].split()))
+    return f"- #{seq} {shown if len(shown) <= LINE_CHARS else shown[:LINE_CHARS] + '…'}"
 
 
 def _matches(pieces: Sequence[Piece], pattern: re.Pattern[str]) -> list[str]:

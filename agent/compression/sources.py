@@ -5,7 +5,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.messages import text_of
-from agent.redaction import Redactor
+from agent.redaction import Redactor, masked_assignments
 
 if TYPE_CHECKING:
     from agent.view import Entry
@@ -81,7 +81,15 @@ def _redacted(found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
     """Return the texts with secrets masked: here the words around them still tell what they are."""
     redactor = Redactor()
     before = _BORDER.join([text for _, _, text in found])
-    after = redactor.text(before)
-    if after == before:
-        return found
-    return [(seq, role, redactor.text(text)) for seq, role, text in found]
+    if redactor.text(before) != before:
+        found = [(seq, role, redactor.text(text)) for seq, role, text in found]
+    return [
+        (seq, role, masked_assignments(text)) if role == "user" and _tells(text) else (seq, role, text)
+        for seq, role, text in found
+    ]
+
+
+def _tells(text: str) -> bool:
+    """Tell quickly whether a person may have written a password or a key."""
+    lower = text.lower()
+    return any(name in lower for name in ("pass", "secret", "key", "token"))

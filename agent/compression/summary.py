@@ -5,7 +5,7 @@ Where the answer cannot be used, `SummaryFailed` says so and the extractor's sum
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -41,8 +41,10 @@ FACTS_SHARE = 0.125
 
 WINDOW_SHARE = 0.6
 """How much of the summary model's window is used, by the generous figures of `weigh`."""
-ANSWER_SHARE = 0.2
+ANSWER_SHARE = 0.125
 """Largest part of that window that a summary's budget may be."""
+PARTIAL_SHARE = 0.25
+"""Largest part of a prompt's room that the summary of a part may be: several have to fit."""
 LEAST_ROOM_TOKENS = 512
 MOST_PARTS = 400
 """More calls of the summary model than this for one compaction are no use to anybody."""
@@ -154,10 +156,11 @@ class _Writer:
         if second is None and fits:
             return self.ask("update" if before else "first", [*before, *first.pieces])
         ahead = [first] if second is None else [first, second]
-        expected = self.expected_parts(room)
+        order = self.partial_order(self.expected_parts(room), room)
         units = [[piece] for each in before for piece in slices(each, room)]
-        units += self.summaries(chain(ahead, parts), expected)
-        return self.merged(units)
+        for number, part in enumerate(chain(ahead, parts), start=1):
+            units.append(self.shorter(f"summary of part {number}", "part", part, order))
+        return self.merged(units, room)
 
     def room(self) -> int:
         """Return how many tokens of material fit into a prompt."""
@@ -175,17 +178,10 @@ class _Writer:
             raise SummaryFailed(f"the summary model would have to be asked {expected} times")
         return expected
 
-    def summaries(self, parts: Iterator[Part], expected: int) -> Iterator[list[Piece]]:
-        """Yield a summary of each part; what is as short as a summary is left as it is."""
-        order = self.partial_order(expected)
-        for number, part in enumerate(parts, start=1):
-            yield self.shorter(f"summary of part {number}", "part", part, order)
-
-    def merged(self, units: list[list[Piece]]) -> str:
+    def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
         """Return the one summary of summaries, merged in as many rounds as the window demands."""
-        room = self.room()
-        while len(batches := list(pack(units, room))) > 1:
-            order = self.partial_order(len(batches))
+        while len(batches := list(pack(units, room_tokens))) > 1:
+            order = self.partial_order(len(batches), room_tokens)
             merged = [
                 self.shorter(f"summary {number}", "merge", batch, order)
                 for number, batch in enumerate(batches, start=1)
@@ -204,13 +200,12 @@ class _Writer:
             raise SummaryFailed("the summary of a part is longer than the part")
         return [summary]
 
-    def partial_order(self, parts: int) -> Order:
+    def partial_order(self, parts: int, room_tokens: int) -> Order:
         """Return how each of several summaries is to be: together twice as long as the last one."""
         budget = self.order.budget_tokens
-        return replace(
-            self.order,
-            budget_tokens=min(budget, max(2 * budget // parts, LEAST_SUMMARY_TOKENS)),
-        )
+        wanted = max(2 * budget // parts, LEAST_SUMMARY_TOKENS)
+        most = int(room_tokens * PARTIAL_SHARE)
+        return replace(self.order, budget_tokens=min(budget, wanted, most))
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the model's summary of the material, checked to be one."""

@@ -163,7 +163,7 @@ def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
     before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
     if after and after[0].role != "user" and after[:1] != before[:1]:
         yield f"the view starts with a message of role {after[0].role}, not user"
-    known = {pair for pair in pairwise(before) if 0 not in {pair[0].seq, pair[1].seq}}
+    known = set(pairwise(before))
     for one, two in pairwise(after):
         if (one, two) in known:
             continue

@@ -134,7 +134,7 @@ class HostedEngine(ContextEngine):
         """Tell both engines."""
         super().update_from_response(usage)
         self._built_in.update_from_response(usage)
-        self._tell("update_from_response", lambda: self._plugin.update_from_response(usage))
+        self._tell("update_from_response", usage)
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
@@ -162,19 +162,19 @@ class HostedEngine(ContextEngine):
     def on_session_start(self, session_id: str) -> None:
         """Tell both engines."""
         self._built_in.on_session_start(session_id)
-        self._tell("on_session_start", lambda: self._plugin.on_session_start(session_id))
+        self._tell("on_session_start", session_id)
 
     @override
     def on_session_end(self, session_id: str) -> None:
         """Tell both engines."""
         self._built_in.on_session_end(session_id)
-        self._tell("on_session_end", lambda: self._plugin.on_session_end(session_id))
+        self._tell("on_session_end", session_id)
 
     @override
     def on_session_reset(self) -> None:
         """Tell both engines."""
         self._built_in.on_session_reset()
-        self._tell("on_session_reset", lambda: self._plugin.on_session_reset())
+        self._tell("on_session_reset")
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -204,7 +204,7 @@ class HostedEngine(ContextEngine):
         """Tell both engines."""
         super().update_model(limits)
         self._built_in.update_model(limits)
-        self._tell("update_model", lambda: self._plugin.update_model(limits))
+        self._tell("update_model", limits)
 
     def _offered(self) -> tuple[ToolSchema, ...]:
         return tuple(
@@ -212,8 +212,8 @@ class HostedEngine(ContextEngine):
             for each in self._plugin.get_tool_schemas()
         )
 
-    def _tell(self, call: str, tell: Callable[[], None]) -> None:
-        self._quick(call, tell, lambda: None)
+    def _tell(self, call: str, *arguments: object) -> None:
+        self._quick(call, lambda: getattr(self._plugin, call)(*arguments), lambda: None)
 
     def _quick(self, call: str, ask: Callable[[], T], instead: Callable[[], T]) -> T:
         """Return the plugin's answer, or `instead` if it fails; reported once per turn."""

@@ -49,7 +49,9 @@ class CompactionRow:
     at: float
 
 
-def commit(conn: Connection, current: Turn, compaction: Compaction, state: PlannerState) -> Session:
+def compact(
+    conn: Connection, current: Turn, compaction: Compaction, state: PlannerState
+) -> Session:
     """Split the session of a running turn; the turn goes on in the child that is returned.
 
     Raises:
@@ -98,7 +100,7 @@ def _save_state(session_id: int, state: str) -> Any:
 
 
 def put_candidate(
-    conn: Connection, session_id: int, conversation_id: int, summary: Summary, model: str | None
+    conn: Connection, session_id: int, conversation_id: int, summary: Summary
 ) -> None:
     """Keep a summary that was prepared in the background, in place of an earlier one.
 
@@ -115,7 +117,7 @@ def put_candidate(
             last_seq=summary.last_seq,
             text=summary.text,
             source=summary.source,
-            model=model,
+            model=summary.model,
             at=now_s(),
         )
     )
@@ -131,7 +133,7 @@ def candidate(conn: Connection, session_id: int) -> Summary | None:
     row = conn.execute(*_candidate(session_id)).one_or_none()
     if row is None:
         return None
-    return Summary(row.text, row.first_seq, row.last_seq, source=row.source)
+    return Summary(row.text, row.first_seq, row.last_seq, source=row.source, model=row.model or "")
 
 
 @built_once

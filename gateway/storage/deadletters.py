@@ -148,12 +148,13 @@ def _row(letter: DeadLetter) -> Update:
 def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
     """Have a turn's entries wait again; a `/retry` among them as the question that it repeated."""
     of_turn = and_(inbox_table.c.conversation == conversation_id, inbox_table.c.turn_id == turn_id)
-    asked = text_of(transcript.of_turn(conn, conversation_id, turn_id)[0])
-    conn.execute(
-        update(inbox_table)
-        .where(of_turn, inbox_table.c.kind == "command")
-        .values(kind="message", text=asked)
-    )
+    messages = transcript.of_turn(conn, conversation_id, turn_id)
+    if messages:
+        conn.execute(
+            update(inbox_table)
+            .where(of_turn, inbox_table.c.kind == "command")
+            .values(kind="message", text=text_of(messages[0]))
+        )
     conn.execute(update(inbox_table).where(of_turn).values(state="queued", turn_id=None))
 
 

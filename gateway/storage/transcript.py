@@ -215,17 +215,20 @@ def _tokens_from(conversation_id: int, first_seq: int) -> Any:
     )
 
 
-def newest_at(conn: Connection, conversation_id: int) -> float | None:
-    """Return when the newest message was entered, in seconds since the epoch; None for none."""
-    at: float | None = conn.scalar(*_newest_at(conversation_id))
+def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
+    """Return when the newest message from `first_seq` on was entered; None if there is none.
+
+    In seconds since the epoch.
+    """
+    at: float | None = conn.scalar(*_newest_at(conversation_id, first_seq))
     return at
 
 
 @built_once
-def _newest_at(conversation_id: int) -> Any:
+def _newest_at(conversation_id: int, first_seq: int) -> Any:
     return (
         select(message.c.at)
-        .where(message.c.conversation == conversation_id)
+        .where(message.c.conversation == conversation_id, message.c.seq >= first_seq)
         .order_by(message.c.seq.desc())
         .limit(1)
     )

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import Limits
 from agent.errors import BadRequest, ModelError, ModelUnreachable, RateLimited
 from agent.loop import (
     CONTINUE,
@@ -25,18 +27,22 @@ from agent.messages import (
     tool_message,
     user_message,
 )
+from agent.meter import TokenMeter
 from agent.models.base import Completion, StopReason, Usage
 from agent.models.scripted import Cut, ScriptedModel, Step, tool_call
+from agent.planner import Planner
 from agent.ports import Effect, ToolStatus
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from agent.view import ViewPlan, render
+from agent.view import Entry, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
-from tests.agent.tools.doubles import MemoryReader
+from tests.agent.tools.doubles import MemoryCompactions, MemoryReader
 from tests.support.model_server import SinkSpy
 
-SYSTEM = ChatMessage(role="system", content="You are a test.")
+SYSTEM_TEXT = "You are a test."
+SYSTEM = ChatMessage(role="system", content=SYSTEM_TEXT)
+EVERYTHING = ViewPlan()
 EARLIER = [user_message("earlier"), assistant_message("answered")]
 QUESTION = user_message("What is up?")
 USAGE = Usage(10, 5)
@@ -51,27 +57,34 @@ class Journal:
 
     def __init__(self, own: list[ChatMessage]) -> None:
         self.own = own
+        self.ratios: list[float | None] = []
         self.started: list[tuple[str, Effect]] = []
         self.statuses: dict[str, ToolStatus] = {}
         self.usages: list[Usage | None] = []
         self.failure: Exception | None = None
 
-    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
-        self._check()
-        self.own.append(message)
+    async def record_message(
+        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
+    ) -> int:
         self.usages.append(usage)
+        self.ratios.append(ratio)
+        return self._append(message)
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         self._check()
         self.started.append((call["id"], effect))
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
-        self._check()
-        self.own.append(message)
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
         self.statuses[message["tool_call_id"]] = status
+        return self._append(message)
 
     async def store_output(self, text: str) -> str:
         return "o1"
+
+    def _append(self, message: ChatMessage) -> int:
+        self._check()
+        self.own.append(message)
+        return len(EARLIER) + len(self.own)
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -81,33 +94,46 @@ class Journal:
 class Bench:
     """One turn: a script, two tools, the journal, and what was shown."""
 
-    def __init__(self, *steps: Step, max_iterations: int = 90) -> None:
+    def __init__(self, *steps: Step, max_iterations: int = 90, window: int = 200_000) -> None:
         self.model = ScriptedModel(steps)
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []
         self.troubles: list[ModelError] = []
         self.settings = AgentSettings(max_iterations=max_iterations)
-
-    async def run(self, own: list[ChatMessage] | None = None, *unknown: str) -> TurnResult:
-        """Run the turn, resumed where `own` holds more than its question."""
-        own = own or [QUESTION]
-        self.journal.own = list(own)
-        state = TurnState([SYSTEM, *EARLIER, *own], 1 + len(EARLIER), frozenset(unknown))
         tools = [
             Tool("look", "Looks.", "read", WhatArguments, self._tool("look")),
             Tool("send", "Sends.", "side_effect", WhatArguments, self._tool("send")),
         ]
+        self.toolbox = ToolRegistry(tools)
+        self.compactions = MemoryCompactions()
+        self.planner = Planner(
+            ContextCompressor(Limits(window), {}),
+            TokenMeter("scripted", self.toolbox.schemas),
+            self.compactions,
+            "s1",
+        )
+        self.view = View(SYSTEM_TEXT, ViewPlan(), [])
+
+    async def run(
+        self, own: list[ChatMessage] | None = None, *unknown: str, plan: ViewPlan = EVERYTHING
+    ) -> TurnResult:
+        """Run the turn, resumed where `own` holds more than its question."""
+        own = own or [QUESTION]
+        self.journal.own = list(own)
+        entries = [Entry(n, message) for n, message in enumerate([*EARLIER, *own], start=1)]
+        self.view = View(SYSTEM_TEXT, plan, entries)
+        state = TurnState(self.view, list(own), frozenset(unknown))
         agent = Agent(
             [self.model],
-            ToolRegistry(tools),
+            self.toolbox,
             self.settings,
             OutputSettings(),
             RetryPolicy(retry_for_s=5, backoff_s=(0,)),
             max_output_tokens=77,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
-        ports = TurnPorts(self.journal, self.sink, context, self._on_trouble)
+        ports = TurnPorts(self.journal, self.planner, self.sink, context, self._on_trouble)
         return await run_turn(state, agent, ports)
 
     def sent(self, call: int = -1) -> list[ChatMessage]:
@@ -153,8 +179,9 @@ async def test_a_question_is_answered() -> None:
     """The answer comes back with usage and model, and is left to the caller to record."""
     bench = Bench(ended("Hello!", "stop"))
     result = await bench.run()
+    ratio = bench.planner.meter.ratio
     assert result == TurnResult(
-        "final_text", assistant_message("Hello!"), "Hello!", USAGE, "scripted-2"
+        "final_text", assistant_message("Hello!"), "Hello!", USAGE, "scripted-2", ratio
     )
     assert bench.journal.own == [QUESTION]
     assert bench.sink.text == "Hello!"
@@ -330,8 +357,9 @@ async def test_a_crash_between_a_part_and_its_request_loses_no_text() -> None:
 async def test_continuations_of_earlier_turns_do_not_count() -> None:
     """Only this turn's messages make up its answer."""
     bench = Bench("Fresh.")
-    state_view = [SYSTEM, QUESTION, assistant_message("Old "), go_on(), assistant_message("end")]
-    state = TurnState([*state_view, QUESTION], len(state_view))
+    earlier = [QUESTION, assistant_message("Old "), go_on(), assistant_message("end"), QUESTION]
+    entries = [Entry(n, message) for n, message in enumerate(earlier, start=1)]
+    state = TurnState(View(SYSTEM_TEXT, EVERYTHING, entries), [QUESTION])
     assert (state.iterations, state.continuations, state.partial_text()) == (0, 0, "")
     assert (await bench.run()).text == "Fresh."
 

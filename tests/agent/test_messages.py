@@ -12,6 +12,7 @@ from agent.messages import (
     clean_text,
     decode,
     encode,
+    full_text,
     open_calls,
     text_of,
     tool_message,
@@ -88,6 +89,16 @@ def test_text_is_what_can_be_read() -> None:
     assert text_of(assistant_message("plain")) == "plain"
     assert text_of({"role": "assistant", "content": None}) == ""
     assert text_of({"role": "assistant"}) == ""
+
+
+def test_the_full_text_tells_the_calls_too() -> None:
+    """A message that only calls tools has a text to search in and to read."""
+    calls = [tool_call("look", {"a": 1}, "c1"), tool_call("send", {}, "c2")]
+    told = 'look({"a":1})\nsend({})'
+    assert full_text({"role": "assistant", "content": None, "tool_calls": calls}) == told
+    assert full_text({"role": "assistant", "content": "So:", "tool_calls": calls}) == f"So:\n{told}"
+    assert full_text(assistant_message("plain")) == "plain"
+    assert full_text({"role": "assistant", "content": None}) == ""
 
 
 def test_a_synthetic_message_is_marked() -> None:

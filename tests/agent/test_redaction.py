@@ -73,8 +73,8 @@ class TestText:
 
     def test_every_occurrence_is_masked(self) -> None:
         """Also in long text, wherever they stand."""
-        text = ", word".join(WHOLE * 20)
-        assert Redactor().text(text) == ", word".join([MASK] * len(WHOLE) * 20)
+        text = "; ".join(WHOLE * 20)
+        assert Redactor().text(text) == "; ".join([MASK] * len(WHOLE) * 20)
 
     @given(st.sampled_from(WHOLE), st.text(max_size=20), st.text(max_size=20))
     def test_masking_twice_changes_nothing_more(self, secret: str, one: str, two: str) -> None:

@@ -1,12 +1,12 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start. Without a name all run, in that order.
+Sections: overhead, throughput, bursts, storage, start, estimates, retention. Without a name all run, in that order.
 """
 
 import sys
 from importlib import import_module
 
-SECTIONS = ("overhead", "throughput", "bursts", "storage", "start")
+SECTIONS = ("overhead", "throughput", "bursts", "storage", "start", "estimates", "retention")
 
 
 def main(chosen: list[str]) -> int:

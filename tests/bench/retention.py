@@ -1,8 +1,14 @@
-"""What a view still knows after compactions without any model: shares of answers' rare words.
+"""What a view still knows after compactions without any model: shares of the answers' rare words.
 
-A probe is a question, its answer and the messages that the answer rests on. Of the words of the
-answer those count that stand in these messages, are rare in the conversation and do not stand in
-the question; a probe's score is the share of them that stands in the view.
+A probe is a question, its answer and the messages that the answer rests on. Those words of the
+answer count that stand in these messages, are rare in the conversation (document frequency at most
+3 or 2 %) and do not stand in the question; the score is the share of them that stands in the view.
+
+The conversations are of different kinds, so that nothing is tuned to one: support with tool
+results, the same with replies left out that are asked for later, its plain text, coding sessions,
+documentation in long answers, and two synthetic kinds with a vocabulary that is larger than in
+any real chat of that length. Each has two halves of different data: 0 to develop on, 1 to report.
+`python -m tests.bench.retention 0` prints every conversation of half 0.
 """
 
 import json
@@ -10,19 +16,27 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, cycle, islice
+from pydoc_data.topics import topics
 from typing import Any
 
 from agent.compression.extract import extract
-from agent.messages import ChatMessage, text_of
+from agent.messages import ChatMessage, assistant_message, text_of, user_message
 from agent.tokens import estimate_message
+from agent.view import Entry
 from tests.bench.figures import Figure
 from tests.support.shared import SHARED
 
 WINDOWS = {200_000: 0.90, 100_000: 0.80}
 FURTHER = 10
+LOST = 0.01
+HEAD: list[ChatMessage] = [
+    ChatMessage(role="system", content="You are a helpful assistant."),
+    user_message("Hi"),
+    assistant_message("Hello! How can I help?"),
+]
 _WORD = re.compile(r"\w+")
 
 
@@ -32,422 +46,446 @@ class Probe:
 
     question: str
     answer: str
-    evidence: tuple[int, ...]
+    evidence: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages and what is asked about them."""
+    """What is said until the first compaction and afterwards, and what is asked about both."""
 
     name: str
-    messages: list[ChatMessage]
-    probes: list[Probe]
+    messages: Sequence[ChatMessage]
+    first: int
+    probes: Sequence[Probe]
 
 
-def full_text(message: ChatMessage) -> str:
-    """Return the text of a message and of its calls."""
-    calls = message.get("tool_calls") or ()
-    return " ".join([text_of(message), *(call["function"]["arguments"] for call in calls)])
+def measure() -> Iterator[Figure]:
+    """Yield the scores on the half of the data that nobody developed on."""
+    if SHARED is None:
+        return
+    scores = [list(scored(conversation)) for conversation in conversations(1)]
+    real = [rows for rows in scores if not rows[0].synthetic]
+    for position, (window, bar) in enumerate(WINDOWS.items()):
+        for name, chosen in (("real", real), ("all", scores)):
+            rows = [each[position] for each in chosen]
+            title = f"retention, {name} conversations, {window // 1000}K window"
+            first = _mean([row.first for row in rows])
+            at_least = bar if name == "real" else None
+            yield Figure(title, first, "", at_least=at_least)
+            lost = first - _mean([row.last for row in rows])
+            yield Figure(f"{title}: lost over {FURTHER} further", lost, "", at_most=LOST)
+            yield Figure(f"{title}: later parts", _mean([row.later for row in rows]), "")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of one conversation in one window: after the first, second and last compaction.
+
+    Attributes:
+        later: What the last view knows of what was said after the first compaction.
+    """
+
+    name: str
+    probes: int
+    first: float
+    second: float
+    last: float
+    later: float
+
+    @property
+    def synthetic(self) -> bool:
+        return self.name.startswith("synthetic")
+
+
+def scored(conversation: Conversation) -> Iterator[Scores]:
+    """Yield the scores of a conversation for each window."""
+    early, later = keys(conversation)
+    sizes = [estimate_message(message) for message in conversation.messages]
+    for window in WINDOWS:
+        view = View(conversation.messages, sizes, window)
+        view.shown = conversation.first
+        view.compact()
+        known = [score(early, view.words())]
+        for _ in range(FURTHER):
+            view.grow()
+            view.compact()
+            known.append(score(early, view.words()))
+        seen = [key for key, place in later if place < view.shown]
+        after = score(seen, view.words())
+        yield Scores(conversation.name, len(early), known[0], known[1], known[-1], after)
+
+
+class View:
+    """A conversation under compaction: head, summary, tail."""
+
+    def __init__(
+        self, messages: Sequence[ChatMessage], sizes: Sequence[int], context_length: int
+    ) -> None:
+        self.messages = messages
+        self.sizes = sizes
+        self.limit_tokens = context_length // 2
+        self.budget_tokens = context_length // 20
+        self.summary = ""
+        self.tail = len(HEAD)
+        self.shown = 0
+
+    def grow(self) -> None:
+        """Show what is said until the threshold is reached."""
+        room = self.limit_tokens - self.budget_tokens - sum(self.sizes[self.tail : self.shown])
+        while room > 0 and self.shown < len(self.messages):
+            room -= self.sizes[self.shown]
+            self.shown += 1
+
+    def compact(self) -> None:
+        start, room = self.shown, self.limit_tokens // 5
+        while start > self.tail and (room > 0 or self.shown - start < 20):
+            start -= 1
+            room -= self.sizes[start]
+        leaving = [Entry(n + 1, self.messages[n]) for n in range(self.tail, start)]
+        self.summary = extract(leaving, self.summary, self.budget_tokens).text
+        self.tail = start
+
+    def words(self) -> set[str]:
+        shown = [*self.messages[: len(HEAD)], *self.messages[self.tail : self.shown]]
+        return words("\n".join([self.summary, *map(full_text, shown)]))
+
+
+def keys(conversation: Conversation) -> tuple[list[set[str]], list[tuple[set[str], int]]]:
+    """Return what the probes ask for, of the first part and of later parts with their place.
+
+    What is rare is judged on the first part for its probes, else on the whole.
+    """
+    bags = [words(full_text(message)) for message in conversation.messages]
+    first = conversation.first
+    rare = [_rare(bags[:first]), _rare(bags)]
+    early, later = [], []
+    for probe in conversation.probes:
+        place = max(probe.evidence)
+        said = set().union(*(bags[n] for n in probe.evidence))
+        asked = (words(probe.answer) & said) - words(probe.question)
+        if place < first and (key := asked & rare[0]):
+            early.append(key)
+        elif place >= first and min(probe.evidence) >= first and (key := asked & rare[1]):
+            later.append((key, place))
+    return early, later
+
+
+def _rare(bags: Sequence[set[str]]) -> set[str]:
+    frequency = Counter(word for bag in bags for word in bag)
+    limit = max(3, 0.02 * len(bags))
+    return {word for word, count in frequency.items() if count <= limit}
+
+
+def score(wanted: Sequence[set[str]], view: set[str]) -> float:
+    return _mean([len(key & view) / len(key) for key in wanted])
 
 
 def words(text: str) -> set[str]:
     return set(_WORD.findall(text.lower()))
 
 
-def keys(conversation: Conversation) -> list[set[str]]:
-    """Return the words that each probe asks for; probes without any are left out."""
-    bags = [words(full_text(message)) for message in conversation.messages]
-    frequency = Counter(word for bag in bags for word in bag)
-    limit = max(3, 0.02 * len(bags))
-    found = []
-    for probe in conversation.probes:
-        evidence = set().union(*(bags[n] for n in probe.evidence))
-        asked = (words(probe.answer) & evidence) - words(probe.question)
-        found.append({word for word in asked if frequency[word] <= limit})
-    return [key for key in found if key]
+def full_text(message: ChatMessage) -> str:
+    """Return the text of a message and of its calls."""
+    calls = message.get("tool_calls", ())
+    return " ".join([text_of(message), *(call["function"]["arguments"] for call in calls)])
 
 
-def score(wanted: Sequence[set[str]], view: set[str]) -> float:
-    return sum(len(key & view) / len(key) for key in wanted) / len(wanted)
-
-
-class View:
-    """A conversation under compaction: head, summary, tail."""
-
-    def __init__(self, context_length: int) -> None:
-        self.limit = context_length // 2
-        self.tail_tokens = self.limit // 5
-        self.budget = min(context_length // 20, 12_000)
-        self.messages: list[ChatMessage] = []
-        self.sizes: list[int] = []
-        self.summary = ""
-        self.cut = 3
-
-    def add(self, message: ChatMessage) -> None:
-        self.messages.append(message)
-        self.sizes.append(estimate_message(message))
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.sizes[:3]) + sum(self.sizes[self.cut :]) + self.budget
-
-    def compact(self) -> None:
-        start, left = len(self.messages), self.tail_tokens
-        while start > self.cut and (left > 0 or len(self.messages) - start < 20):
-            start -= 1
-            left -= self.sizes[start]
-        entries = [(n + 1, self.messages[n]) for n in range(self.cut, start)]
-        self.summary = extract(entries, self.summary, self.budget).text
-        self.cut = start
-
-    def words(self) -> set[str]:
-        shown = [*self.messages[:3], *self.messages[self.cut :]]
-        return words("\n".join([self.summary, *map(full_text, shown)]))
-
-
-# ---- sources
-
-
-def tau(half: int) -> list[list[ChatMessage]]:
-    data = json.loads((SHARED / "tau-bench/gpt-4o-airline.json").read_text())
-    out = []
-    for item in data[half::2]:
-        msgs = []
-        for m in item["traj"]:
-            m = {k: v for k, v in m.items() if v is not None or k == "content"}
-            if m["role"] != "system":
-                msgs.append(m)
-        out.append(msgs)
-    return out
-
-
-def pi(name: str) -> list[ChatMessage]:
-    out = []
-    for line in (SHARED / f"pi/{name}.jsonl").read_text().splitlines():
-        item = json.loads(line)
-        if item["type"] != "message":
-            continue
-        m = item["message"]
-        if "content" not in m:
-            continue
-        parts = m["content"] if isinstance(m["content"], list) else [{"type": "text", "text": m["content"]}]
-        text = "\n".join(p["text"] for p in parts if p["type"] == "text")
-        if m["role"] == "toolResult":
-            out.append({"role": "tool", "tool_call_id": m["toolCallId"], "name": m["toolName"], "content": text})
-        else:
-            msg = {"role": m["role"], "content": text}
-            calls = [{"id": p["id"], "type": "function", "function": {"name": p["name"], "arguments": json.dumps(p["arguments"])}} for p in parts if p["type"] == "toolCall"]
-            if calls:
-                msg["tool_calls"] = calls
-            out.append(msg)
-    return out
-
-
-def swe(name: str) -> list[ChatMessage]:
-    d = json.loads((SHARED / f"swe-agent/{name}.traj").read_text())
-    out = []
-    for m in d["history"]:
-        c = m.get("content") or ""
-        if isinstance(c, list):
-            c = "\n".join(p.get("text", "") for p in c)
-        if m["role"] == "system":
-            continue
-        msg = {"role": m["role"], "content": c}
-        if m.get("tool_calls"):
-            msg["tool_calls"] = [{"id": k["id"], "type": "function", "function": {"name": k["function"]["name"], "arguments": k["function"]["arguments"] if isinstance(k["function"]["arguments"], str) else json.dumps(k["function"]["arguments"])}} for k in m["tool_calls"]]
-        if m["role"] == "tool":
-            msg["tool_call_id"] = (m.get("tool_call_ids") or ["x"])[0]
-        out.append(msg)
-    return out
-
-
-HEAD: list[ChatMessage] = [
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "Hi"},
-    {"role": "assistant", "content": "Hello! How can I help?"},
-]
-
-
-def replies(messages, offset, earlier):
-    """question = user message; answer = next assistant text; evidence = earlier messages."""
-    probes = []
-    for n, m in enumerate(messages):
-        if m["role"] != "user":
-            continue
-        ans = []
-        for k in range(n + 1, len(messages)):
-            if messages[k]["role"] == "user":
-                break
-            if messages[k]["role"] == "assistant":
-                ans.append(k)
-        ans = [k for k in ans if text_of(messages[k])]
-        if ans:
-            k = ans[-1]
-            low = max(0, k - earlier)
-            probes.append(Probe(text_of(m), text_of(messages[k]), tuple(offset + j for j in range(low, k))))
-    return probes
-
-
-def chunks(dialogues, tokens):
-    """Groups of dialogues worth so many tokens."""
-    group, size = [], 0
-    for d in dialogues:
-        group.append(d)
-        size += sum(map(estimate_message, d))
-        if size >= tokens:
-            yield group
-            group, size = [], 0
-
-
-def tau_conversations(half, tokens=150_000, count=2):
-    for n, group in enumerate(list(chunks(tau(half), tokens))[:count]):
-        msgs, probes = list(HEAD), []
-        for d in group:
-            probes += replies(d, len(msgs), 10_000)
-            msgs += d
-        yield Conversation(f"tau{n}", msgs, probes)
-
-
-def tau_unsaid(half, tokens=150_000, count=2):
-    """Every second reply was never given: it is asked for later."""
-    for n, group in enumerate(list(chunks(tau(half), tokens))[:count]):
-        msgs, probes = list(HEAD), []
-        for d in group:
-            offset = len(msgs)
-            ps = replies(d, 0, 10_000)
-            drop = {}
-            for p in ps[1::2]:
-                k = p.evidence[-1] + 1
-                drop[k] = p
-            place = {}
-            kept = []
-            for k, m in enumerate(d):
-                if k in drop:
-                    probes.append(Probe(drop[k].question, drop[k].answer, tuple(sorted({place[j] for j in drop[k].evidence if j in place}))))
-                    m = {"role": "assistant", "content": "One moment."}
-                place[k] = offset + len(kept)
-                kept.append(m)
-            msgs += kept
-        yield Conversation(f"tau-unsaid{n}", msgs, probes)
-
-
-def tau_chat(half, tokens=100_000, count=1):
-    ds = [[{"role": m["role"], "content": m["content"]} for m in d if m["role"] in ("user", "assistant") and m["content"]] for d in tau(half)]
-    for n, group in enumerate(list(chunks(ds, tokens))[:count]):
-        msgs, probes = list(HEAD), []
-        for d in group:
-            probes += replies(d, len(msgs), 10_000)
-            msgs += d
-        yield Conversation(f"tau-chat{n}", msgs, probes)
-
-
-def cloze(msgs, rng, count, roles):
-    """Sentences of which one half is the question."""
-    probes = []
-    places = [n for n, m in enumerate(msgs) if n > 2 and m["role"] in roles and len(text_of(m)) > 30]
-    for n in rng.sample(places, min(count, len(places))):
-        sents = [s for s in re.split(r"(?<=[.!?])\s+|\n", text_of(msgs[n])) if len(s.split()) > 4]
-        if not sents:
-            continue
-        s = rng.choice(sents).split()
-        h = len(s) // 2
-        a, b = (s[:h], s[h:]) if rng.random() < 0.5 else (s[h:], s[:h])
-        probes.append(Probe(" ".join(a), " ".join(b), (n,)))
-    return probes
-
-
-def pi_conversations(half, tokens=200_000):
-    name = ("before-compaction", "large-session")[half]
-    msgs = [*HEAD, *pi(name)]
-    size, n = 0, 0
-    while n < len(msgs) and size < tokens:
-        size += estimate_message(msgs[n])
-        n += 1
-    msgs = msgs[:n]
-    yield Conversation("pi", msgs, replies(msgs, 0, 60))
-    yield Conversation("pi-cloze", msgs, cloze(msgs, random.Random(1), 300, ("user", "assistant")))
-
-
-def swe_conversations(half):
-    d = swe(("ctf-web-demo", "marshmallow-1867-function-calling")[half])
-    d2 = pi(("before-compaction", "large-session")[half])[:250]
-    msgs = [*HEAD, *d, *d2]
-    probes = []
-    for k, m in enumerate(msgs):
-        if 3 < k < 3 + len(d) and m["role"] == "assistant" and text_of(m):
-            probes.append(Probe(text_of(msgs[k - 1])[:0], text_of(m), tuple(range(3, k))))
-    yield Conversation("swe", msgs, probes)
-
-
-# synthetic
-
-
-class Lexicon:
-    def __init__(self, rng, size=16_000, s=1.0):
-        self.rng = rng
-        syl = [a + b for a in "b c d f g h k l m n p r s t v w br st tr pl sh ch".split() for b in "a e i o u ai e a i o er".split()]
-        seen = set()
-        self.wordlist = []
-        while len(self.wordlist) < size:
-            rank = len(self.wordlist)
-            n = 1 if rank < 60 else 2 if rank < 3000 else rng.choice((2, 2, 3, 3, 4))
-            w = "".join(rng.choice(syl) for _ in range(n)) + rng.choice(("", "", "", "", "s", "ed", "n", "r", "t", "l"))
-            if w not in seen:
-                seen.add(w)
-                self.wordlist.append(w)
-        cum, t = [], 0.0
-        for r in range(size):
-            t += 1 / (r + 2.7) ** s * min(1.0, 3000 / (r + 1)) ** 0.8
-            cum.append(t)
-        self.cum = cum
-
-    def draw(self, n):
-        return self.rng.choices(self.wordlist, cum_weights=self.cum, k=n)
-
-    def content(self, n):
-        out = []
-        while len(out) < n:
-            w = self.rng.choice(self.draw(2) + [self.wordlist[self.rng.randrange(200, 7000)]])
-            if w not in self.wordlist[:200]:
-                out.append(w)
-        return out
-
-    def sentence(self, n, *inserted):
-        ws = self.draw(n)
-        for x in inserted:
-            ws.insert(self.rng.randrange(1, len(ws)), x)
-        ws[0] = ws[0].capitalize()
-        return " ".join(ws) + "."
-
-
-def fact(rng, lex):
-    kind = rng.randrange(5)
-    months = "January February March April May June July August September October November December".split()
-    if kind == 0:
-        return f"{rng.randrange(1, 29)} {rng.choice(months)} {rng.randrange(1990, 2027)}"
-    if kind == 1:
-        return " ".join(w.capitalize() for w in lex.content(rng.choice((1, 2))))
-    if kind == 2:
-        return f"{rng.randrange(2, 900)} {lex.content(1)[0]}"
-    if kind == 3:
-        return " ".join(lex.content(3))
-    return " and ".join(lex.content(2))
-
-
-def friends(seed, tokens=120_000):
-    rng = random.Random(seed)
-    lex = Lexicon(rng)
-    msgs, probes, size = list(HEAD), [], 0
-    while size < tokens:
-        role = ("user", "assistant")[len(msgs) % 2 == 0]
-        sents = [lex.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 4))]
-        if rng.random() < 0.3:
-            f = fact(rng, lex)
-            topic = lex.content(1)[0]
-            sents.insert(rng.randrange(len(sents) + 1), lex.sentence(rng.randrange(5, 12), f, topic))
-            probes.append(Probe(topic, f, (len(msgs),)))
-        msgs.append({"role": role, "content": " ".join(sents)})
-        size += estimate_message(msgs[-1])
-    yield Conversation("friends", msgs, probes)
-
-
-def assistant_chat(seed, tokens=180_000):
-    rng = random.Random(seed)
-    lex = Lexicon(rng, s=1.05)
-    msgs, probes, size = list(HEAD), [], 0
-    while size < tokens:
-        user = [lex.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 5))]
-        ans = [lex.sentence(rng.randrange(8, 22)) for _ in range(rng.randrange(6, 25))]
-        who = user if rng.random() < 0.8 else ans
-        if rng.random() < 0.5:
-            f = fact(rng, lex)
-            topic = lex.content(1)[0]
-            who.insert(rng.randrange(len(who) + 1), lex.sentence(rng.randrange(5, 12), f, topic))
-            probes.append(Probe(topic, f, (len(msgs) + (who is ans),)))
-        for role, s in (("user", user), ("assistant", ans)):
-            msgs.append({"role": role, "content": " ".join(s)})
-            size += estimate_message(msgs[-1])
-    yield Conversation("assistant", msgs, probes)
-
-
-def topics(seed, tokens=150_000):
-    """English documentation as long answers; half-sentences are asked for."""
-    from pydoc_data.topics import topics as docs
-
-    rng = random.Random(seed)
-    msgs, size = list(HEAD), 0
-    paras = [p for k in sorted(docs) for p in docs[k].split("\n\n") if len(p) > 60]
-    start = rng.randrange(len(paras) // 2)
-    at = start
-    while size < tokens and at < len(paras):
-        n = rng.randrange(1, 6)
-        ps = paras[at : at + n]
-        at += n
-        q = " ".join(rng.sample(ps[0].split(), min(6, len(ps[0].split()))))
-        for m in ({"role": "user", "content": f"What about {q}?"}, {"role": "assistant", "content": "\n\n".join(ps)}):
-            msgs.append(m)
-            size += estimate_message(m)
-    yield Conversation("topics", msgs, cloze(msgs, rng, 300, ("assistant",)))
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 1.0
 
 
 def conversations(half: int) -> Iterator[Conversation]:
-    yield from tau_conversations(half, count=1)
-    yield from tau_unsaid(half, count=1)
-    yield from tau_chat(half)
-    yield from pi_conversations(half)
-    yield from swe_conversations(half)
-    yield from friends(half + 10)
-    yield from assistant_chat(half + 20)
-    yield from topics(half + 30)
+    """Yield one conversation of each kind, from one half of the data."""
+    ours, others = tau(half), tau(1 - half)
+    yield joined("support", ours, others, 150_000)
+    yield joined("support, replies left out", *map(unsaid, (ours, others)), 150_000)
+    yield joined("support, text only", *map(plain, (ours, others)), 100_000)
+    yield coding(half)
+    yield trajectory(half)
+    yield documentation(half)
+    yield friends(half)
+    yield assistant(half)
 
 
-def filler(half: int) -> list[ChatMessage]:
-    """Real text that follows: sessions and dialogues of the other half."""
-    other = 1 - half
-    ds = tau(other)
-    out = pi(("before-compaction", "large-session")[other])[:400]
-    for d in ds[::-1]:
-        out += d
-    return out
+Dialogue = tuple[list[ChatMessage], list[Probe]]
 
 
-def run(half: int, *, further: bool = False) -> None:
-    total = Counter()
-    after = filler(half) if further else []
-    for conv in conversations(half):
-        wanted = keys(conv)
-        row = []
-        for window in WINDOWS:
-            v = View(window)
-            for m in conv.messages:
-                v.add(m)
-            v.compact()
-            full = score(wanted, v.words())
-            row.append(full)
-            if further:
-                rest = iter(after)
-                trace = []
-                for _ in range(FURTHER):
-                    n = 0
-                    while v.tokens < v.limit:
-                        m = next(rest, None)
-                        if m is None:
-                            rest = iter(after)
-                            m = next(rest)
-                        v.add(m)
-                        n += 1
-                    v.compact()
-                    trace.append(score(wanted, v.words()))
-                row.append(trace[0] - full)
-                row.append(trace[-1] - full)
-        for n, x in enumerate(row):
-            total[n] += x
-        total["n"] += 1
-        size = sum(v.sizes[: len(conv.messages)]) // 1000
-        types = len(set().union(*(words(full_text(m)) for m in conv.messages)))
-        print(f"{conv.name:14} {types:6} {len(conv.messages):5} msgs {size:4}K probes {len(wanted):4} |K| {sum(map(len, wanted)) / len(wanted):5.1f} ", " ".join(f"{x:7.3f}" for x in row), flush=True)
-    print("mean", " ".join(f"{total[n] / total['n']:.3f}" for n in range(len(row))))
+def joined(
+    name: str, ours: Sequence[Dialogue], others: Sequence[Dialogue], tokens: int
+) -> Conversation:
+    """Return dialogues as one conversation; what follows is asked about too, once."""
+    messages, probes = list(HEAD), []
+    total = sum(len(dialogue) for dialogue, _ in (*ours, *others))
+    for dialogue, asked in islice(cycle([*ours, *others]), 3 * len((*ours, *others))):
+        if len(messages) < total:
+            shift = len(messages)
+            probes += [
+                Probe(each.question, each.answer, [n + shift for n in each.evidence])
+                for each in asked
+            ]
+        messages += dialogue
+    return Conversation(name, messages, _first(messages, tokens), probes)
+
+
+def _first(messages: Iterable[ChatMessage], tokens: int) -> int:
+    sizes = accumulate(map(estimate_message, messages))
+    return sum(1 for size in sizes if size < tokens)
+
+
+def tau(half: int) -> list[Dialogue]:
+    """Return support dialogues: asked is for the reply to each message of the user."""
+    found = []
+    for item in json.loads((SHARED / "tau-bench/gpt-4o-airline.json").read_text())[half::2]:
+        messages = [
+            {key: value for key, value in message.items() if value is not None}
+            for message in item["traj"]
+            if message["role"] != "system"
+        ]
+        found.append((messages, replies(messages)))
+    return found
+
+
+def replies(messages: Sequence[ChatMessage], reach: int = 10_000) -> list[Probe]:
+    """Return a probe for the last reply to each user message; evidence is what stands before."""
+    probes: list[Probe] = []
+    asked = None
+    for place, message in enumerate(messages):
+        if message["role"] == "user":
+            asked = place
+        elif message["role"] == "assistant" and text_of(message) and asked:
+            evidence = range(max(0, place - reach), place)
+            probe = Probe(text_of(messages[asked]), text_of(message), evidence)
+            if probes and probes[-1].question == probe.question:
+                probes.pop()
+            probes.append(probe)
+    return probes
+
+
+def unsaid(dialogues: Iterable[Dialogue]) -> list[Dialogue]:
+    """Return dialogues in which every second reply was never given."""
+    found = []
+    for messages, probes in dialogues:
+        asked = probes[1::2]
+        gone = {probe.evidence[-1] + 1 for probe in asked}
+        kept = [
+            assistant_message("One moment.") if place in gone else message
+            for place, message in enumerate(messages)
+        ]
+        found.append((kept, asked))
+    return found
+
+
+def plain(dialogues: Iterable[Dialogue]) -> list[Dialogue]:
+    """Return dialogues without calls and results."""
+    found = []
+    for messages, _ in dialogues:
+        kept = [
+            ChatMessage(role=message["role"], content=text_of(message))
+            for message in messages
+            if message["role"] in {"user", "assistant"} and text_of(message)
+        ]
+        found.append((kept, replies(kept)))
+    return found
+
+
+def coding(half: int) -> Conversation:
+    """Return a long coding session; asked is for what was answered and for half-sentences."""
+    name, other = ("before-compaction", "large-session")[:: -1 if half else 1]
+    session = pi(name)
+    messages = [*HEAD, *session]
+    probes = [*replies(messages, 60), *half_sentences(messages, 300)]
+    messages += [*pi(other), *session]
+    return Conversation("coding", messages, min(len(session), _first(messages, 200_000)), probes)
+
+
+def pi(name: str) -> list[ChatMessage]:
+    """Return a session of pi as chat messages."""
+    lines = map(json.loads, (SHARED / f"pi/{name}.jsonl").read_text().splitlines())
+    stored = [line["message"] for line in lines if line["type"] == "message"]
+    return [_from_pi(message) for message in stored if "content" in message]
+
+
+def _from_pi(stored: dict[str, Any]) -> ChatMessage:
+    content = stored["content"]
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+    if stored["role"] == "toolResult":
+        return ChatMessage(role="tool", tool_call_id=stored["toolCallId"], content=text)
+    message = ChatMessage(role=stored["role"], content=text)
+    if calls := [part for part in parts if part["type"] == "toolCall"]:
+        message["tool_calls"] = [_call(c["id"], c["name"], c["arguments"]) for c in calls]
+    return message
+
+
+def _call(call_id: str, name: str, arguments: Any) -> Any:
+    shown = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": shown}}
+
+
+def trajectory(half: int) -> Conversation:
+    """Return a run of SWE-agent, then coding; asked is for each answer of its model."""
+    name = ("ctf-web-demo", "marshmallow-1867-function-calling")[half]
+    stored = json.loads((SHARED / f"swe-agent/{name}.traj").read_text())["history"]
+    run = [_from_swe(message) for message in stored if message["role"] != "system"]
+    messages = [*HEAD, *run, *pi("large-session")]
+    end = len(HEAD) + len(run)
+    probes = [
+        Probe("", text_of(messages[place]), range(len(HEAD), place))
+        for place in range(len(HEAD) + 1, end)
+        if messages[place]["role"] == "assistant" and text_of(messages[place])
+    ]
+    messages += [*pi("before-compaction"), *messages[end:]]
+    return Conversation("agent run", messages, _first(messages, 180_000), probes)
+
+
+def _from_swe(stored: dict[str, Any]) -> ChatMessage:
+    content = stored.get("content") or ""
+    if not isinstance(content, str):
+        content = "\n".join(part["text"] for part in content)
+    message = ChatMessage(role=stored["role"], content=content)
+    if calls := stored.get("tool_calls"):
+        functions = [(call["id"], call["function"]) for call in calls]
+        message["tool_calls"] = [_call(n, f["name"], f["arguments"]) for n, f in functions]
+    return message
+
+
+def half_sentences(messages: Sequence[ChatMessage], count: int, seed: int = 1) -> list[Probe]:
+    """Return sentences of which one half is the question and the other the answer."""
+    rng = random.Random(seed)
+    places = [n for n, m in enumerate(messages) if n >= len(HEAD) and m["role"] != "tool"]
+    probes = []
+    for place in rng.sample(places, min(count, len(places))):
+        sentences = re.split(r"(?<=[.!?])\s+|\n", text_of(messages[place]))
+        long = [sentence.split() for sentence in sentences if len(sentence.split()) > 5]
+        if long:
+            said = rng.choice(long)
+            middle = len(said) // 2
+            halves = [" ".join(said[:middle]), " ".join(said[middle:])]
+            rng.shuffle(halves)
+            probes.append(Probe(*halves, [place]))
+    return probes
+
+
+def documentation(half: int) -> Conversation:
+    """Return Python's documentation in long answers; asked is for half-sentences."""
+    rng = random.Random(half)
+    texts = [text for name in sorted(topics) for text in topics[name].split("\n\n")]
+    texts = [text for text in texts if len(text) > 60][half::2]
+    messages = list(HEAD)
+    for at in range(0, 3 * len(texts), 3):
+        paragraphs = [texts[(at + n) % len(texts)] for n in range(3)]
+        words_of_it = paragraphs[0].split()
+        asked = " ".join(rng.sample(words_of_it, min(6, len(words_of_it))))
+        messages += [user_message(f"What about {asked}?"), assistant_message("\n\n".join(paragraphs))]
+    probes = half_sentences(messages, 1500, half)
+    return Conversation("documentation", messages, _first(messages, 150_000), probes)
+
+
+class Lexicon:
+    """Pseudo-words with the frequencies of English: Zipf's law, steeper from rank 3,000 on."""
+
+    _SYLLABLES = tuple(
+        a + b
+        for a in "b c d f g h k l m n p r s t v w br st tr pl sh ch".split()
+        for b in "a e i o u ai e a i o er".split()
+    )
+    _ENDINGS = ("", "", "", "", "s", "ed", "n", "r", "t", "l")
+
+    def __init__(self, rng: random.Random, size: int = 16_000) -> None:
+        self.rng = rng
+        found: dict[str, None] = {}
+        while len(found) < size:
+            rank = len(found)
+            count = 1 if rank < 60 else 2 if rank < 3000 else rng.choice((2, 2, 3, 3, 4))
+            syllables = [rng.choice(self._SYLLABLES) for _ in range(count)]
+            found["".join([*syllables, rng.choice(self._ENDINGS)])] = None
+        self.known = list(found)
+        odds = (1 / (rank + 2.7) * min(1.0, 3000 / (rank + 1)) ** 0.8 for rank in range(size))
+        self.odds = list(accumulate(odds))
+
+    def sentence(self, count: int, *inserted: str) -> str:
+        said = self.rng.choices(self.known, cum_weights=self.odds, k=count)
+        for text in inserted:
+            said.insert(self.rng.randrange(1, len(said)), text)
+        return " ".join([said[0].capitalize(), *said[1:]]) + "."
+
+    def content(self, count: int) -> list[str]:
+        """Return words that are not among the commonest, two thirds of them as in speech."""
+        found: list[str] = []
+        while len(found) < count:
+            spoken = self.rng.choices(self.known, cum_weights=self.odds, k=2)
+            rank = self.rng.randrange(200, 7000)
+            word = self.rng.choice([*spoken, self.known[rank]])
+            if word not in self.known[:200]:
+                found.append(word)
+        return found
+
+    def fact(self) -> str:
+        """Return a date, name, number of things, list, or pair of things."""
+        rng = self.rng
+        match rng.randrange(5):
+            case 0:
+                months = "January February March April May June July August October".split()
+                return f"{rng.randrange(1, 29)} {rng.choice(months)} {rng.randrange(1990, 2027)}"
+            case 1:
+                return " ".join(word.capitalize() for word in self.content(rng.choice((1, 2))))
+            case 2:
+                return f"{rng.randrange(2, 900)} {self.content(1)[0]}"
+            case 3:
+                return " ".join(self.content(3))
+            case _:
+                return " and ".join(self.content(2))
+
+
+def friends(half: int) -> Conversation:
+    """Return a chat of two people with facts in three of ten messages."""
+    rng = random.Random(half + 10)
+    lexicon = Lexicon(rng)
+    messages, probes = list(HEAD), []
+    while len(messages) < 11_000:
+        said = [lexicon.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 4))]
+        if rng.random() < 0.3:
+            probes.append(_told(lexicon, said, len(messages)))
+        message = user_message if len(messages) % 2 else assistant_message
+        messages.append(message(" ".join(said)))
+    return Conversation("synthetic friends", messages, _first(messages, 120_000), probes)
+
+
+def assistant(half: int) -> Conversation:
+    """Return questions and long answers; most facts stand in the questions."""
+    rng = random.Random(half + 20)
+    lexicon = Lexicon(rng)
+    messages, probes = list(HEAD), []
+    while len(messages) < 2_600:
+        asked = [lexicon.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 5))]
+        given = [lexicon.sentence(rng.randrange(8, 22)) for _ in range(rng.randrange(6, 25))]
+        if rng.random() < 0.4:
+            probes.append(_told(lexicon, asked, len(messages)))
+        elif rng.random() < 0.15:
+            probes.append(_told(lexicon, given, len(messages) + 1))
+        messages += [user_message(" ".join(asked)), assistant_message(" ".join(given))]
+    return Conversation("synthetic assistant", messages, _first(messages, 180_000), probes)
+
+
+def _told(lexicon: Lexicon, sentences: list[str], place: int) -> Probe:
+    """Insert a sentence with a fact; returns the probe for it."""
+    rng, fact = lexicon.rng, lexicon.fact()
+    topic = lexicon.content(1)[0]
+    told = lexicon.sentence(rng.randrange(5, 12), fact, topic)
+    sentences.insert(rng.randrange(len(sentences) + 1), told)
+    return Probe(topic, fact, [place])
+
+
+def main(half: int) -> None:
+    """Print the scores of every conversation of a half."""
+    for conversation in conversations(half):
+        for window, row in zip(WINDOWS, scored(conversation), strict=True):
+            print(
+                f"{row.name:28}{window // 1000:4}K {row.probes:5} probes  first {row.first:.3f}"
+                f"  second {row.second:.3f}  last {row.last:.3f}  later parts {row.later:.3f}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":
-    run(int(sys.argv[1]), further="further" in sys.argv)
+    main(int(sys.argv[1]))

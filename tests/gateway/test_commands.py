@@ -1,15 +1,24 @@
 """The slash commands: how they are recognised and what they answer."""
 
+import re
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.context_engine import Level
+from agent.ports import Compaction
+from agent.view import Summary, ViewPlan
 from gateway import commands
-from gateway.commands import BYPASSING, DESCRIPTIONS, ModelFacts
+from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, ModelFacts
 from gateway.storage.history import Status
+from gateway.storage.usage import Context, Figures, Standing
+from tests.support.storage import compaction
 
-MODEL = ModelFacts("claude-test", 200_000)
+MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
 IDLE = Status(3, 9, 50_000, 1234, 0, turn_running=False, last_outcome="max_iterations")
+STANDING = Standing(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)
@@ -50,10 +59,12 @@ def test_anything_else_is_a_message(text: str) -> None:
     assert commands.parse(text) is None
 
 
-def test_start_is_help() -> None:
-    """Telegram sends it by itself when a chat is opened, also with a payload."""
-    assert commands.parse("/start") == "help"
-    assert commands.parse("/start ref_123") == "help"
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_an_alias_is_its_command(alias: str, name: str) -> None:
+    """With what stands behind it; `/start` comes from Telegram by itself, also with a payload."""
+    assert commands.parse(f"/{alias}") == name
+    assert commands.parse(f"/{alias} ref_123") == name
+    assert alias not in DESCRIPTIONS
 
 
 @given(st.text())
@@ -64,9 +75,30 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 def test_what_bypasses_the_queue() -> None:
-    """`/new` and `/retry` keep their place in the order."""
-    assert {"stop", "status", "help"} == BYPASSING
-    assert set(DESCRIPTIONS) - BYPASSING == {"new", "retry"}
+    """`/new`, `/retry` and `/compress` keep their place in the order."""
+    assert {"stop", "status", "usage", "help"} == BYPASSING
+    assert set(DESCRIPTIONS) - BYPASSING == {"new", "retry", "compress"}
+
+
+@pytest.mark.parametrize(("name", "description"), DESCRIPTIONS.items())
+def test_commands_fit_into_telegrams_menu(name: str, description: str) -> None:
+    """Names of 1 to 32 small letters, descriptions of 1 to 256 characters."""
+    assert re.fullmatch("[a-z]{1,32}", name)
+    assert 1 <= len(description) <= 256
+
+
+@pytest.mark.parametrize(
+    ("text", "topic"),
+    [
+        ("/compress", ""),
+        ("/compress  the\nschema ", "the schema"),
+        ("/compact the schema", "the schema"),
+        ("/compress " + "x" * 10_000, "x" * TOPIC_CHARS),
+    ],
+)
+def test_the_topic_of_compress(text: str, topic: str) -> None:
+    """One line of limited length: it goes into the prompt of the summary."""
+    assert commands.topic(text) == topic
 
 
 def test_help_lists_every_command() -> None:
@@ -78,10 +110,12 @@ def test_help_lists_every_command() -> None:
 
 def test_the_status_of_an_idle_conversation() -> None:
     """Readable figures, and how the last turn ended."""
-    assert commands.status_text(IDLE, MODEL).splitlines() == [
+    assert commands.status_text(IDLE, STANDING, MODEL).splitlines() == [
         "- **Conversation**: 3, session 9",
+        "- **Title**: `What is it? #2`",
         "- **Model**: claude-test",
-        "- **Context**: 50,000 of 200,000 tokens (25%)",
+        "- **Context**: 50,000 of 200,000 tokens (25%), reported",
+        "- **Compression**: from 100,000 tokens on (engine compressor); 1 compaction so far",
         "- **Messages**: 1,234 on record",
         "- **State**: idle, 0 waiting",
         "- **Last turn**: max iterations",
@@ -91,17 +125,122 @@ def test_the_status_of_an_idle_conversation() -> None:
 def test_the_status_while_a_turn_runs() -> None:
     """The outcome of the turn before is of no interest now."""
     busy = Status(3, 9, 1, 1, 2, turn_running=True, last_outcome="final_text")
-    text = commands.status_text(busy, MODEL)
+    text = commands.status_text(busy, STANDING, MODEL)
     assert "working on an answer, 2 waiting" in text
     assert "Last turn" not in text
 
 
 def test_the_status_before_the_first_answer() -> None:
-    """How full the window is, is known only from the model."""
+    """The context is estimated; a conversation without a title has no line for it."""
     fresh = Status(3, 9, None, 0, 1, turn_running=False, last_outcome=None)
-    text = commands.status_text(fresh, MODEL)
-    assert "unknown until the next answer, of 200,000 tokens" in text
+    standing = Standing(9, 1, "", Context(1_234, "estimated"), 0)
+    text = commands.status_text(fresh, standing, MODEL)
+    assert "1,234 of 200,000 tokens (1%), estimated" in text
+    assert "0 compactions so far" in text
+    assert "Title" not in text
     assert "Last turn" not in text
+
+
+def test_compression_that_is_switched_off_has_no_threshold() -> None:
+    """Neither in `/status` nor in `/usage`."""
+    off = replace(MODEL, threshold_tokens=None, engine="rounds")
+    for text in (
+        commands.status_text(IDLE, STANDING, off),
+        commands.usage_text(STANDING, Figures(), Figures(), off),
+    ):
+        assert "- **Compression**: switched off (engine rounds)" in text
+
+
+def test_a_title_cannot_break_the_markup() -> None:
+    """It is what a person wrote, shown as it is."""
+    text = commands.status_text(IDLE, replace(STANDING, title="**`x`**"), MODEL)
+    assert "- **Title**: `**'x'**`" in text
+
+
+def test_usage_tells_segment_and_conversation_apart() -> None:
+    """Turns, calls, tokens with the share of the cache, and what compactions saved."""
+    segment = Figures(1, 2, 1, 1_000, 930, 50, 1, 80_000)
+    whole = Figures(12, 40, 31, 2_000_000, 1_000_000, 12_345, 2, 160_000)
+    assert commands.usage_text(STANDING, segment, whole, MODEL).splitlines() == [
+        "- **Context**: 50,000 of 200,000 tokens (25%), reported",
+        "- **Compression**: from 100,000 tokens on (engine compressor)",
+        (
+            "- **This segment (#2)**: 1 turn, 2 model calls, 1 tool call;"
+            " 1,000 tokens in (93% read from the cache), 50 out;"
+            " 1 compaction saved 80,000 tokens of context"
+        ),
+        (
+            "- **Whole conversation**: 12 turns, 40 model calls, 31 tool calls;"
+            " 2,000,000 tokens in (50% read from the cache), 12,345 out;"
+            " 2 compactions saved 160,000 tokens of context"
+        ),
+    ]
+
+
+def test_the_usage_of_an_empty_conversation() -> None:
+    """Zeros, and no word about compactions or money."""
+    text = commands.usage_text(STANDING, Figures(), Figures(), MODEL)
+    assert "0 turns, 0 model calls, 0 tool calls; 0 tokens in (0% read from the cache)" in text
+    assert "saved" not in text
+    assert "$" not in text
+
+
+def done(level: Level = "summary", source: str = "model", **changes: object) -> Compaction:
+    """Return a compaction with a new summary."""
+    plan = ViewPlan(
+        summaries=(Summary("S", 2, 9, source="model" if source == "model" else "extract"),)
+    )
+    figures = {"level": level, "retained_share": 0.95, "summary_model": "small-1", **changes}
+    return compaction(plan, **figures)
+
+
+def test_compress_tells_real_figures() -> None:
+    """Messages and tokens before and after, who wrote the summary, and the topic."""
+    assert commands.compress_text(done(), "the `schema`") == (
+        "Condensed: 400 → 30 messages, 100,000 → 20,000 tokens (estimated)."
+        " The earlier turns are now a summary by small-1. Topic: `the 'schema'`."
+        " Every message stays on record."
+    )
+
+
+def test_compress_without_a_topic_names_none() -> None:
+    """There is nothing to show back."""
+    assert "Topic" not in commands.compress_text(done())
+
+
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        ("none", ""),
+        ("prune", "Old tool results are shortened."),
+        ("short_summary", "It had to be a short one."),
+        ("clip_tail", "Very long messages are cut"),
+        ("clip_newest", "Even your newest message is cut"),
+    ],
+)
+def test_compress_tells_how_far_it_had_to_go(level: Level, told: str) -> None:
+    """In plain words."""
+    assert told in commands.compress_text(done(level))
+
+
+def test_a_summary_without_a_model_says_why() -> None:
+    """Nothing that a provider said is shown."""
+    failed = done("extract", "extract", summary_model=None, failure="RateLimited: sk-ant-123")
+    text = commands.compress_text(failed)
+    assert f"a summary without a model, since {commands.SUMMARY_FAILED}" in text
+    assert "sk-ant" not in text
+    alone = commands.compress_text(replace(failed, failure=None))
+    assert "a summary without a model, since no model writes summaries" in alone
+
+
+def test_no_summary_is_claimed_where_none_was_written() -> None:
+    """An older one in the plan is not this compaction's."""
+    assert "summary" not in commands.compress_text(done("prune", retained_share=None))
+
+
+def test_compress_without_effect_says_so() -> None:
+    """Whatever the topic was."""
+    assert commands.compress_text(None, "the schema") == commands.NOTHING_TO_COMPRESS
 
 
 @pytest.mark.parametrize(

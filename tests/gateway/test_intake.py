@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import Admission, Cursor, Poison
 from gateway.errors import StorageUnavailable
+from gateway.notices import CONTEXT
 from gateway.storage import inbox, models
 from tests.support.gateway import HeldModel, Running, message, running
 
@@ -43,6 +44,29 @@ async def test_a_bypassing_command_is_answered_at_once(tmp_path: Path) -> None:
         [row] = await chat.rows(models.outbox)
         assert "/stop" in row.payload
         assert (row.reply_to, row.inbox_seq) == ("m9", 1)
+
+
+async def test_status_and_usage_are_answered_from_the_books(tmp_path: Path) -> None:
+    """Before the first answer as estimates, after it as the model reported."""
+    async with running(tmp_path) as chat:
+        before = await chat.ask("/status")
+        assert "tokens (0%), estimated" in before
+        await chat.ask("What is it?")
+        assert "- **Title**: `/status`" in await chat.ask("/status")
+        told = await chat.ask("/usage")
+        assert "tokens (0%), reported" in told
+        assert "- **This segment (#1)**: 1 turn, 1 model call, 0 tool calls;" in told
+        assert "- **Whole conversation**: 1 turn, 1 model call, 0 tool calls;" in told
+
+
+async def test_compress_keeps_its_place_in_the_order(tmp_path: Path) -> None:
+    """It waits behind what was asked before it, also under its other name."""
+    async with running(tmp_path, at_work=False) as chat:
+        for text in ("one", "/compress the schema", "/compact", "two"):
+            assert (await chat.say(text)).outcome == "queued"
+        kinds = [row.kind for row in await chat.rows(models.inbox)]
+        assert kinds == ["message", "command", "command", "message"]
+        assert await notices(chat) == []
 
 
 async def test_a_full_queue_refuses_and_says_so(tmp_path: Path) -> None:
@@ -257,13 +281,13 @@ async def test_a_conversation_is_named_after_its_first_words(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a" * 1_000_000, "a" * 1_000_000),
+        ("a" * 100_000, "a" * 100_000),
         ("🙂" * 5000, "🙂" * 5000),
         ("half \ud83d and \udc00", "half \ufffd and \ufffd"),
         ("nul \x00!", "nul \ufffd!"),
         ("a <memory-context>b</memory-context>", "a b"),
     ],
-    ids=["1 MB", "emoji", "surrogates", "nul", "memory tags"],
+    ids=["100 KB", "emoji", "surrogates", "nul", "memory tags"],
 )
 async def test_hard_texts_reach_transcript_and_answer(
     tmp_path: Path, text: str, expected: str
@@ -272,6 +296,18 @@ async def test_hard_texts_reach_transcript_and_answer(
     async with running(tmp_path) as chat:
         assert await chat.ask(text) == f"re: {expected}"
         assert (await chat.transcript())[0].get("content") == expected
+
+
+async def test_a_text_larger_than_the_window_is_stored_whole(tmp_path: Path) -> None:
+    """The model reads a part of it, and its sender is told so."""
+    async with running(tmp_path) as chat:
+        text = "a" * 1_000_000
+        await chat.say(text)
+        told, answer = await chat.answers(2)
+        assert told == CONTEXT["clipped"]
+        assert answer.startswith("re: aaaa")
+        assert len(answer) < len(text)
+        assert (await chat.transcript())[0].get("content") == text
 
 
 @pytest.mark.parametrize("field", ["sender_name", "raw"])

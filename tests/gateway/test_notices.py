@@ -1,5 +1,7 @@
 """What Parley itself says in a chat."""
 
+from typing import get_args, get_type_hints
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.loop import Outcome, TurnResult
+from agent.ports import CompactionStore
 from gateway import notices
 
 OUTCOMES: tuple[Outcome, ...] = ("final_text", "partial", "empty", "max_iterations", "refused")
@@ -22,7 +25,7 @@ SECRET = "sk-ant-12345"
 
 
 def result(outcome: Outcome, text: str) -> TurnResult:
-    return TurnResult(outcome, None, text, None, "m")
+    return TurnResult(outcome, None, text, None, "m", ratio=1.0)
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,7 @@ def test_an_answer_is_never_empty(outcome: Outcome, text: str) -> None:
     ("failure", "hint"),
     [
         (ContextOverflow(SECRET), "/new"),
+        (ContextOverflow(SECRET), "/compress"),
         (CredentialsRefused(SECRET), "operator"),
         (ModelNotFound(SECRET), "operator"),
         (RateLimited(SECRET, 30), "/retry in a few minutes"),
@@ -73,3 +77,15 @@ def test_a_failure_says_what_to_do(failure: ModelError, hint: str) -> None:
 def test_a_stopped_answer_is_marked() -> None:
     """What was written stays readable above the mark."""
     assert notices.stopped_text("Half an ans") == f"Half an ans\n\n{notices.STOPPED}"
+
+
+def test_there_is_a_text_for_whatever_a_planner_tells() -> None:
+    """`CompactionStore.tell` knows no other words."""
+    told = get_args(get_type_hints(CompactionStore.tell)["what"])
+    assert set(notices.CONTEXT) == set(told)
+
+
+def test_a_clipped_message_is_said_to_be_kept() -> None:
+    """Nothing is lost by it."""
+    assert "stays on record" in notices.CONTEXT["clipped"]
+    assert "shorter message" in notices.CONTEXT["floor"]

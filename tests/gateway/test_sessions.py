@@ -206,6 +206,14 @@ def test_clocks_that_are_put_forward_or_back(
     assert found == [datetime.fromisoformat(f"{expected}+00:00")]
 
 
+def test_an_hour_that_struck_before_the_clocks_went_back_to_yesterday() -> None:
+    """It counts at once, and not again when the clocks come to it for the second time."""
+    settings = daily(0, "America/St_Johns")
+    struck = datetime(2010, 11, 7, 2, 30, tzinfo=UTC)
+    minutes = (struck + timedelta(minutes=n) for n in (-1, 15, 70))
+    assert resets(settings, minutes) == [struck + timedelta(minutes=15)]
+
+
 def test_times_may_be_given_in_any_zone() -> None:
     """In the hour that comes twice clocks show a shorter pause than there was."""
     berlin = ZoneInfo("Europe/Berlin")

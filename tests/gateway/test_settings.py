@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.crosschecks import without_effect
 from gateway.errors import SettingsError
 from gateway.settingkeys import INDEX, Keys, dotted
 from gateway.settings import Loaded, Settings, load_settings, secret_values
@@ -408,6 +409,73 @@ class TestOldSpellings:
         assert load(tmp_path, yaml).settings.prompt_caching.cache_ttl == "5m"
 
 
+class TestAuxiliaryModel:
+    def test_it_is_the_one_that_answers_unless_it_is_set(self, tmp_path: Path) -> None:
+        """A time limit alone makes no other model of it."""
+        for yaml in ("{timeout_s: 5}", "{provider: main}"):
+            loaded = load(tmp_path, f"auxiliary: {{compression: {yaml}}}")
+            assert not loaded.settings.auxiliary.compression.is_set
+            assert loaded.warnings == ()
+
+    @pytest.mark.parametrize(
+        "block", ["model: small", "provider: nous", "base_url: 'http://127.0.0.1:1/v1'"]
+    )
+    def test_a_model_a_provider_or_a_server_sets_it(self, tmp_path: Path, block: str) -> None:
+        """Each alone is another model."""
+        loaded = load(tmp_path, f"auxiliary: {{compression: {{{block}}}}}")
+        assert loaded.settings.auxiliary.compression.is_set
+
+    def test_a_provider_of_its_own_takes_its_key_from_its_variable(self, tmp_path: Path) -> None:
+        """Beside that of the model that answers, and with its origin."""
+        env = {"ANTHROPIC_API_KEY": "sk-ant-1", "OPENROUTER_API_KEY": "sk-or-2"}
+        loaded = load(tmp_path, "auxiliary: {compression: {provider: openrouter}}", env)
+        assert secret_values(loaded.settings) == ("sk-ant-1", "sk-or-2")
+        assert loaded.origins["auxiliary.compression.api_key"] == "OPENROUTER_API_KEY"
+
+    def test_a_server_or_key_decides_about_the_provider(self, tmp_path: Path) -> None:
+        """As it does for the model that answers."""
+        server = load(tmp_path, "auxiliary: {compression: {base_url: 'http://127.0.0.1:1/v1'}}")
+        assert server.settings.auxiliary.compression.provider == "openai"
+        key = load(tmp_path, "auxiliary: {compression: {api_key: sk-ant-3}}")
+        assert key.settings.auxiliary.compression.provider == "anthropic"
+
+    def test_the_provider_of_the_main_model_gets_no_key_of_its_own(self, tmp_path: Path) -> None:
+        """It uses that of `model`."""
+        yaml = "auxiliary: {compression: {model: small}}"
+        loaded = load(tmp_path, yaml, {"ANTHROPIC_API_KEY": "sk-ant-1"})
+        assert loaded.settings.auxiliary.compression.api_key is None
+        assert loaded.settings.auxiliary.compression.provider == "auto"
+
+    @pytest.mark.parametrize("own", ["base_url: 'http://127.0.0.1:1/v1'", "api_key: sk-ant-1"])
+    def test_provider_main_has_no_server_or_key_of_its_own(self, tmp_path: Path, own: str) -> None:
+        """Which provider's it is would be anyone's guess."""
+        (line,) = problems(tmp_path, f"auxiliary: {{compression: {{provider: main, {own}}}}}")
+        assert line.startswith("auxiliary.compression.provider: must be the provider of")
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "compression: {threshold: 0.4, target_ratio: 0.3, protect_last_n: 5, enabled: false}",
+        "context: {engine: rounds, rounds: {min_retain_rounds: 3}}",
+        "sessions: {reset: both, timezone: Asia/Tokyo, at_hour: 0, idle_minutes: 1}",
+    ],
+)
+def test_settings_of_context_and_sessions_have_an_effect(tmp_path: Path, yaml: str) -> None:
+    """There is no warning about them."""
+    assert load(tmp_path, yaml).warnings == ()
+
+
+def test_the_page_marks_exactly_what_has_no_effect(tmp_path: Path) -> None:
+    """A key is "later" in docs/configuration.md if changing it gives a warning, and only then."""
+    page = CONFIGURATION_PAGE.read_text("utf-8")
+    later = set(re.findall(r"^\| `([a-z_.]+)` \|.*\*\(later[^)]*\)\*", page, re.M))
+    values = {name: object() for name, _ in documented_keys()}
+    values["model.api_keys"] = ("two", "keys")
+    warned = {re.split(r"[ :]", line)[0] for line in without_effect(Keys(Settings), values)}
+    assert later == warned
+
+
 def test_a_changed_key_without_effect_is_a_warning(tmp_path: Path) -> None:
     """Nobody should believe that a budget holds which is not built yet."""
     yaml = "budget: {daily_usd: 5}\ncompression: {enabled: true}\n"
@@ -495,6 +563,34 @@ class TestRefusals:
                 (
                     "model.name: 5 in parley.yaml is not allowed; "
                     "must be text (in quotes, if it looks like a number)"
+                ),
+            ),
+            (
+                "access: {telegram: ['@ada']}",
+                (
+                    "access.telegram: '@ada' is no numeric id; "
+                    "the bot tells it to whoever writes to it (parley.yaml)"
+                ),
+            ),
+            (
+                "sessions: {at_hour: 24}",
+                (
+                    "sessions.at_hour: 24 in parley.yaml is not allowed; "
+                    "must be less than or equal to 23"
+                ),
+            ),
+            (
+                "sessions: {idle_minutes: 0}",
+                (
+                    "sessions.idle_minutes: 0 in parley.yaml is not allowed; "
+                    "must be greater than or equal to 1"
+                ),
+            ),
+            (
+                "auxiliary: {compression: {timeout_s: 0}}",
+                (
+                    "auxiliary.compression.timeout_s: 0 in parley.yaml is not allowed; "
+                    "must be greater than 0"
                 ),
             ),
             (

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from agent.tools.builtin import read_conversation
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import commands, notices
 from gateway.storage import deadletters, models
-from tests.support.gateway import HeldModel, Running, agent_of, running
+from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running
 
 GIVE_UP_AT_ONCE = RetryPolicy(retry_for_s=0, backoff_s=(1,))
 
@@ -136,10 +137,10 @@ async def test_a_word_that_is_no_command_is_a_message(tmp_path: Path) -> None:
 async def test_status_tells_how_the_conversation_stands(tmp_path: Path) -> None:
     """Model, context, messages on record, state, and how the last turn ended."""
     async with running(tmp_path) as chat:
-        assert "unknown until the next answer, of 200,000 tokens" in await chat.ask("/status")
+        assert re.search(r"\d+ of 200,000 tokens \(0%\), estimated", await chat.ask("/status"))
         await chat.ask("one")
         told = await chat.ask("/status")
-        for line in ("**Model**: scripted", "2 on record", "idle, 0 waiting", "final text"):
+        for line in ("**Model**: scripted", "reported", "2 on record", "idle, 0", "final text"):
             assert line in told
 
 
@@ -539,7 +540,7 @@ FINAL: list[tuple[Callable[[], ModelError], str]] = [
     (lambda: RateLimited("429"), "overloaded"),
     (lambda: ModelUnreachable("cut"), "could not be reached"),
     (lambda: CredentialsRefused("401 key sk-1"), "refuses the key"),
-    (lambda: ContextOverflow("413"), "too long for the model. Send /new"),
+    (lambda: ContextOverflow("413"), "too long for the model. Send /compress"),
     (lambda: ModelNotFound("404"), "does not know the model"),
     (lambda: BadRequest("400"), "could not be reached or failed"),
     (lambda: ModelRefused("policy"), notices.REFUSED),
@@ -639,7 +640,7 @@ async def test_a_long_output_can_be_read_in_full(tmp_path: Path) -> None:
         return "\n".join(f"line {n}" for n in range(3000))
 
     again = [tool_call("read_conversation", {"output_id": "o1", "contains": "line 2999"}, "call_2")]
-    model = ScriptedModel([ACT, again, "done"])
+    model = RecordingModel([ACT, again, "done"])
     agent = agent_of(model, tools=[tool_of(run), read_conversation.TOOL])
     async with running(tmp_path, agent) as chat:
         assert await chat.ask("go") == "done"

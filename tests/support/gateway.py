@@ -7,7 +7,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,15 @@ def echo(request: ModelRequest) -> str:
     return f"re: {newest_question(request)}"
 
 
-class HeldModel(ScriptedModel):
+class RecordingModel(ScriptedModel):
+    """Keeps its requests as they were when they came: their lists go on growing with the turn."""
+
+    @override
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        return await super().complete(replace(request, messages=list(request.messages)), sink)
+
+
+class HeldModel(RecordingModel):
     """Waits where a test holds it, after it has shown `begun`.
 
     Attributes:
@@ -206,7 +214,9 @@ async def running(
         _put_together(home, answers, adapter, sections) as chat,
         asyncio.TaskGroup() as tasks,
     ):
-        parts = (chat.gateway.delivery.run, chat.gateway.worker.run) if at_work else ()
+        gateway = chat.gateway
+        always = (gateway.delivery.run, gateway.worker.run, gateway.preparations.run)
+        parts = always if at_work else ()
         work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
         try:
             yield chat
@@ -291,7 +301,7 @@ def _agent(answers: Script | ChatModel | Agent, watch: Watch) -> Agent:
 
 def _model(answers: Script | ChatModel) -> ChatModel:
     if callable(answers) or isinstance(answers, Iterable):
-        return ScriptedModel(answers)
+        return RecordingModel(answers)
     return answers
 
 

@@ -65,6 +65,7 @@ def test_what_exceeds_the_models_window_is_gone_through_in_parts() -> None:
 
     def summarise(prompt: str, max_tokens: int) -> str:
         prompts.append(prompt)
+        assert estimate_tokens(prompt) + max_tokens <= 6_000
         return answer(f"- step {len(prompts)}", bold=len(prompts) % 2 == 0)
 
     entries = conversation(30, 100)
@@ -78,6 +79,13 @@ def test_what_exceeds_the_models_window_is_gone_through_in_parts() -> None:
     for n in range(1, 31):
         assert sum(f"answer {n} word" in prompt for prompt in prompts) == 1
     assert text == f"{HEADING}\n\n" + answer(f"- step {len(prompts)}")
+
+
+def test_a_secret_that_the_model_repeats_is_masked() -> None:
+    """Whatever it was told."""
+    secret = "sk-ant-" + "a" * 40
+    text = written(conversation(1), "", request_of([]), lambda prompt, tokens: answer(secret))
+    assert secret not in text
 
 
 def test_the_material_cannot_end_its_fence() -> None:

@@ -1,6 +1,7 @@
 """Plans of strangers: what breaks the contract is found, what keeps it passes."""
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest
 from agent.engines.checks import ResultRefused, checked, problems
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.models.scripted import tool_call
 from agent.view import NOTE, Edit, Entry, Summary, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 
@@ -78,6 +80,21 @@ def test_a_sound_plan_has_no_problems() -> None:
 def test_each_way_to_break_the_contract(changes: dict[str, Any], problem: str) -> None:
     """Each is named, with the message that it concerns."""
     assert problem in found(replace(SOUND, **changes))
+
+
+def test_a_cut_group_is_told_once() -> None:
+    """However many results it has."""
+    calls = [tool_call("look", {}, f"c{n}") for n in range(3)]
+    entries = [
+        *conversation(1),
+        Entry(5, ChatMessage(role="assistant", content=None, tool_calls=calls)),
+        *(Entry(6 + n, tool_message(f"c{n}", "look", "x " * 50)) for n in range(3)),
+        Entry(9, user_message("newest")),
+    ]
+    cut = ViewPlan(hidden=((6, 8),))
+    assert problems(cut, request_of(entries)) == [
+        "it cuts the tool calls of message 5 from their results"
+    ]
 
 
 def test_the_plan_in_force_is_no_smaller_than_itself() -> None:
@@ -201,8 +218,7 @@ def test_a_plan_without_problems_renders_a_valid_view(plan: ViewPlan) -> None:
         return
     view = render(plan, ENTRIES)
     assert view[0]["role"] == "user"
-    assert view[-1] is not None
-    for one, two in zip(view, view[1:], strict=False):
+    for one, two in pairwise(view):
         assert one["role"] != two["role"]
         assert (two["role"] == "tool") <= bool(one.get("tool_calls"))
         assert bool(one.get("tool_calls")) <= (two["role"] == "tool")

@@ -1,5 +1,6 @@
 """Plugins under supervision: what they get wrong costs their call and never the turn."""
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -126,7 +127,7 @@ def test_a_sound_plan_is_shown_with_its_true_size() -> None:
         (lambda request: "nonsense", "ResultRefused: it returned str"),
         (result(replace(SOUND, pinned=(42,))), "ResultRefused: it cuts the tool calls"),
         (result(ViewPlan()), "ResultRefused: it makes the view no smaller"),
-        (lambda request: exec("raise SystemExit"), "RuntimeError: SystemExit"),
+        (lambda request: sys.exit(), "RuntimeError: SystemExit"),
     ],
 )
 def test_a_failing_compress_is_replaced(act: Callable[[Any], Any], reason: str) -> None:
@@ -175,6 +176,15 @@ def test_what_is_left_behind_does_not_use_the_meter(hang: threading.Event) -> No
     hang.set()
     assert ended.wait(5)
     assert len(counted) == before
+
+
+def test_a_plugin_counts_with_our_meter() -> None:
+    """In the scale of the request."""
+    counted: list[int] = []
+    request = request_of(ENTRIES)
+    plugin = Plugin(lambda asked: counted.extend(asked.estimate(m) for _, m in asked.entries))
+    hosted(plugin).compress(request)
+    assert sum(counted) == request.tokens - request.fixed_tokens
 
 
 def test_a_plugin_cannot_change_our_messages() -> None:

@@ -77,7 +77,10 @@ def test_a_plugin_is_supervised(tmp_path: Path) -> None:
     factory = resolve("wrong", tmp_path, {"key": 1})
     engine = factory(LIMITS)
     assert isinstance(engine, HostedEngine)
-    assert engine is not factory(LIMITS)
+    other = factory(LIMITS)
+    assert isinstance(other, HostedEngine)
+    assert other is not engine
+    assert other._threads is engine._threads  # calls that hang are counted over all turns
     assert (engine.name, engine.limits, factory.source) == ("wrong", LIMITS, "plugin")
     request = request_of(conversation(12))
     with capture_logs() as logs:
@@ -87,7 +90,9 @@ def test_a_plugin_is_supervised(tmp_path: Path) -> None:
 
 def test_no_plugin_is_active_unless_it_is_named(tmp_path: Path) -> None:
     """Its code is not even imported."""
-    write_plugin(tmp_path, "bomb", f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
+    write_plugin(
+        tmp_path, "bomb", f"import pathlib\npathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    )
     resolve("compressor", tmp_path, {})
     resolve("rounds", tmp_path, {})
     available(tmp_path)
@@ -97,9 +102,7 @@ def test_no_plugin_is_active_unless_it_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-def test_compressor_is_always_the_built_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compressor_is_always_the_built_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a plugin, a class or a package is called."""
     write_plugin(tmp_path, "compressor", engine_source("compressor"))
     install(monkeypatch, compressor=f"{__name__}:Mine")
@@ -138,9 +141,7 @@ def test_a_package_offers_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert available(tmp_path)[0] == EngineInfo("mine", "entry point")
 
 
-def test_a_package_cannot_offer_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_cannot_offer_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What no setting can name is listed with its problem."""
     install(monkeypatch, Mine=f"{__name__}:Mine")
     assert "is no name of an engine" in str(available(tmp_path)[0].problem)

@@ -15,7 +15,7 @@ from agent.engines.checks import problems
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed
 from agent.messages import assistant_message, user_message
-from agent.view import Entry, Summary, ViewPlan, load_plan, dump_plan, render
+from agent.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
 from tests.agent.engines.views import conversation, request_of
 
 WINDOW = 10_000
@@ -163,9 +163,24 @@ def test_without_a_first_request_nothing_is_archived(old: ViewPlan) -> None:
     assert engine(2).compress(request_of(conversation(14), WINDOW, old)) is None
 
 
+def test_a_pinned_request_is_no_retained_round() -> None:
+    """What followed it is out of view and must not come back."""
+    old = ViewPlan(
+        head_upto=1,
+        summaries=(Summary("x", 2, 44, "assistant"),),
+        pinned=(41, 42, 43, 44),
+        tail_from=49,
+    )
+    request = request_of(conversation(14), WINDOW, old)
+    assert engine(3).compress(request) is None
+    assert plan_of(1, request).tail_from == 53
+
+
 def test_an_archive_that_is_no_smaller_is_none() -> None:
     """Tiny rounds are not worth one."""
-    entries = [Entry(n, user_message("a") if n % 2 else assistant_message("b")) for n in range(1, 9)]
+    entries = [
+        Entry(n, user_message("a") if n % 2 else assistant_message("b")) for n in range(1, 9)
+    ]
     assert engine(3).compress(request_of(entries, WINDOW)) is None
     assert engine(3).compress(request_of(entries[::2], WINDOW)) is None
 
@@ -178,7 +193,9 @@ def test_the_model_writes_the_archive() -> None:
         prompts.append(prompt)
         return ANSWER
 
-    old = ViewPlan(head_upto=1, summaries=(Summary("the old goal", 2, 4, "assistant"),), tail_from=5)
+    old = ViewPlan(
+        head_upto=1, summaries=(Summary("the old goal", 2, 4, "assistant"),), tail_from=5
+    )
     request = request_of(conversation(14), WINDOW, old, summarise=summarise)
     found = engine(10, summary="llm").compress(request)
     assert found is not None

@@ -1,13 +1,16 @@
-"""The journal and the reader that tool tests run against, in memory."""
+"""What turns and tools run against, in memory: journal, reader, store of compactions."""
 
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Literal
 
 from agent.messages import ChatMessage, ToolCall, text_of
-from agent.models.base import Usage
-from agent.ports import Effect, PastMessage, ToolStatus
+from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.models.scripted import ScriptedModel
+from agent.ports import Compaction, Effect, PastMessage, PlannerState, ToolStatus
 from agent.tools.registry import ToolContext
+from agent.view import Summary
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 
@@ -16,18 +19,23 @@ class MemoryJournal:
     """Keeps what a turn would commit, in the order in which it is committed."""
 
     def __init__(self) -> None:
+        self.seq = 0
         self.events: list[tuple[str, ...]] = []
         self.outputs: dict[str, str] = {}
         self.changed = asyncio.Condition()
 
-    async def record_message(self, message: ChatMessage, usage: Usage | None = None) -> None:
-        self.events.append(("message", text_of(message)))
+    async def record_message(
+        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
+    ) -> int:
+        await self._note("message", text_of(message))
+        return self._next_seq()
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         await self._note("start", call["id"], effect)
 
-    async def record_result(self, message: ChatMessage, status: ToolStatus) -> None:
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
         await self._note("result", message["tool_call_id"], status)
+        return self._next_seq()
 
     async def store_output(self, text: str) -> str:
         output_id = f"o{len(self.outputs) + 1}"
@@ -37,6 +45,10 @@ class MemoryJournal:
     async def wait_for(self, *event: str) -> None:
         async with self.changed:
             await self.changed.wait_for(lambda: event in self.events)
+
+    def _next_seq(self) -> int:
+        self.seq += 1
+        return self.seq
 
     async def _note(self, *event: str) -> None:
         async with self.changed:
@@ -62,6 +74,57 @@ class MemoryReader:
 
     async def read_output(self, output_id: str) -> str | None:
         return self.outputs.get(output_id)
+
+
+class HangingModel(ScriptedModel):
+    """A model that never answers.
+
+    Attributes:
+        ended: Set when a call was cancelled.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(lambda _: "never", gate=asyncio.Event())
+        self.ended = asyncio.Event()
+
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        try:
+            return await super().complete(request, sink)
+        finally:
+            self.ended.set()
+
+
+class MemoryCompactions:
+    """Keeps what a planner commits, asks for and tells; the turn begins in segment s1.
+
+    Attributes:
+        ahead: The summary that stands prepared.
+        failure: Raised by the next commit.
+    """
+
+    def __init__(self) -> None:
+        self.committed: list[Compaction] = []
+        self.states: list[PlannerState] = []
+        self.ahead: Summary | None = None
+        self.asked_ahead = 0
+        self.told: list[str] = []
+        self.failure: Exception | None = None
+
+    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
+        if self.failure is not None:
+            raise self.failure
+        self.committed.append(compaction)
+        self.states.append(state)
+        return f"s{1 + len(self.committed)}"
+
+    async def prepared(self) -> Summary | None:
+        return self.ahead
+
+    def prepare(self) -> None:
+        self.asked_ahead += 1
+
+    async def tell(self, what: Literal["clipped", "floor"]) -> None:
+        self.told.append(what)
 
 
 def context(reader: MemoryReader | None = None) -> ToolContext:

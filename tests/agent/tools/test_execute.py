@@ -76,8 +76,9 @@ async def test_results_are_recorded_as_they_finish_and_returned_in_call_order() 
         await journal.wait_for("result", "b", "ok")
         assert ("result", "a", "ok") not in journal.events
         bench.open("a")
-    assert [text_of(message) for message in run.result()] == ["done a", "done b"]
-    assert [message["tool_call_id"] for message in run.result()] == ["a", "b"]
+    assert [text_of(entry.message) for entry in run.result()] == ["done a", "done b"]
+    assert [entry.message["tool_call_id"] for entry in run.result()] == ["a", "b"]
+    assert [entry.seq for entry in run.result()] == [2, 1]
 
 
 async def test_the_intent_is_journaled_before_the_tool_runs() -> None:
@@ -123,14 +124,14 @@ async def test_the_same_call_id_twice_gives_two_results() -> None:
     bench.open("a", "b")
     calls = [call("wait", '{"key": "a"}', "same"), call("wait", '{"key": "b"}', "same")]
     results = await run_calls(calls, bench.toolbox, context(), MemoryJournal(), LIMITS)
-    assert [text_of(message) for message in results] == ["done a", "done b"]
+    assert [text_of(entry.message) for entry in results] == ["done a", "done b"]
 
 
 async def test_a_long_result_is_stored_in_full_and_points_there() -> None:
     """The view gets the part within the limits; the status is partial."""
     text = "\n".join(f"line {number}" for number in range(100))
     journal = MemoryJournal()
-    [message] = await run_calls([call("answer")], answering(text), context(), journal, LIMITS)
+    [(_, message)] = await run_calls([call("answer")], answering(text), context(), journal, LIMITS)
     assert journal.outputs == {"o1": text}
     assert journal.events[-1] == ("result", "call_1", "partial")
     lines = text_of(message).splitlines()
@@ -147,8 +148,8 @@ async def test_a_result_cut_within_its_lines_counts_bytes() -> None:
     journal = MemoryJournal()
     limits = OutputSettings(max_bytes=300, direction="head_tail")
     results = await run_calls([call("answer")], answering("x" * 5000), context(), journal, limits)
-    assert "the first and last 2" in text_of(results[0])
-    assert "of 5,000 bytes" in text_of(results[0])
+    assert "the first and last 2" in text_of(results[0].message)
+    assert "of 5,000 bytes" in text_of(results[0].message)
 
 
 async def test_a_long_error_stays_an_error() -> None:
@@ -163,14 +164,14 @@ async def test_a_result_is_cleaned_before_it_is_stored() -> None:
     """A lone surrogate or a NUL could not be stored or sent."""
     toolbox = answering("a\ud800b\x00c<memory-context>d")
     results = await run_calls([call("answer")], toolbox, context(), MemoryJournal(), LIMITS)
-    assert text_of(results[0]) == "a\ufffdb\ufffdcd"
+    assert text_of(results[0].message) == "a\ufffdb\ufffdcd"
 
 
 async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
     """The caller sees LeaseLost, not a group; the other call is cancelled without a result."""
 
     class LosingJournal(MemoryJournal):
-        async def record_result(self, message: Any, status: Any) -> None:
+        async def record_result(self, message: Any, status: Any) -> int:
             raise LeaseLost("another worker")
 
     bench, journal = Bench(), LosingJournal()

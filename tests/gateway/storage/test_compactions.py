@@ -67,7 +67,7 @@ def of(store: Store, current: Turn) -> list[CompactionRow]:
 
 def test_a_compaction_moves_everything_on_at_once(store: Store, current: Turn) -> None:
     """The parent ends, the child has the plan and is active, and the turn goes on in it."""
-    child = store.run(compactions.commit, current, compaction(PLAN), STATE)
+    child = store.run(compactions.compact, current, compaction(PLAN), STATE)
     assert (child.plan, child.planner_state, child.number) == (PLAN, STATE, 2)
     assert child.system_prompt == "You are a test."
     assert store.run(lineage.active, current.lease.conversation) == child
@@ -224,7 +224,7 @@ def test_a_state_is_saved_without_a_compaction(store: Store, current: Turn) -> N
 
 def put(store: Store, current: Turn, summary: Summary = PREPARED) -> None:
     chat = current.lease.conversation
-    store.run(compactions.put_candidate, current.session.id, chat, summary, "small")
+    store.run(compactions.put_candidate, current.session.id, chat, summary)
 
 
 def prepared(store: Store, current: Turn) -> Summary | None:
@@ -266,7 +266,7 @@ def test_a_summary_that_comes_too_late_is_dropped(store: Store, current: Turn) -
     compact_once(store, current)
     before = everything(store)
     put(store, current)
-    store.run(compactions.put_candidate, 4711, current.lease.conversation, PREPARED, None)
+    store.run(compactions.put_candidate, 4711, current.lease.conversation, PREPARED)
     assert everything(store) == before
 
 

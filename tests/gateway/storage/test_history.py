@@ -1,18 +1,31 @@
 """What people and operators look at."""
 
+from typing import Any
+
 import pytest
 from sqlalchemy import Connection, update
 
 from adapters.base import ChatItem, ChatSummary
 from agent.messages import assistant_message
 from agent.models.base import Usage
+from agent.view import Summary, ViewPlan
+from gateway.errors import NotFound
 from gateway.storage import history, inbox, lineage, turns
 from gateway.storage.history import CHATS, Status, Work
 from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import iso_time
+from gateway.storage.models import iso_time, message
 from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import TurnEnd
-from tests.support.storage import Store, admit, begin_turn, inbound, parts, turn_of
+from gateway.storage.turns import Turn, TurnEnd
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_anew,
+    begin_turn,
+    compact,
+    inbound,
+    parts,
+    turn_of,
+)
 
 KEY = "telegram:default:42"
 USAGE = Usage(100, 20, 30, 4, 5)
@@ -205,7 +218,7 @@ def test_an_overview_tells_what_was_reported(store: Store) -> None:
 
 def test_an_overview_of_an_unknown_conversation_is_an_error(store: Store) -> None:
     """It says where the ids are shown."""
-    with pytest.raises(NotFound, match="no conversation 4711; .*list"):
+    with pytest.raises(NotFound, match=r"no conversation 4711; .*list"):
         store.run(history.overview, 4711)
 
 

@@ -52,7 +52,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
     current = store.run(compact, current, plan, failure=words)
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
-    store.run(compactions.put_candidate, current.session.id, conversation_id, prepared, words)
+    store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
     end = TurnEnd("final_text", USAGE, "m", error=words)
     store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
     if hide:

@@ -47,7 +47,7 @@ def compact(store: Store, current: Turn, before: int) -> Turn:
         duration_ms=5,
         cache_tokens_lost=1,
     )
-    child = store.run(compactions.commit, current, compaction, PlannerState())
+    child = store.run(compactions.compact, current, compaction, PlannerState())
     return replace(current, session=child)
 
 

@@ -118,6 +118,23 @@ def test_a_range_of_originals_is_read(store: Store, place: Place) -> None:
     assert entries == [Entry(n, user_message(text)) for n, text in ((2, "b"), (3, "c"), (4, "d"))]
 
 
+def test_the_tokens_of_a_plan_are_summed_up(store: Store, place: Place) -> None:
+    """From its first message on; 0 where it shows nothing yet."""
+    fill(store, place, "one", "two words", "three words now")
+    tokens = [row.tokens for row in store.rows(message)]
+    for first in (1, 2, 4):
+        shown = store.run(transcript.tokens_shown, place.conversation, ViewPlan(first))
+        assert shown == sum(tokens[first - 1 :])
+
+
+def test_the_time_of_the_newest_message_is_known(store: Store, place: Place) -> None:
+    """None before there is one."""
+    assert store.run(transcript.newest_at, place.conversation) is None
+    fill(store, place, "one")
+    fill(store, place, "two")
+    assert store.run(transcript.newest_at, place.conversation) == store.rows(message)[1].at
+
+
 def test_messages_of_a_turn_are_found(store: Store, place: Place) -> None:
     """In order, with the range of their seqs."""
     fill(store, place, "before")

@@ -98,6 +98,19 @@ def test_a_turn_freezes_what_waited(store: Store) -> None:
     assert view(store, current) == [user_message("one\ntwo")]
 
 
+def test_a_command_takes_a_turn_without_a_message(store: Store) -> None:
+    """It is no message of the transcript; a resumed turn knows it, and `/retry` passes it over."""
+    answered = store.run(turn_of, "hello")
+    store.run(turns.commit, answered, [assistant_message("hi")], [], ANSWERED)
+    store.run(admit, inbound("/compress trains"), kind="command")
+    entries = store.run(inbox.queued, answered.lease.conversation)
+    current = store.run(turns.begin, answered.lease, entries, None, "Another prompt.")
+    assert (current.entries, current.command) == ((), "/compress trains")
+    assert resume(store, current).command == "/compress trains"
+    store.run(turns.commit, resume(store, current), [], [], TurnEnd("compressed"))
+    assert store.run(turns.hide_newest, answered.lease.conversation) == "hello"
+
+
 def test_what_arrives_later_belongs_to_the_next_turn(store: Store, current: Turn) -> None:
     """`upto_seq` does not move once a turn has begun."""
     store.run(admit, inbound("later"))

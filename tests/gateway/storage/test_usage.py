@@ -58,6 +58,11 @@ def next_turn(store: Store, before: Turn, text: str) -> Turn:
     return store.run(begin_turn, before.lease)
 
 
+def shrink(store: Store, current: Turn, plan: ViewPlan, **figures: int) -> Turn:
+    """Compact a running turn; returns it as it goes on."""
+    return store.run(lambda conn: compact(conn, current, plan, **figures))
+
+
 def use_tool(store: Store, current: Turn, reported: Usage | None = USAGE) -> None:
     """Record a step of the model that calls a tool, and the tool's result."""
     store.run(turns.record_message, current, CALL, reported)
@@ -130,15 +135,22 @@ def test_after_a_compaction_its_own_estimate_counts(store: Store, current: Turn)
     """And what was recorded since; what it left in view is in it already."""
     finish(store, current)
     following = next_turn(store, current, "x" * 9_000)
-    following = store.run(compact, following, ViewPlan(tail_from=2), tokens_after=700)
+    following = shrink(store, following, ViewPlan(tail_from=2), tokens_after=700)
     assert context(store, current) == Context(700, "estimated")
     store.run(transcript.append, following.place, [RESULT])
     assert context(store, current) == Context(700 + estimate([RESULT]), "estimated")
 
 
+def test_the_newest_compaction_counts(store: Store, current: Turn) -> None:
+    """Of several in a row."""
+    again = shrink(store, current, ViewPlan(tail_from=1), tokens_after=700)
+    shrink(store, again, ViewPlan(tail_from=1), tokens_after=300)
+    assert context(store, current) == Context(300, "estimated")
+
+
 def test_a_compaction_counts_for_what_follows_it_only(store: Store, current: Turn) -> None:
     """`/retry` keeps its estimate, `/new` begins with nothing."""
-    store.run(compact, current, ViewPlan(tail_from=1), tokens_after=700)
+    shrink(store, current, ViewPlan(tail_from=1), tokens_after=700)
     conversation = current.lease.conversation
     active = store.run(lineage.active, conversation)
     store.run(lineage.split, active, "retry", active.plan.hiding(5, 6))
@@ -151,7 +163,7 @@ def test_a_standing_names_the_segment(store: Store, current: Turn) -> None:
     """The title carries the segment's number from the second one on."""
     conversation = current.lease.conversation
     first = store.run(usage.standing, conversation, FIXED)
-    child = store.run(compact, current, ViewPlan()).session
+    child = shrink(store, current, ViewPlan()).session
     second = store.run(usage.standing, conversation, FIXED)
     assert (first.title, first.number, first.compactions) == ("What is the weather?", 1, 0)
     assert (second.title, second.number) == ("What is the weather? #2", 2)
@@ -161,7 +173,7 @@ def test_a_standing_names_the_segment(store: Store, current: Turn) -> None:
 def test_a_conversation_without_a_title_has_none(store: Store) -> None:
     """Not even a number."""
     current = store.run(turn_of, "")
-    store.run(compact, current, ViewPlan())
+    shrink(store, current, ViewPlan())
     assert store.run(usage.standing, current.lease.conversation, FIXED).title == ""
 
 
@@ -194,7 +206,7 @@ def test_a_segment_has_figures_of_its_own(store: Store, current: Turn) -> None:
     conversation = current.lease.conversation
     finish(store, current)
     following = next_turn(store, current, "And tomorrow?")
-    moved = store.run(compact, following, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
+    moved = shrink(store, following, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
     use_tool(store, moved)
     segment = store.run(usage.figures, conversation, moved.session.id)
     whole = store.run(usage.figures, conversation)
@@ -207,7 +219,7 @@ def test_a_segment_has_figures_of_its_own(store: Store, current: Turn) -> None:
 def test_compactions_of_all_lineages_are_counted(store: Store, current: Turn) -> None:
     """`/new` does not undo what was saved before it."""
     conversation = current.lease.conversation
-    store.run(compact, current, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
+    shrink(store, current, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
     store.run(begin_anew, conversation)
     found = store.run(usage.figures, conversation)
     assert (found.compactions, found.saved_tokens) == (1, 7_000)

@@ -1,5 +1,7 @@
 """The tool `read_conversation`."""
 
+import re
+
 import pytest
 from pydantic import ValidationError
 
@@ -47,13 +49,42 @@ async def test_long_texts_are_cut_to_their_share() -> None:
     ]
     shown = await read(MemoryReader(wide), limit=200)
     assert len(shown.encode()) < OutputSettings().max_bytes
-    assert shown.count("[+4,960 characters]") == 200
+    assert shown.count("[+4,960 characters; go on with from_seq=") == 200
 
 
 async def test_one_message_gets_all_the_room() -> None:
     """A cut message can be read alone."""
     reader = MemoryReader([PastMessage(1, "user", "x" * 7000, "t")])
     assert await read(reader, from_seq=1, limit=1) == f"#1 user t: {'x' * 7000}"
+
+
+async def test_a_long_message_is_read_to_its_end() -> None:
+    """Each answer says where the next one begins; put together they are the message."""
+    text = "".join(f"{number:06}" for number in range(4000))
+    reader = MemoryReader([PastMessage(1, "user", text, "t"), PastMessage(2, "user", "after", "t")])
+    whole = ""
+    from_char: int | None = 0
+    while from_char is not None:
+        shown = await read(reader, from_seq=1, limit=1, from_char=from_char)
+        part, _, rest = shown.removeprefix("#1 user t: ").partition(" [+")
+        whole += part
+        onward = re.search(r"go on with from_seq=1, from_char=(\d+)]$", rest)
+        from_char = int(onward[1]) if onward else None
+    assert whole == text
+
+
+async def test_the_mark_of_a_cut_message_tells_how_much_is_left() -> None:
+    """The model can judge whether reading on is worth it."""
+    reader = MemoryReader([PastMessage(7, "user", "x" * 9000, "t")])
+    first = await read(reader, from_seq=7, limit=1)
+    assert first.endswith("x [+1,000 characters; go on with from_seq=7, from_char=8000]")
+    assert await read(reader, from_seq=7, limit=1, from_char=8000) == f"#7 user t: {'x' * 1000}"
+
+
+async def test_a_place_behind_the_end_of_a_message_shows_nothing_of_it() -> None:
+    """No error: the line stands there with its seq, so the model sees that it has it all."""
+    reader = MemoryReader([PastMessage(7, "user", "short", "t")])
+    assert await read(reader, from_seq=7, limit=1, from_char=99) == "#7 user t: "
 
 
 async def test_a_stored_output_is_read_page_by_page() -> None:
@@ -97,3 +128,9 @@ def test_the_limit_is_bounded(limit: int) -> None:
     """The reader takes 1 to 200."""
     with pytest.raises(ValidationError):
         ReadArguments(limit=limit)
+
+
+def test_a_place_in_a_text_is_not_negative() -> None:
+    """A negative one would count from the end."""
+    with pytest.raises(ValidationError):
+        ReadArguments(from_char=-1)

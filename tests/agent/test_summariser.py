@@ -1,0 +1,230 @@
+"""The summary model as engines ask it: from a thread, within one time limit, with fallbacks."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from agent import summariser
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+    SummaryFailed,
+)
+from agent.messages import assistant_message, user_message
+from agent.models.base import Completion, StopReason
+from agent.models.scripted import Cut, ScriptedModel
+from agent.summariser import Summariser, SummaryCalls
+from tests.agent.tools.doubles import HangingModel
+
+LIMIT_S = 10.0
+BRIEF_S = 0.05
+
+
+def asking(*models: ScriptedModel, timeout_s: float | None = None) -> SummaryCalls:
+    return Summariser(models, LIMIT_S).calls(timeout_s)
+
+
+def failing(error: Exception) -> ScriptedModel:
+    return ScriptedModel([error])
+
+
+async def ask(calls: SummaryCalls, prompt: str = "Sum up.") -> str:
+    """Ask as an engine does, from a thread of its own."""
+    return await asyncio.to_thread(calls, prompt, 300)
+
+
+async def failure_of(*models: ScriptedModel) -> SummaryFailed:
+    calls = asking(*models)
+    with pytest.raises(SummaryFailed) as caught:
+        await ask(calls)
+    assert calls.failure is caught.value
+    return caught.value
+
+
+async def test_an_answer_comes_back_with_the_name_of_its_model() -> None:
+    """The prompt is one message of the user, and the limit is handed on."""
+    model = ScriptedModel([Completion(assistant_message("In short."), "stop", None, "small-2")])
+    calls = asking(model)
+    assert await ask(calls, "Sum up.") == "In short."
+    assert (calls.model, calls.failure) == ("small-2", None)
+    (request,) = model.requests
+    assert request.messages == [user_message("Sum up.")]
+    assert (request.max_output_tokens, request.tools) == (300, ())
+
+
+async def test_a_model_without_a_reported_name_is_called_by_its_own() -> None:
+    """The row of a compaction always tells who wrote its summary."""
+    calls = asking(ScriptedModel([Completion(assistant_message("In short."), "stop")]))
+    await ask(calls)
+    assert calls.model == "scripted"
+
+
+@pytest.mark.parametrize(
+    "error", [ModelNotFound("404"), ModelUnreachable("503"), CredentialsRefused("401")]
+)
+async def test_the_next_model_is_asked_where_one_is_of_no_use(error: ModelError) -> None:
+    """An auxiliary model that is gone falls back to the main one."""
+    main = ScriptedModel(["In short."])
+    calls = asking(failing(error), main)
+    assert await ask(calls) == "In short."
+    assert calls.failure is None
+
+
+async def test_an_answer_that_breaks_in_the_middle_falls_back_too() -> None:
+    """What was streamed before is not part of the next model's answer."""
+    calls = asking(ScriptedModel([Cut("half", ModelUnreachable("cut"))]), ScriptedModel(["Whole."]))
+    assert await ask(calls) == "Whole."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RateLimited("429"), BadRequest("400"), ContextOverflow("413"), ModelRefused("no")],
+)
+async def test_other_errors_are_the_extractors_case(error: ModelError) -> None:
+    """The main model is not loaded with what another attempt may not mend."""
+    main = ScriptedModel(["In short."])
+    failure = await failure_of(failing(error), main)
+    assert type(error).__name__ in str(failure)
+    assert failure.__cause__ is error
+    assert main.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "cooldown_s"),
+    [
+        (ModelUnreachable("down"), 60),
+        (ModelNotFound("gone"), 600),
+        (CredentialsRefused("no"), 600),
+        (RateLimited("busy"), 60),
+        (RateLimited("busy", 5), 60),
+        (RateLimited("busy", 120), 120),
+        (RateLimited("busy", 86_400), 600),
+        (BadRequest("malformed"), 60),
+    ],
+)
+async def test_a_failure_says_how_long_not_to_ask_again(
+    error: ModelError, cooldown_s: float
+) -> None:
+    """Passing trouble 60 s, no provider 600 s; a provider's wish between the two is followed."""
+    assert (await failure_of(failing(error))).cooldown_s == cooldown_s
+
+
+async def test_the_last_of_several_models_decides_how_long() -> None:
+    """As long as one of them may come back, 60 s are enough."""
+    both = await failure_of(failing(ModelNotFound("gone")), failing(ModelUnreachable("down")))
+    assert both.cooldown_s == 60
+
+
+async def test_without_any_model_there_is_no_provider() -> None:
+    """Asked all the same, it fails like every other call."""
+    assert (await failure_of()).cooldown_s == 600
+
+
+@pytest.mark.parametrize("reason", ["length", "refused", "tool_calls"])
+async def test_an_answer_that_did_not_end_by_itself_is_no_summary(reason: StopReason) -> None:
+    """Cut, refused, or something else than text."""
+    answer = Completion(assistant_message("## Goal\nhalf a"), reason)
+    assert repr(reason) in str(await failure_of(ScriptedModel([answer])))
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+async def test_an_empty_answer_is_no_summary(text: str) -> None:
+    """Whatever stop reason it came with."""
+    assert "empty" in str(await failure_of(ScriptedModel([text])))
+
+
+async def test_a_failure_stays_known_after_a_later_answer() -> None:
+    """One part that failed is why the whole summary was not used."""
+    calls = asking(ScriptedModel(["", "In short."]))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert await ask(calls) == "In short."
+    assert calls.failure is not None
+
+
+async def test_all_calls_share_one_time_limit() -> None:
+    """When it is used up the model is not asked any more."""
+    model = HangingModel()
+    calls = asking(model, timeout_s=BRIEF_S)
+    for _ in range(2):
+        with pytest.raises(SummaryFailed) as caught:
+            await ask(calls)
+        assert caught.value.cooldown_s == 60
+    assert len(model.requests) == 1
+    await model.ended.wait()
+
+
+async def test_the_next_model_has_only_what_is_left_of_the_time() -> None:
+    """A fallback does not begin the limit anew."""
+    calls = asking(failing(ModelUnreachable("down")), HangingModel(), timeout_s=BRIEF_S)
+    async with asyncio.timeout(LIMIT_S / 2):
+        with pytest.raises(SummaryFailed, match="too long"):
+            await ask(calls)
+
+
+async def test_nobody_gets_more_time_than_is_configured() -> None:
+    """Hygiene's limit shortens the configured one and never lengthens it."""
+    calls = Summariser([HangingModel()], BRIEF_S).calls(3600)
+    async with asyncio.timeout(LIMIT_S / 2):
+        with pytest.raises(SummaryFailed, match="too long"):
+            await ask(calls)
+
+
+async def test_closing_ends_a_call_that_hangs() -> None:
+    """The turn is over: the connection is closed and the engine's thread goes on at once."""
+    model = HangingModel()
+    calls = asking(model)
+    async with asyncio.timeout(LIMIT_S / 2), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(failure_in(calls))
+        await model.arrived.wait()
+        calls.close()
+    assert isinstance(asked.result(), SummaryFailed)
+    await model.ended.wait()
+
+
+async def test_closed_calls_ask_nobody() -> None:
+    """An engine that goes on after its turn has ended gets no further answer."""
+    model = ScriptedModel(["In short."])
+    calls = asking(model)
+    calls.close()
+    assert isinstance(await failure_in(calls), SummaryFailed)
+    assert model.requests == []
+
+
+async def test_a_call_that_begins_while_it_is_closed_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the flag and the request there is no gap."""
+    model = HangingModel()
+    calls = asking(model)
+    begin = asyncio.run_coroutine_threadsafe
+
+    def closed_meanwhile(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+        calls.close()
+        return begin(work, loop)
+
+    monkeypatch.setattr(summariser.asyncio, "run_coroutine_threadsafe", closed_meanwhile)
+    async with asyncio.timeout(LIMIT_S / 2):
+        assert isinstance(await failure_in(calls), SummaryFailed)
+
+
+async def failure_in(calls: SummaryCalls) -> SummaryFailed | None:
+    try:
+        await ask(calls)
+    except SummaryFailed as exc:
+        return exc
+    return None
+
+
+def test_the_smallest_window_counts() -> None:
+    """Every request has to fit into whichever model gets it."""
+    models = [ScriptedModel([], context_length=8_000), ScriptedModel([], context_length=200_000)]
+    assert Summariser(models, LIMIT_S).window_tokens == 8_000

@@ -1,0 +1,69 @@
+"""Parley's compression for `../shared/peerbench`: the library function, and the product's meter.
+
+The summariser is the harness's stub. Cache marking is not part of this adapter: run
+`bench_session.py` with `--nowire`.
+"""
+
+from typing import Any
+
+from peers.base import CTX, TAIL, TRIGGER, Peer
+
+from agent.library import compact_messages
+from agent.meter import TokenMeter
+from agent.models.base import Usage
+from agent.tokens import estimate_messages, estimate_tokens
+from agent.view import Entry, View, ViewPlan
+
+MODEL = "claude-sonnet-4-5"
+"""A model with the window of the harness; its tokenizer is not the harness's cl100k."""
+OPENAI_MODEL = "gpt-4"
+"""For the estimates, which the harness compares with cl100k."""
+
+
+class Adapter(Peer):
+    """One adapter for both profiles: Parley ships what `aligned` asks for."""
+
+    name = "ours"
+
+    def new_engine(self) -> TokenMeter:
+        """Return the state of a session: its meter."""
+        return TokenMeter(MODEL)
+
+    def compress(self, engine: TokenMeter, native: list[Any]) -> list[Any]:
+        """One pass, the estimate of the whole list included."""
+        result = compact_messages(
+            native,
+            context_length=CTX,
+            threshold=TRIGGER / CTX,
+            target_ratio=TAIL / TRIGGER,
+            summarise=lambda prompt, _max_tokens: self.stub(prompt),
+            model=MODEL,
+        )
+        return native if result.level == "none" else result.messages
+
+    def should_compress(self, engine: TokenMeter, native: list[Any]) -> bool:
+        """Whether the measured view has reached the trigger."""
+        return engine.measure(view_of(native)).tokens >= TRIGGER
+
+    def after_compress(self, engine: TokenMeter, native: list[Any]) -> None:
+        """Forget the size of the view that is no more."""
+        engine.forget_report()
+
+    def after_call(self, engine: TokenMeter, native: list[Any], real_tokens: int) -> None:
+        """Take note of what the provider reported for the request."""
+        view = view_of(native)
+        engine.note(Usage(input_tokens=real_tokens), view, view.entries[-1].seq)
+
+    def estimate_messages(self, native: list[Any]) -> int:
+        """Count with the encoding of an OpenAI model."""
+        return estimate_messages(native, OPENAI_MODEL)
+
+    def estimate_text(self, text: str) -> int:
+        """Count with the encoding of an OpenAI model."""
+        return estimate_tokens(text, OPENAI_MODEL)
+
+
+def view_of(native: list[Any]) -> View:
+    """Return a list, its system message first, as the view of a turn."""
+    entries = [Entry(n, message) for n, message in enumerate(native[1:], start=1)]
+    return View(native[0]["content"], ViewPlan(), entries)

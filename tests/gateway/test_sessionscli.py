@@ -1,0 +1,426 @@
+"""`parley sessions`: lists, messages, lineages and exports, printed from the database's file."""
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+
+from agent.messages import ChatMessage, assistant_message, decode, tool_message
+from agent.models.base import Usage
+from agent.models.scripted import tool_call
+from agent.view import Edit, Summary, ViewPlan
+from gateway import cli, sessionsexport
+from gateway.storage import turns
+from gateway.storage.models import session
+from gateway.storage.turns import TurnEnd
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_anew,
+    compact,
+    inbound,
+    migrated_file,
+    outdated_file,
+    parts,
+    turn_of,
+)
+
+TITLE = "Find [red]it[/red]"
+SUMMARY = "## Goal\nFind it.\n\n## Done\n1. looked\n2. [b]saw\x1b[31m it"
+PLAN = ViewPlan(
+    head_upto=1,
+    summaries=(Summary(SUMMARY, 2, 3, "assistant", "model"),),
+    tail_from=4,
+    edits=(Edit(4, "clip", 99),),
+)
+LONG = "a word and another one " * 100
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Sessions = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
+    for name in os.environ:
+        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    yield
+    cli.chosen.update(config=None, home=None)
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sessions:
+    """Run `parley sessions …` in this process."""
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["parley", "sessions", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Store]:
+    """The database of PARLEY_HOME, without any conversation, open as in a running gateway."""
+    opened = Store(migrated_file(tmp_path / "parley.db"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def talked(empty: Store) -> Store:
+    """One conversation: question, call, result | compaction | more, answer. Another one waits."""
+    current = empty.run(turn_of, TITLE)
+    call = tool_call("look", {"where": "there"}, "c1")
+    asked = ChatMessage(role="assistant", content=None, tool_calls=[call])
+    empty.run(turns.record_message, current, asked, Usage(90, 9))
+    result = tool_message("c1", "look", "```\nseen\x9b31m\n```")
+    empty.run(turns.record_result, current, result, "ok")
+    figures = {"summary_model": "small-1", "retained_share": 0.96, "failure": "once [/x]"}
+    current = empty.run(compact, current, PLAN, **figures)
+    empty.run(turns.record_message, current, assistant_message(LONG), Usage(21_345, 7))
+    end = TurnEnd("final_text", Usage(22_222, 3))
+    empty.run(turns.commit, current, [assistant_message("It is here.")], parts(current), end)
+    empty.run(admit, inbound("hi", chat="7"))
+    return empty
+
+
+def one_line(result: Result) -> str:
+    """Return the only line on stderr of a command that failed."""
+    assert (result.code, result.out) == (1, "")
+    [line] = result.err.splitlines()
+    return line
+
+
+def words(line: str) -> str:
+    return " ".join(line.split())
+
+
+def test_the_list_shows_every_conversation(sessions: Sessions, talked: Store) -> None:
+    """Id, place, title with the segment's number, segments, messages, time, size of the view."""
+    head, first, second = sessions("list").out.splitlines()
+    assert words(head).startswith("id platform chat title segments messages last activity")
+    assert words(first).startswith(f"1 telegram 42 {TITLE} #2 2 5 20")
+    assert words(first).endswith("Z 22,222")
+    assert words(second).startswith("2 telegram 7 hi 1 0 20")
+    assert words(second).endswith("Z -")
+
+
+def test_the_list_marks_what_is_estimated(sessions: Sessions, empty: Store) -> None:
+    """Between a compaction and the next call nobody knows the real size."""
+    empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), tokens_after=12_345)
+    assert sessions("list").out.splitlines()[1].endswith("~12,345")
+
+
+def test_the_list_of_an_empty_database(sessions: Sessions, empty: Store) -> None:
+    """Only the heading."""
+    assert len(sessions("list").out.splitlines()) == 1
+
+
+def headings(result: Result) -> list[str]:
+    return [words(line) for line in result.out.splitlines() if "  session " in line]
+
+
+def test_show_prints_messages_in_order(sessions: Sessions, talked: Store) -> None:
+    """Number, role, time, segment, and what the present view makes of each."""
+    shown = sessions("show", "1")
+    found = [(line.split()[0], line.split("session ")[1]) for line in headings(shown)]
+    assert found == [
+        ("1", "1 in view"),
+        ("2", "1 summarised"),
+        ("3", "1 summarised"),
+        ("4", "2 in view, shortened (clip)"),
+        ("5", "2 in view"),
+    ]
+    assert headings(shown)[2].startswith("3 tool look c1 20")
+    assert TITLE in shown.out
+    assert '  -> look c1 {"where":"there"}' in shown.out
+
+
+def test_show_does_not_wrap_what_was_said(sessions: Sessions, talked: Store) -> None:
+    """What is piped into another program has the lines of the message."""
+    assert LONG in sessions("show", "1").out.splitlines()
+
+
+def test_show_obeys_no_control_characters(sessions: Sessions, talked: Store) -> None:
+    """They are spelled out."""
+    shown = sessions("show", "1").out
+    assert r"seen\x9b31m" in shown
+    assert "\x9b" not in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--limit", "2"], "45"),
+        (["--from", "2", "--limit", "2"], "23"),
+        (["--session", "1"], "123"),
+        (["--session", "2", "--from", "5"], "5"),
+        (["--from", "6"], ""),
+    ],
+)
+def test_show_finds_any_message(
+    sessions: Sessions, talked: Store, options: list[str], expected: str
+) -> None:
+    """The newest ones, those from a number on, those of one segment."""
+    lines = headings(sessions("show", "1", *options))
+    assert "".join(line[0] for line in lines) == expected
+
+
+def test_show_knows_what_is_out_of_view(sessions: Sessions, talked: Store) -> None:
+    """After `/new` everything before it; it stays on record all the same."""
+    talked.run(begin_anew, 1)
+    lines = headings(sessions("show", "1"))
+    assert len(lines) == 5
+    assert all(line.endswith("out of view") for line in lines)
+
+
+def test_show_labels_what_is_no_text(sessions: Sessions, empty: Store) -> None:
+    """A picture is a label; what Parley wrote itself is marked."""
+    current = empty.run(turn_of, "look")
+    parts_of_it = [{"type": "text", "text": "see:"}, {"type": "image_url", "image_url": {}}]
+    image = ChatMessage(role="user", content=parts_of_it, synthetic=True)
+    empty.run(turns.record_message, current, image, None)
+    shown = sessions("show", "1", "--from", "2").out
+    assert "see:\n[image_url]\n" in shown
+    assert "user (by Parley)" in shown
+
+
+def test_lineage_prints_segments_and_figures(sessions: Sessions, talked: Store) -> None:
+    """Why each began and ended, and every figure of its compaction."""
+    printed = sessions("lineage", "1").out
+    root, first, second, figures = (words(line) for line in printed.splitlines()[:4])
+    assert root == f"conversation 1: {TITLE}"
+    assert first.startswith(f"session 1 {TITLE} 20")
+    assert first.endswith("Z (compression)")
+    assert second.startswith(f"session 2 {TITLE} #2 20")
+    assert second.endswith("Z (compression), active")
+    assert figures == (
+        "threshold, compressor, level summary; 100,000 to ~20,000 (21,345 reported) tokens;"
+        " 400 to 30 messages; small-1, 1.2 s; 90,000 cached tokens lost;"
+        " 96% of the key facts kept; summary model failed: once [/x]"
+    )
+
+
+def test_lineage_prints_the_first_lines_of_a_summary(sessions: Sessions, talked: Store) -> None:
+    """As a whole only where that is asked for; control characters are spelled out."""
+    short, whole = sessions("lineage", "1").out, sessions("lineage", "1", "--summaries").out
+    assert "summary of messages 2 to 3 (model):" in short
+    assert "Find it." in short
+    assert "... (6 lines; --summaries shows them)" in short
+    assert "saw" not in short
+    assert r"2. [b]saw\x1b[31m it" in whole
+    assert "--summaries" not in whole
+
+
+def test_lineage_prints_a_summary_once(sessions: Sessions, talked: Store) -> None:
+    """A segment that takes over its parent's summary does not repeat it."""
+    talked.run(turns.hide_newest, 1)
+    printed = sessions("lineage", "1").out
+    assert printed.count("summary of messages") == 1
+    assert f"session 4  {TITLE} #3" in printed
+    assert words(printed.splitlines()[-1]).endswith("(retry), active")
+
+
+def test_lineage_prints_each_lineage(sessions: Sessions, talked: Store) -> None:
+    """`/new` begins another one, which has no compaction yet."""
+    talked.run(begin_anew, 1)
+    printed = sessions("lineage", "1").out
+    assert printed.count("conversation 1:") == 2
+    assert words(printed.splitlines()[-1]).endswith("Z (new), active")
+
+
+def test_an_estimate_alone_is_printed_before_the_next_call(
+    sessions: Sessions, empty: Store
+) -> None:
+    """Without report, model, or key facts there is nothing about them."""
+    empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), level="prune")
+    figures = words(sessions("lineage", "1").out.splitlines()[-1])
+    assert "level prune; 100,000 to ~20,000 tokens;" in figures
+    assert figures.endswith("no model, 1.2 s; 90,000 cached tokens lost")
+
+
+def exported(result: Result) -> list[dict[str, Any]]:
+    return [orjson.loads(line) for line in result.out.splitlines()]
+
+
+def test_an_export_holds_everything(sessions: Sessions, talked: Store) -> None:
+    """Each segment before what was recorded in it; messages with their exact content."""
+    talked.run(turns.hide_newest, 1)
+    records = exported(sessions("export", "1"))
+    kinds = [(each["type"], each.get("seq") or each["id"]) for each in records]
+    assert kinds == [
+        ("conversation", 1),
+        ("segment", 1),
+        *(("message", seq) for seq in (1, 2, 3)),
+        ("segment", 2),
+        *(("message", seq) for seq in (4, 5)),
+        ("segment", 4),
+    ]
+    stored = [decode(body) for body in talked.bodies(1)]
+    assert [each["message"] for each in records if each["type"] == "message"] == stored
+
+
+def test_an_export_holds_plans_and_figures(sessions: Sessions, talked: Store) -> None:
+    """What each segment showed can be told from the export alone."""
+    head, first, *_, second = [it for it in exported(sessions("export", "1")) if "seq" not in it]
+    assert (head["title"], head["messages"], head["segments"]) == (TITLE, 5, 2)
+    assert (first["compaction"], first["end_reason"]) == (None, "compression")
+    assert second["title"] == f"{TITLE} #2"
+    assert second["plan"]["summaries"][0]["text"] == SUMMARY
+    assert second["compaction"]["tokens_after_reported"] == 21_345
+    assert second["ended_at"] is None
+
+
+def test_an_export_holds_no_raw_control_characters(sessions: Sessions, talked: Store) -> None:
+    """JSON allows some of them as they are; a terminal would obey them."""
+    for form in ("json", "md"):
+        text = sessions("export", "1", "--format", form).out
+        assert not [char for char in text if not char.isprintable() and char != "\n"]
+
+
+def test_a_long_export_is_read_page_by_page(
+    sessions: Sessions, talked: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost or repeated between two pages."""
+    monkeypatch.setattr(sessionsexport, "PAGE", 2)
+    records = exported(sessions("export", "1"))
+    assert [each["seq"] for each in records if "seq" in each] == [1, 2, 3, 4, 5]
+
+
+def test_an_export_in_markdown(sessions: Sessions, talked: Store) -> None:
+    """Headings for segments and messages; what tools said is code, whatever is in it."""
+    text = sessions("export", "1", "--format", "md").out
+    assert text.startswith(f"# {TITLE}\n\nConversation 1 on telegram, chat 42: 5 messages.\n")
+    assert f"\n## {TITLE} #2 (session 2)\n" in text
+    assert "\n> ## Goal\n> Find it.\n>\n> ## Done\n" in text
+    assert 'Call of look:\n\n```\n{"where":"there"}\n```\n' in text
+    assert "\n````\n```\nseen\\x9b31m\n```\n````\n" in text
+    assert text.endswith("in view\n\nIt is here.\n")
+
+
+def test_a_file_is_for_its_owner_alone(sessions: Sessions, talked: Store, tmp_path: Path) -> None:
+    """It holds what would have been printed, and its size is told."""
+    file = tmp_path / "out" / "talk.jsonl"
+    file.parent.mkdir()
+    printed = sessions("export", "1").out
+    told = sessions("export", "1", "--out", str(file))
+    assert file.read_text() == printed
+    assert told.out == f"{file}: {file.stat().st_size:,} bytes\n"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_file_is_replaced_only_by_force(
+    sessions: Sessions, talked: Store, tmp_path: Path
+) -> None:
+    """Without --force it stays as it is."""
+    file = tmp_path / "talk.md"
+    file.write_text("mine")
+    file.chmod(0o644)
+    line = one_line(sessions("export", "1", "--out", str(file)))
+    assert (line, file.read_text()) == (f"{file} exists; --force replaces it", "mine")
+    assert sessions("export", "1", "--out", str(file), "--force", "--format", "md").code == 0
+    assert file.read_text().startswith(f"# {TITLE}")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_a_file_that_cannot_be_written_is_an_error(
+    sessions: Sessions, talked: Store, tmp_path: Path
+) -> None:
+    """A folder in its place, also with --force, or a folder that is missing."""
+    for options in ([], ["--force"]):
+        line = one_line(sessions("export", "1", "--out", str(tmp_path), *options))
+        assert line == f"{tmp_path} exists and is not a plain file"
+    file = tmp_path / "missing" / "talk.jsonl"
+    assert one_line(sessions("export", "1", "--out", str(file))).startswith(f"cannot write {file}")
+
+
+def test_a_failed_export_leaves_the_file_as_it_was(talked: Store, tmp_path: Path) -> None:
+    """Nor is a half one left beside it."""
+    file = tmp_path / "out" / "talk.md"
+    file.parent.mkdir()
+    file.write_text("mine")
+
+    def pieces() -> Iterator[str]:
+        yield "half"
+        raise RuntimeError("interrupted")
+
+    with pytest.raises(RuntimeError, match="interrupted"):
+        sessionsexport.write(file, pieces(), force=True)
+    assert [path.read_text() for path in file.parent.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("command", ["show", "lineage", "export"])
+@pytest.mark.parametrize("bad", ["x", "", "1.5", "\u0663", "9" * 30, "4711", "0"])
+def test_a_bad_conversation_is_one_line(
+    sessions: Sessions, talked: Store, command: str, bad: str
+) -> None:
+    """Whatever it is, the line says what was asked for."""
+    line = one_line(sessions(command, bad))
+    assert "conversation" in line
+    assert bad in line
+
+
+@pytest.mark.parametrize("bad", ["x", "99", "3"])
+def test_a_bad_session_is_one_line(sessions: Sessions, talked: Store, bad: str) -> None:
+    """A segment of another conversation is none of this one."""
+    line = one_line(sessions("show", "1", "--session", bad))
+    assert "session" in line
+    assert bad in line
+
+
+def test_without_a_database_there_is_one_line(sessions: Sessions) -> None:
+    """Looking creates none."""
+    assert "there is no database" in one_line(sessions("list"))
+
+
+def test_an_older_database_is_not_read(sessions: Sessions, tmp_path: Path) -> None:
+    """It says what brings it up to date, and changes nothing."""
+    outdated_file(tmp_path / "parley.db", "0001")
+    assert "`parley db upgrade`" in one_line(sessions("list"))
+
+
+def test_a_newer_database_is_not_read(sessions: Sessions, empty: Store) -> None:
+    """It says that another version has written it."""
+    empty.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    assert "9999" in one_line(sessions("list"))
+
+
+def test_looking_changes_nothing(sessions: Sessions, talked: Store) -> None:
+    """Also while a gateway has the file open."""
+    before = talked.rows(session)
+    for command in (["list"], ["show", "1"], ["lineage", "1"], ["export", "1"]):
+        assert sessions(*command).code == 0
+    assert talked.rows(session) == before
+
+
+def test_another_home_is_looked_at(
+    sessions: Sessions, talked: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--home` goes before the environment."""
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setattr(sys, "argv", ["parley", "--home", str(tmp_path), "sessions", "list"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
