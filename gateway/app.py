@@ -185,15 +185,16 @@ async def assembled(
     agent = with_engine_tools(agent, context)
     wakeups = Wakeups()
     renderers: dict[Account, Callable[[str], list[str]]] = {}
-    intake = GatewayIntake(database, _rules(settings, agent, context), renderers, wakeups)
-    chats = ChatHistory(database, model.context_length)
+    rules = _rules(settings, agent, context)
+    intake = GatewayIntake(database, rules, renderers, wakeups)
+    chats = ChatHistory(database, model.context_length, rules.model.fixed_tokens)
     adapters = {
         (adapter.platform, adapter.account): adapter
         for adapter in make_adapters(settings, intake, chats)
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
-    rules = TurnRules(settings.queue, settings.sessions)
-    turns = TurnRunner(database, agent, context, adapters, rules, wakeups)
+    turn_rules = TurnRules(settings.queue, settings.sessions)
+    turns = TurnRunner(database, agent, context, adapters, turn_rules, wakeups)
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop

@@ -5,16 +5,22 @@ from dataclasses import dataclass
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.messages import Address
 from gateway.sessions import address_key
-from gateway.storage import history
+from gateway.storage import history, usage
 from gateway.storage.engine import Database
 
 
 @dataclass(frozen=True, slots=True)
 class ChatHistory:
-    """Reads of direct chats; `window_tokens` is the size of the first model's window."""
+    """Reads of direct chats.
+
+    Attributes:
+        window_tokens: Size of the first model's window.
+        fixed_tokens: Estimate of system prompt and tool schemas.
+    """
 
     database: Database
     window_tokens: int
+    fixed_tokens: int
 
     async def chats(self, platform: str, account: str) -> list[ChatSummary]:
         """Return the account's conversations, newest activity first."""
@@ -29,5 +35,6 @@ class ChatHistory:
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""
-        used = await self.database.read(history.prompt_tokens, address_key(address))
+        key = address_key(address)
+        used = await self.database.read(usage.view_tokens, key, self.fixed_tokens)
         return ContextGauge(used, self.window_tokens)

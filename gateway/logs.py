@@ -18,8 +18,8 @@ import orjson
 import structlog
 from typing_extensions import override
 
-from gateway.logfile import LogFile, log_path
 from agent.redaction import Redactor, printable
+from gateway.logfile import LogFile, log_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ import orjson
 from rich.console import Console
 from rich.text import Text
 
+from agent.redaction import printable
 from gateway.errors import NotFound
 from gateway.logfile import predecessors
-from agent.redaction import printable
 
 _POLL_S = 0.25
 _LEVELS = ("debug", "info", "warning", "error")

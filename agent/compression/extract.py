@@ -37,6 +37,8 @@ The tail that stays verbatim has about twice the tokens of a summary.
 """
 
 MOST_FACTS = 300
+MOST_RATIO = 0.3
+MOST_PLUS = 2500
 INTRODUCTION = (
     "Extracted without a model. Under Terms, #N: begins a stretch at message N and lists words that"
     " stand there; read_conversation(from_seq=N) returns the messages in full."
@@ -129,7 +131,7 @@ def _found(
     known = sum(len(line) for _, line in carried.index)
     return terms.rank(
         [*lost, *pieces],
-        most=budget_tokens * 2 // 5 + 3000 + known,
+        most=int(budget_tokens * MOST_RATIO) + MOST_PLUS + known,
         senior=_senior(pieces, budget_tokens) if later else 0,
         focus=terms.words_of(focus or ""),
     )
@@ -145,9 +147,7 @@ def _senior(pieces: Sequence[Piece], budget_tokens: int) -> int:
     return pieces[-1].seq if pieces else 0
 
 
-def _fitted(
-    story: str, found: terms.Vocabulary, carried: _Carried, budget_tokens: int
-) -> str:
+def _fitted(story: str, found: terms.Vocabulary, carried: _Carried, budget_tokens: int) -> str:
     """Return the text, its index as large as the budget allows."""
     redactor = Redactor()
     room, text = budget_tokens, ""

@@ -22,11 +22,11 @@ MOST_PIECES = 300
 LINE_CHARS = 240
 
 _LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
-_DECISION = re.compile(
-    r"\b(?:[Dd]ecided|[Aa]greed|[Ii]nstead of|[Ff]rom now on|[Ll]et's|[Cc]onfirmed|prefer|must not"
-    r"|[Nn]ever|[Aa]lways|[Mm]ake sure|booked|approved|deadline)\b"
-)
-_ERROR = re.compile(r"\b(?:[A-Z]\w*(?:Error|Exception)|[Ee]rror|ERROR|FAILED|[Ff]ailed)\b")
+_DECISIONS = (
+    "decided", "agreed", "instead of", "from now on", "et's ", "confirmed", "prefer", "must not",
+    "never", "always", "ake sure", "approved", "deadline",
+)  # fmt: skip
+_ERRORS = ("rror", "xception", "ailed", "FAILED", "ERROR")
 _BREAK = re.compile(r"(?<=[.!?])\s|\n")
 _PATH = re.compile(r"(?<![\w/.])(?:[~.]{0,2}/)?(?:[\w.@-]+/)+[\w@-]+(?:\.\w{1,6})+")
 
@@ -40,7 +40,7 @@ def narrate(pieces: Sequence[Piece], previous: str, budget_tokens: int) -> str:
         kept = _newest(lines, int(budget_tokens * share), keep_first=title == "Asked")
         if kept:
             blocks.append("\n".join([f"## {title}", *kept]))
-    return "\n".join(blocks)
+    return masked_assignments("\n".join(blocks))
 
 
 def parse(text: str) -> Sections:
@@ -64,9 +64,9 @@ def _found(pieces: Sequence[Piece]) -> Sections:
     last = [piece for piece in said[-2:] if piece.role == "assistant"]
     return {
         "Asked": [*map(_quoted, asked[:1]), *map(_quoted, asked[1:][-MOST_LINES:])],
-        "Decided": _matches(said, _DECISION),
-        "Files": _matches(calls, _PATH),
-        "Errors": _matches(results, _ERROR),
+        "Decided": _with(said, _DECISIONS),
+        "Files": _paths(calls),
+        "Errors": _with(results, _ERRORS),
         "Last state": [_quoted(piece) for piece in last[-1:]],
     }
 
@@ -76,21 +76,30 @@ def _quoted(piece: Piece) -> str:
 
 
 def _line(seq: int, text: str) -> str:
-    shown = masked_assignments(" ".join(text[: LINE_CHARS + 60].split()))
+    shown = " ".join(text[: LINE_CHARS + 60].split())
     return f"- #{seq} {shown if len(shown) <= LINE_CHARS else shown[:LINE_CHARS] + '…'}"
 
 
-def _matches(pieces: Sequence[Piece], pattern: re.Pattern[str]) -> list[str]:
-    """Return one line for each distinct match in the newest pieces, oldest first."""
+def _with(pieces: Sequence[Piece], signs: Sequence[str]) -> list[str]:
+    """Return the sentences of the newest pieces in which a sign stands, one of each piece."""
     found: dict[str, int] = {}
     for piece in islice(reversed(pieces), MOST_PIECES):
-        match = pattern.search(piece.text)
-        if match:
-            text = match[0] if pattern is _PATH else _around(piece.text, match.start())
-            found.setdefault(text, piece.seq)
+        place = next((at for sign in signs if (at := piece.text.find(sign)) >= 0), None)
+        if place is not None:
+            found.setdefault(_around(piece.text, place), piece.seq)
         if len(found) >= MOST_LINES:
             break
     return [_line(seq, text) for text, seq in reversed(found.items())]
+
+
+def _paths(pieces: Sequence[Piece]) -> list[str]:
+    """Return the files that the newest calls name."""
+    found: dict[str, int] = {}
+    for piece in islice(reversed(pieces), MOST_PIECES):
+        if "/" in piece.text:
+            for path in _PATH.findall(piece.text):
+                found.setdefault(path, piece.seq)
+    return [_line(seq, path) for path, seq in reversed([*found.items()][:MOST_LINES])]
 
 
 def _around(text: str, place: int) -> str:

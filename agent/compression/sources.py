@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 ROOM_CHARS = {"user": 700_000, "assistant": 700_000, "tool": 120_000, "system": 10_000}
 """How much is read of all texts of a role together; what people write is shared by more."""
 
-MANY_MESSAGES = 4_000
+MANY_MESSAGES = 2_500
 """From here on less is read of each message, so that the time for all stays the same."""
 
-BULK_CHARS = 1_500
+BULK_CHARS = 1_000
 """How much is read of one tool result: what is longer is a listing."""
 
 CALL_CHARS = 300
@@ -84,7 +84,9 @@ def _redacted(found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
     if redactor.text(before) != before:
         found = [(seq, role, redactor.text(text)) for seq, role, text in found]
     return [
-        (seq, role, masked_assignments(text)) if role == "user" and _tells(text) else (seq, role, text)
+        (seq, role, masked_assignments(text))
+        if role == "user" and _tells(text)
+        else (seq, role, text)
         for seq, role, text in found
     ]
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from agent.compression.sources import Piece
@@ -28,12 +29,13 @@ FOCUS = 8.0
 NAMED = 3.0
 
 _INNER = ".@:'-"
+_EDGES = "_\u2019" + _INNER
 _SEPARATORS = bytes(
     byte if byte >= 0x80 or chr(byte).isalnum() or chr(byte) in "_" + _INNER else 0x20
     for byte in range(256)
 )
-_WORD = re.compile(r"\w[\w.@:'’-]*")
-_PART = re.compile(r"\w[\w'’-]*")
+_WORD = re.compile(r"\w[\w.@:'\u2019-]*")
+_PART = re.compile(r"\w[\w'\u2019-]*")
 _DIGIT = re.compile(r"\d")
 _FILE = re.compile(r"[\w-]+\.[a-z]{1,4}")
 _SCRIPT = "\u3040-\u30ff\u3400-\u9fff"
@@ -163,19 +165,19 @@ def _ordered(merged: _Merged, limit: int) -> Vocabulary:
     spellings, places, worth, counts = merged
     density: dict[str, float] = {}
     for key, text in spellings.items():
-        if counts[key] > limit or not telling(key):
+        if counts[key] > limit:
             continue
-        if text != key:
-            worth[key] *= CAPITALS
-        elif not key.isalpha() and _has_digit(key):
-            worth[key] *= DIGITS
-        density[key] = worth[key] / _tokens(text, key)
+        if text == key and key.isascii() and key.isalpha():
+            if 1 < len(key) <= MAX_TERM_CHARS:
+                density[key] = worth[key] / (0.35 * len(key) + 0.61)
+        elif telling(key):
+            if text != key:
+                worth[key] *= CAPITALS
+            elif _DIGIT.search(key):
+                worth[key] *= DIGITS
+            density[key] = worth[key] / _tokens(text, key)
     order = sorted(density, key=density.__getitem__, reverse=True)
     return Vocabulary({key: spellings[key] for key in order}, places, worth, counts)
-
-
-def _has_digit(text: str) -> bool:
-    return _DIGIT.search(text) is not None
 
 
 def telling(key: str) -> bool:
@@ -198,16 +200,16 @@ def _tokens(text: str, key: str) -> float:
     return tokens if text == key else tokens + 0.69 * sum(map(str.isupper, text))
 
 
-def split(word: str) -> list[str]:
-    """Return the terms of a word: compounds with digits and file names stay whole."""
-    word = word.strip("_" + _INNER + "’")
-    if word[-2:] in {"'s", "’s"}:
+def split(word: str) -> Sequence[str]:
+    """Return the terms of a word: names with digits, files and addresses stay whole."""
+    word = word.strip(_EDGES)
+    if word.isascii() and (word.isidentifier() or word.isdigit()):
+        return (word,)
+    if word[-2:] in {"'s", "\u2019s"}:
         word = word[:-2]
-    if word.isascii() and word.isalnum():
-        return [word]
     if _UNSPACED.search(word):
         return _RUN.findall(word)
-    if _has_digit(word) or "@" in word or _FILE.fullmatch(word):
+    if _DIGIT.search(word) or "@" in word or _FILE.fullmatch(word):
         return _WORD.findall(word)
     return _PART.findall(word)
 
@@ -216,14 +218,14 @@ def most_telling(found: Vocabulary, count: int) -> list[str]:
     """Return the terms that say most, whatever they cost: names, numbers, what is rare."""
     says = {
         key: found.worth[key] / found.counts[key] ** 0.7 * (NAMED if _named(text) else 1.0)
-        for key, text in found.spellings.items()
+        for key, text in islice(found.spellings.items(), 6 * count)
     }
     best = sorted(says, key=says.__getitem__, reverse=True)[:count]
     return [found.spellings[key] for key in best]
 
 
 def _named(text: str) -> bool:
-    return not text.islower() or _has_digit(text)
+    return not text.islower() or _DIGIT.search(text) is not None
 
 
 def parse_index(text: str) -> Index:

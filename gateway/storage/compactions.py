@@ -7,7 +7,7 @@ whose number grows with the conversation is read or written.
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import Connection, delete, select
 
 from agent.ports import Compaction, PlannerState
 from agent.view import Summary
@@ -87,16 +87,6 @@ def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str
         "failure": compaction.failure,
         "duration_ms": compaction.duration_ms,
     }
-
-
-def save_state(conn: Connection, session_id: int, state: PlannerState) -> None:
-    """Store what the planner remembers where it has decided against a compaction."""
-    conn.execute(*_save_state(session_id, lineage.dump_state(state)))
-
-
-@built_once
-def _save_state(session_id: int, state: str) -> Any:
-    return update(session).where(session.c.id == session_id).values(planner_state=state)
 
 
 def put_candidate(

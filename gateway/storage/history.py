@@ -68,22 +68,6 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     return union_all(asked, answered)
 
 
-def prompt_tokens(conn: Connection, session_key: str) -> int | None:
-    """Return what the model last reported for the conversation's view."""
-    reported: int | None = conn.scalar(*_prompt_tokens(session_key))
-    return reported
-
-
-@built_once
-def _prompt_tokens(session_key: str) -> Any:
-    return (
-        select(session.c.prompt_tokens)
-        .join(conversation, conversation.c.active_session_id == session.c.id)
-        .join(alias, alias.c.conversation == conversation.c.id)
-        .where(alias.c.session_key == session_key)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Status:
     """What `/status` tells about a conversation; times are in seconds."""

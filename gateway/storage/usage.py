@@ -14,6 +14,7 @@ from agent.models.base import Usage
 from gateway.storage import lineage
 from gateway.storage.lineage import Session
 from gateway.storage.models import (
+    alias,
     compaction,
     conversation,
     is_running,
@@ -76,6 +77,19 @@ class Standing:
     title: str
     context: Context
     compactions: int
+
+
+def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | None:
+    """Return the size of a conversation's view; None for a conversation that does not exist."""
+    conversation_id = conn.scalar(*_of_key(session_key))
+    if conversation_id is None:
+        return None
+    return standing(conn, conversation_id, fixed_tokens).context.tokens
+
+
+@built_once
+def _of_key(session_key: str) -> Any:
+    return select(alias.c.conversation).where(alias.c.session_key == session_key)
 
 
 def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Standing:

@@ -36,7 +36,7 @@ from tests.support.conversations import faults
 WINDOW = 20_000
 THRESHOLD = 10_000
 NOW = 1_000_000.0
-LONG_WORDS = 400
+LONG_WORDS = 80
 
 GOOD = (
     "## Goal\nShip the order.\n## Constraints & Preferences\nnone\n## Progress\n### Done\n1. asked\n"
@@ -119,6 +119,11 @@ def view_of(count: int = 4, words: int = 1, system: str = "You are a test.") -> 
     return View(system, ViewPlan(), entries)
 
 
+def long_view() -> View:
+    """Return a view over the threshold whose newest messages fit into its target."""
+    return view_of(66, LONG_WORDS)
+
+
 def said(n: int, words: int = 1) -> ChatMessage:
     text = f"message {n} " + "word " * words
     return user_message(text) if n % 2 else assistant_message(text)
@@ -193,7 +198,7 @@ async def test_the_preflight_has_three_passes() -> None:
 async def test_the_passes_end_when_the_view_is_small_enough() -> None:
     """Each pass measures again."""
     planner = planner_of(engine := Engine(dropping(30)))
-    view = view_of(50, words=LONG_WORDS)
+    view = view_of(50, words=220)
     await planner.keep_within(view)
     assert len(engine.requests) == 1
     assert len(view.entries) == 20
@@ -332,7 +337,7 @@ async def test_savings_are_judged_by_what_can_be_compacted() -> None:
     assert planner.state.poor_savings == 0
 
 
-@pytest.mark.parametrize(("tokens", "fires"), [(13_199, False), (13_200, True)])
+@pytest.mark.parametrize(("tokens", "fires"), [(13_199, False), (13_201, True)])
 async def test_a_pause_ends_when_the_view_has_grown_by_a_tenth(tokens: int, fires: bool) -> None:
     """It decays by itself, also in a later turn: its mark is part of the state."""
     asked = await asked_at(tokens, Engine(claiming(100)), poor_savings=2, paused_at_tokens=12_000)
@@ -418,7 +423,7 @@ async def test_a_failure_begins_a_cooldown(
 ) -> None:
     """It is committed with the compaction, which took the extractor's summary."""
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), ScriptedModel([error]))
-    view = view_of(60, words=LONG_WORDS)
+    view = long_view()
     await planner.keep_within(view)
     (done,) = store_of(planner).committed
     assert (done.level, done.summary_model) == ("extract", None)
@@ -521,7 +526,7 @@ async def test_a_compaction_leaves_one_event_with_all_its_figures() -> None:
     """The same figures as in its row."""
     model = ScriptedModel([GOOD])
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), model)
-    view = view_of(60, words=LONG_WORDS)
+    view = long_view()
     before = len(view.messages)
     with capture_logs() as logs:
         await planner.keep_within(view)
@@ -540,7 +545,7 @@ async def test_a_compaction_leaves_one_event_with_all_its_figures() -> None:
 async def test_the_size_after_is_what_the_meter_measures_next() -> None:
     """One scale for both."""
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}))
-    view = view_of(60, words=LONG_WORDS)
+    view = long_view()
     await planner.keep_within(view)
     (done,) = store_of(planner).committed
     measured = (await planner.measured(view)).tokens
@@ -591,12 +596,12 @@ async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:
     """The provider's connection is closed, nothing is committed."""
     model = HangingModel()
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), model)
-    view = view_of(60, words=LONG_WORDS)
-    async with asyncio.TaskGroup() as tasks:
+    view = long_view()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as tasks:
         work = tasks.create_task(planner.keep_within(view))
         await model.arrived.wait()
         work.cancel()
-    await model.ended.wait()
+        await model.ended.wait()
     assert work.cancelled()
     assert (store_of(planner).committed, view.plan) == ([], ViewPlan())
 
@@ -604,7 +609,7 @@ async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:
 async def test_a_time_limit_ends_with_the_extractors_summary() -> None:
     """Hygiene waits so long for a model and no longer."""
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), HangingModel())
-    view = view_of(60, words=LONG_WORDS)
+    view = long_view()
     done = await planner.compact(view, "hygiene", timeout_s=0.05)
     assert done is not None
     assert (done.level, done.failure) == ("extract", "the summary took too long")
@@ -633,24 +638,25 @@ async def test_a_call_without_a_report_leaves_everything_as_it_was() -> None:
     assert engine.prompt_tokens == 0
 
 
-def preparing(view: View, model: ScriptedModel) -> "asyncio.Future[tuple[Summary, str] | None]":
+def preparing(view: View, model: ScriptedModel) -> "asyncio.Future[Summary | None]":
     work = prepare(view, TokenMeter("scripted"), Limits(WINDOW), Summariser([model], 10.0))
     return asyncio.ensure_future(work)
 
 
 async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     """At the threshold nobody waits for a model."""
-    view = view_of(50, words=LONG_WORDS)
-    prepared = await preparing(view, ScriptedModel([GOOD]))
-    assert prepared is not None
-    summary, model = prepared
-    assert (summary.source, model) == ("model", "scripted")
+    view = long_view()
+    summary = await preparing(view, ScriptedModel([GOOD]))
+    assert summary is not None
+    assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
     store_of(planner).ahead = summary
-    view.extend([Entry(n, said(n, LONG_WORDS)) for n in range(51, 55)])
+    view.extend([Entry(n, said(n, LONG_WORDS)) for n in range(67, 71)])
     await planner.keep_within(view)
-    assert view.plan.summaries[0].text == summary.text
-    assert (view.plan.summaries[0].last_seq, asked.requests) == (summary.last_seq, [])
+    (done,) = store_of(planner).committed
+    (shown,) = view.plan.summaries
+    assert (shown.text, shown.last_seq) == (summary.text, summary.last_seq)
+    assert (asked.requests, done.summary_model) == ([], "scripted")
     assert faults(view.messages) == []
 
 
@@ -662,15 +668,16 @@ async def test_a_short_view_has_nothing_to_prepare() -> None:
 async def test_a_preparation_that_fails_says_so() -> None:
     """The extractor's summary is not worth preparing."""
     with pytest.raises(SummaryFailed):
-        await preparing(view_of(60, words=LONG_WORDS), ScriptedModel([""]))
+        await preparing(long_view(), ScriptedModel([""]))
 
 
 async def test_a_cancelled_preparation_ends_its_call() -> None:
     """A stop of the gateway does not wait for it."""
     model = HangingModel()
-    work = preparing(view_of(60, words=LONG_WORDS), model)
-    await model.arrived.wait()
-    work.cancel()
-    await model.ended.wait()
+    work = preparing(long_view(), model)
+    async with asyncio.timeout(5):
+        await model.arrived.wait()
+        work.cancel()
+        await model.ended.wait()
     with pytest.raises(asyncio.CancelledError):
         await work

@@ -67,6 +67,14 @@ async def test_a_model_without_a_reported_name_is_called_by_its_own() -> None:
     assert calls.model == "scripted"
 
 
+async def test_configured_secrets_neither_leave_nor_come_back() -> None:
+    """Whatever the model makes of a key that it saw elsewhere."""
+    model = ScriptedModel(["The key is hunter2."])
+    calls = Summariser([model], LIMIT_S, lambda text: text.replace("hunter2", "***")).calls()
+    assert await ask(calls, "hunter2 opens it") == "The key is ***."
+    assert model.requests[0].messages == [user_message("*** opens it")]
+
+
 @pytest.mark.parametrize(
     "error", [ModelNotFound("404"), ModelUnreachable("503"), CredentialsRefused("401")]
 )

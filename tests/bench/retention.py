@@ -20,12 +20,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, cycle, islice
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Any, cast
 
-from agent.compression.extract import extract
+from agent.library import compact_messages
 from agent.messages import ChatMessage, assistant_message, text_of, user_message
-from agent.tokens import estimate_message
-from agent.view import Entry
+from agent.tokens import estimate_message, estimate_messages
 from tests.bench.figures import Figure
 from tests.support.shared import SHARED
 
@@ -38,6 +37,29 @@ HEAD: list[ChatMessage] = [
     assistant_message("Hello! How can I help?"),
 ]
 _WORD = re.compile(r"\w+")
+_ONSETS = (
+    "b",
+    "c",
+    "d",
+    "f",
+    "g",
+    "h",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "r",
+    "s",
+    "t",
+    "v",
+    "w",
+    "br",
+    "st",
+)
+_RHYMES = ("a", "e", "i", "o", "u", "ai", "e", "a", "i", "o", "er")
+_ENDINGS = ("", "", "", "", "s", "ed", "n", "r", "t", "l")
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "October")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,54 +122,46 @@ class Scores:
 def scored(conversation: Conversation) -> Iterator[Scores]:
     """Yield the scores of a conversation for each window."""
     early, later = keys(conversation)
-    sizes = [estimate_message(message) for message in conversation.messages]
     for window in WINDOWS:
-        view = View(conversation.messages, sizes, window)
-        view.shown = conversation.first
+        view = View(conversation, window)
         view.compact()
         known = [score(early, view.words())]
         for _ in range(FURTHER):
             view.grow()
             view.compact()
             known.append(score(early, view.words()))
-        seen = [key for key, place in later if place < view.shown]
+        seen = [key for key, place in later if place < view.said]
         after = score(seen, view.words())
         yield Scores(conversation.name, len(early), known[0], known[1], known[-1], after)
 
 
 class View:
-    """A conversation under compaction: head, summary, tail."""
+    """What is shown of a conversation that goes on, compacted as a library."""
 
-    def __init__(
-        self, messages: Sequence[ChatMessage], sizes: Sequence[int], context_length: int
-    ) -> None:
-        self.messages = messages
-        self.sizes = sizes
-        self.limit_tokens = context_length // 2
-        self.budget_tokens = context_length // 20
-        self.summary = ""
-        self.tail = len(HEAD)
-        self.shown = 0
+    def __init__(self, conversation: Conversation, context_length: int) -> None:
+        self.messages = conversation.messages
+        self.context_length = context_length
+        self.said = conversation.first
+        self.shown: list[dict[str, Any]] = [
+            cast("dict[str, Any]", message) for message in self.messages[: self.said]
+        ]
 
     def grow(self) -> None:
         """Show what is said until the threshold is reached."""
-        room = self.limit_tokens - self.budget_tokens - sum(self.sizes[self.tail : self.shown])
-        while room > 0 and self.shown < len(self.messages):
-            room -= self.sizes[self.shown]
-            self.shown += 1
+        room = self.context_length // 2 - estimate_messages(cast("list[ChatMessage]", self.shown))
+        while room > 0 and self.said < len(self.messages):
+            message = self.messages[self.said]
+            room -= estimate_message(message)
+            self.shown.append(cast("dict[str, Any]", message))
+            self.said += 1
 
     def compact(self) -> None:
-        start, room = self.shown, self.limit_tokens // 5
-        while start > self.tail and (room > 0 or self.shown - start < 20):
-            start -= 1
-            room -= self.sizes[start]
-        leaving = [Entry(n + 1, self.messages[n]) for n in range(self.tail, start)]
-        self.summary = extract(leaving, self.summary, self.budget_tokens).text
-        self.tail = start
+        """Compact without any model."""
+        self.shown = compact_messages(self.shown, context_length=self.context_length).messages
 
     def words(self) -> set[str]:
-        shown = [*self.messages[: len(HEAD)], *self.messages[self.tail : self.shown]]
-        return words("\n".join([self.summary, *map(full_text, shown)]))
+        """Return the words that are shown."""
+        return words("\n".join(full_text(cast("ChatMessage", message)) for message in self.shown))
 
 
 def keys(conversation: Conversation) -> tuple[list[set[str]], list[tuple[set[str], int]]]:
@@ -198,8 +212,8 @@ def conversations(half: int) -> Iterator[Conversation]:
     """Yield one conversation of each kind, from one half of the data."""
     ours, others = tau(half), tau(1 - half)
     yield joined("support", ours, others, 150_000)
-    yield joined("support, replies left out", *map(unsaid, (ours, others)), 150_000)
-    yield joined("support, text only", *map(plain, (ours, others)), 100_000)
+    yield joined("support, replies left out", unsaid(ours), unsaid(others), 150_000)
+    yield joined("support, text only", plain(ours), plain(others), 100_000)
     yield coding(half)
     yield trajectory(half)
     yield documentation(half)
@@ -235,14 +249,21 @@ def _first(messages: Iterable[ChatMessage], tokens: int) -> int:
 def tau(half: int) -> list[Dialogue]:
     """Return support dialogues: asked is for the reply to each message of the user."""
     found = []
-    for item in json.loads((SHARED / "tau-bench/gpt-4o-airline.json").read_text())[half::2]:
+    for item in json.loads(stored("tau-bench/gpt-4o-airline.json"))[half::2]:
         messages = [
-            {key: value for key, value in message.items() if value is not None}
+            cast("ChatMessage", {key: value for key, value in message.items() if value is not None})
             for message in item["traj"]
             if message["role"] != "system"
         ]
         found.append((messages, replies(messages)))
     return found
+
+
+def stored(name: str) -> str:
+    """Return a file of the shared data."""
+    if SHARED is None:
+        raise FileNotFoundError(f"the shared data is not here: {name}")
+    return (SHARED / name).read_text(encoding="utf-8")
 
 
 def replies(messages: Sequence[ChatMessage], reach: int = 10_000) -> list[Probe]:
@@ -300,18 +321,18 @@ def coding(half: int) -> Conversation:
 
 def pi(name: str) -> list[ChatMessage]:
     """Return a session of pi as chat messages."""
-    lines = map(json.loads, (SHARED / f"pi/{name}.jsonl").read_text().splitlines())
-    stored = [line["message"] for line in lines if line["type"] == "message"]
-    return [_from_pi(message) for message in stored if "content" in message]
+    lines = map(json.loads, stored(f"pi/{name}.jsonl").splitlines())
+    found = [line["message"] for line in lines if line["type"] == "message"]
+    return [_from_pi(message) for message in found if "content" in message]
 
 
-def _from_pi(stored: dict[str, Any]) -> ChatMessage:
-    content = stored["content"]
+def _from_pi(entry: dict[str, Any]) -> ChatMessage:
+    content = entry["content"]
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    if stored["role"] == "toolResult":
-        return ChatMessage(role="tool", tool_call_id=stored["toolCallId"], content=text)
-    message = ChatMessage(role=stored["role"], content=text)
+    if entry["role"] == "toolResult":
+        return ChatMessage(role="tool", tool_call_id=entry["toolCallId"], content=text)
+    message = ChatMessage(role=entry["role"], content=text)
     if calls := [part for part in parts if part["type"] == "toolCall"]:
         message["tool_calls"] = [_call(c["id"], c["name"], c["arguments"]) for c in calls]
     return message
@@ -325,8 +346,8 @@ def _call(call_id: str, name: str, arguments: Any) -> Any:
 def trajectory(half: int) -> Conversation:
     """Return a run of SWE-agent, then coding; asked is for each answer of its model."""
     name = ("ctf-web-demo", "marshmallow-1867-function-calling")[half]
-    stored = json.loads((SHARED / f"swe-agent/{name}.traj").read_text())["history"]
-    run = [_from_swe(message) for message in stored if message["role"] != "system"]
+    history = json.loads(stored(f"swe-agent/{name}.traj"))["history"]
+    run = [_from_swe(message) for message in history if message["role"] != "system"]
     messages = [*HEAD, *run, *pi("large-session")]
     end = len(HEAD) + len(run)
     probes = [
@@ -338,12 +359,12 @@ def trajectory(half: int) -> Conversation:
     return Conversation("agent run", messages, _first(messages, 180_000), probes)
 
 
-def _from_swe(stored: dict[str, Any]) -> ChatMessage:
-    content = stored.get("content") or ""
+def _from_swe(entry: dict[str, Any]) -> ChatMessage:
+    content = entry.get("content") or ""
     if not isinstance(content, str):
         content = "\n".join(part["text"] for part in content)
-    message = ChatMessage(role=stored["role"], content=content)
-    if calls := stored.get("tool_calls"):
+    message = ChatMessage(role=entry["role"], content=content)
+    if calls := entry.get("tool_calls"):
         functions = [(call["id"], call["function"]) for call in calls]
         message["tool_calls"] = [_call(n, f["name"], f["arguments"]) for n, f in functions]
     return message
@@ -351,7 +372,7 @@ def _from_swe(stored: dict[str, Any]) -> ChatMessage:
 
 def half_sentences(messages: Sequence[ChatMessage], count: int, seed: int = 1) -> list[Probe]:
     """Return sentences of which one half is the question and the other the answer."""
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 - the same on every run
     places = [n for n, m in enumerate(messages) if n >= len(HEAD) and m["role"] != "tool"]
     probes = []
     for place in rng.sample(places, min(count, len(places))):
@@ -362,13 +383,13 @@ def half_sentences(messages: Sequence[ChatMessage], count: int, seed: int = 1) -
             middle = len(said) // 2
             halves = [" ".join(said[:middle]), " ".join(said[middle:])]
             rng.shuffle(halves)
-            probes.append(Probe(*halves, [place]))
+            probes.append(Probe(halves[0], halves[1], [place]))
     return probes
 
 
 def documentation(half: int) -> Conversation:
     """Return Python's documentation in long answers; asked is for half-sentences."""
-    rng = random.Random(half)
+    rng = random.Random(half)  # noqa: S311 - the same on every run
     texts = [text for name in sorted(topics) for text in topics[name].split("\n\n")]
     texts = [text for text in texts if len(text) > 60][half::2]
     messages = list(HEAD)
@@ -376,7 +397,10 @@ def documentation(half: int) -> Conversation:
         paragraphs = [texts[(at + n) % len(texts)] for n in range(3)]
         words_of_it = paragraphs[0].split()
         asked = " ".join(rng.sample(words_of_it, min(6, len(words_of_it))))
-        messages += [user_message(f"What about {asked}?"), assistant_message("\n\n".join(paragraphs))]
+        messages += [
+            user_message(f"What about {asked}?"),
+            assistant_message("\n\n".join(paragraphs)),
+        ]
     probes = half_sentences(messages, 1500, half)
     return Conversation("documentation", messages, _first(messages, 150_000), probes)
 
@@ -384,21 +408,14 @@ def documentation(half: int) -> Conversation:
 class Lexicon:
     """Pseudo-words with the frequencies of English: Zipf's law, steeper from rank 3,000 on."""
 
-    _SYLLABLES = tuple(
-        a + b
-        for a in "b c d f g h k l m n p r s t v w br st tr pl sh ch".split()
-        for b in "a e i o u ai e a i o er".split()
-    )
-    _ENDINGS = ("", "", "", "", "s", "ed", "n", "r", "t", "l")
-
     def __init__(self, rng: random.Random, size: int = 16_000) -> None:
         self.rng = rng
         found: dict[str, None] = {}
         while len(found) < size:
             rank = len(found)
             count = 1 if rank < 60 else 2 if rank < 3000 else rng.choice((2, 2, 3, 3, 4))
-            syllables = [rng.choice(self._SYLLABLES) for _ in range(count)]
-            found["".join([*syllables, rng.choice(self._ENDINGS)])] = None
+            syllables = [rng.choice(_ONSETS) + rng.choice(_RHYMES) for _ in range(count)]
+            found["".join([*syllables, rng.choice(_ENDINGS)])] = None
         self.known = list(found)
         odds = (1 / (rank + 2.7) * min(1.0, 3000 / (rank + 1)) ** 0.8 for rank in range(size))
         self.odds = list(accumulate(odds))
@@ -425,8 +442,7 @@ class Lexicon:
         rng = self.rng
         match rng.randrange(5):
             case 0:
-                months = "January February March April May June July August October".split()
-                return f"{rng.randrange(1, 29)} {rng.choice(months)} {rng.randrange(1990, 2027)}"
+                return f"{rng.randrange(1, 29)} {rng.choice(_MONTHS)} {rng.randrange(1990, 2027)}"
             case 1:
                 return " ".join(word.capitalize() for word in self.content(rng.choice((1, 2))))
             case 2:
@@ -439,7 +455,7 @@ class Lexicon:
 
 def friends(half: int) -> Conversation:
     """Return a chat of two people with facts in three of ten messages."""
-    rng = random.Random(half + 10)
+    rng = random.Random(half + 10)  # noqa: S311 - the same on every run
     lexicon = Lexicon(rng)
     messages, probes = list(HEAD), []
     while len(messages) < 11_000:
@@ -453,7 +469,7 @@ def friends(half: int) -> Conversation:
 
 def assistant(half: int) -> Conversation:
     """Return questions and long answers; most facts stand in the questions."""
-    rng = random.Random(half + 20)
+    rng = random.Random(half + 20)  # noqa: S311 - the same on every run
     lexicon = Lexicon(rng)
     messages, probes = list(HEAD), []
     while len(messages) < 2_600:

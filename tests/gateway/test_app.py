@@ -202,7 +202,7 @@ def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> N
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
     """A bot only with its token."""
     async with running(tmp_path, at_work=False) as chat:
-        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, 1000)
+        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, 1000, 10)
         [web] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
         assert web.platform == "web"
         bot = TelegramSettings(name="two", token=SecretStr("1:a"))

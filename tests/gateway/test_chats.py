@@ -13,7 +13,7 @@ HERE = Address("telegram", "default", "c1")
 
 
 def history_of(chat: Running) -> ChatHistory:
-    return ChatHistory(chat.gateway.database, 1000)
+    return ChatHistory(chat.gateway.database, 1000, 10)
 
 
 async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:
@@ -70,20 +70,17 @@ async def test_an_unknown_chat_is_empty(tmp_path: Path) -> None:
         assert await history_of(chat).gauge(HERE) == ContextGauge(None, 1000)
 
 
-async def test_the_gauge_shows_what_the_model_reported(tmp_path: Path) -> None:
-    """Nothing before the first answer, and nothing again after /new."""
+async def test_the_gauge_shows_how_full_the_window_is(tmp_path: Path) -> None:
+    """What is fixed before anything was said, more after an answer, the same again after /new."""
     async with running(tmp_path) as chat:
         await chat.ask("/status")
-        assert (await history_of(chat).gauge(HERE)).used_tokens is None
+        assert (await history_of(chat).gauge(HERE)).used_tokens == 10
         await chat.ask("one")
         used = (await history_of(chat).gauge(HERE)).used_tokens
         assert used is not None
-        assert used > 0
-        await chat.say("/new")
-        await chat.say("two")
-        await chat.answers(4)
-        gauge = await history_of(chat).gauge(HERE)
-        assert gauge.used_tokens == used
+        assert used > 10
+        await chat.ask("/new")
+        assert (await history_of(chat).gauge(HERE)).used_tokens == 10
 
 
 async def test_edits_are_no_items_of_their_own(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from adapters.errors import SendRejected
 from gateway import cli
 from gateway.control import SOCKET
 from gateway.storage.engine import lock_database
+from gateway.storage.models import REVISION
 from tests.support.gateway import running
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -128,8 +129,8 @@ def test_another_settings_file(parley: Parley, tmp_path: Path) -> None:
 def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> None:
     """upgrade, current and check agree."""
     assert "there is no database" in one_line(parley("db", "current"))
-    assert parley("db", "upgrade").out.startswith("schema revision 0001")
-    assert parley("db", "current").out == "0001\n"
+    assert parley("db", "upgrade").out.startswith(f"schema revision {REVISION}")
+    assert parley("db", "current").out == f"{REVISION}\n"
     assert "sound" in parley("db", "check").out
     with closing(sqlite3.connect(tmp_path / "parley.db")) as raw:
         raw.execute("DROP INDEX ix_turn_dead")

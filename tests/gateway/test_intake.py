@@ -52,7 +52,7 @@ async def test_status_and_usage_are_answered_from_the_books(tmp_path: Path) -> N
         before = await chat.ask("/status")
         assert "tokens (0%), estimated" in before
         await chat.ask("What is it?")
-        assert "- **Title**: `/status`" in await chat.ask("/status")
+        assert "- **Title**: `What is it?`" in await chat.ask("/status")
         told = await chat.ask("/usage")
         assert "tokens (0%), reported" in told
         assert "- **This segment (#1)**: 1 turn, 1 model call, 0 tool calls;" in told

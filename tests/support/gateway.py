@@ -47,7 +47,15 @@ def echo(request: ModelRequest) -> str:
 
 
 class RecordingModel(ScriptedModel):
-    """Keeps its requests as they were when they came: their lists go on growing with the turn."""
+    """Keeps its requests as they were when they came: their lists go on growing with the turn.
+
+    Attributes:
+        watch: The platform's, once a gateway runs with it.
+    """
+
+    def __init__(self, script: Script = echo, **options: Any) -> None:
+        super().__init__(script, **options)
+        self.watch = Watch()
 
     @override
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
@@ -66,7 +74,6 @@ class HeldModel(RecordingModel):
         super().__init__(script)
         self.held: dict[str, asyncio.Event] = {}
         self.waiting: list[str] = []
-        self.watch = Watch()
         self._begun = begun
 
     def hold(self, newest: str) -> asyncio.Event:
@@ -294,7 +301,7 @@ async def _put_together(
 def _agent(answers: Script | ChatModel | Agent, watch: Watch) -> Agent:
     agent = answers if isinstance(answers, Agent) else agent_of(_model(answers))
     for model in agent.models:
-        if isinstance(model, HeldModel):
+        if isinstance(model, RecordingModel):
             model.watch = watch
     return agent
 

@@ -18,7 +18,6 @@ from agent.view import MARKER, NOTE
 from gateway.storage import models
 from tests.support.conversations import faults
 from tests.support.gateway import RecordingModel, Running, newest_question
-from tests.support.recording_adapter import Watch
 
 WINDOW_TOKENS = 8_000
 SUMMARY = (
@@ -72,7 +71,6 @@ class LongChatModel(RecordingModel):
         self.writing = asyncio.Event()
         self.writing.set()
         self.given_up = 0
-        self.watch = Watch()
         self._answer = self._choose
         self._choose = self._step
 
@@ -118,12 +116,7 @@ def tokens_of(request: ModelRequest) -> int:
 
 def sent(request: ModelRequest) -> bytes:
     """Return all that a provider would get to see of a request, as bytes."""
-    return orjson.dumps([request.messages, [vars_of(tool) for tool in request.tools]])
-
-
-def vars_of(tool: Any) -> list[Any]:
-    """Return a tool's schema as JSON data."""
-    return [tool.name, tool.description, tool.parameters]
+    return orjson.dumps([request.messages, request.tools])
 
 
 def systems(requests: Sequence[ModelRequest]) -> list[str]:

@@ -198,7 +198,7 @@ def compaction(plan: ViewPlan, **changes: Any) -> Compaction:
 def compact(conn: Connection, current: Turn, plan: ViewPlan, **changes: Any) -> Turn:
     """Commit a compaction to this plan; returns the turn as it goes on."""
     state = changes.pop("state", PlannerState())
-    child = compactions.commit(conn, current, compaction(plan, **changes), state)
+    child = compactions.compact(conn, current, compaction(plan, **changes), state)
     return replace(current, session=child)
 
 

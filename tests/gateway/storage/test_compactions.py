@@ -37,7 +37,7 @@ PLAN = ViewPlan(
     edits=(Edit(9, "clip", 2_000),),
     thinking_from=9,
 )
-PREPARED = Summary("What was settled.", 2, 7, source="model")
+PREPARED = Summary("What was settled.", 2, 7, source="model", model="small")
 
 
 @pytest.fixture
@@ -214,12 +214,6 @@ def test_compactions_of_other_conversations_are_not_listed(store: Store, current
     own = of(store, current)
     assert [row.child_session_id for row in own] == sorted(row.child_session_id for row in own)
     assert (len(own), len(of(store, other))) == (2, 1)
-
-
-def test_a_state_is_saved_without_a_compaction(store: Store, current: Turn) -> None:
-    """What the planner decided against is remembered too."""
-    store.run(compactions.save_state, current.session.id, STATE)
-    assert store.run(lineage.get, current.session.id).planner_state == STATE
 
 
 def put(store: Store, current: Turn, summary: Summary = PREPARED) -> None:

@@ -10,7 +10,7 @@ from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.view import Summary, ViewPlan
 from gateway.errors import NotFound
-from gateway.storage import history, inbox, lineage, turns
+from gateway.storage import history, inbox, turns, usage
 from gateway.storage.history import CHATS, Status, Work
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import iso_time, message
@@ -117,7 +117,7 @@ def test_an_answer_is_shown_whatever_became_of_its_delivery(store: Store, state:
 def test_an_unknown_chat_is_empty(store: Store) -> None:
     """A page that was never written in has no items and no gauge."""
     assert store.run(history.items, "telegram:default:nobody", 0, 0) == []
-    assert store.run(history.prompt_tokens, "telegram:default:nobody") is None
+    assert store.run(usage.view_tokens, "telegram:default:nobody", 10) is None
 
 
 def test_an_item_holds_the_time(store: Store) -> None:
@@ -125,16 +125,6 @@ def test_an_item_holds_the_time(store: Store) -> None:
     store.run(admit, inbound("one"))
     store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
     assert store.run(history.items, KEY, 0, 0) == [ChatItem(1, 0, "one", "1970-01-01T00:00:00Z")]
-
-
-def test_the_gauge_shows_the_newest_report(store: Store) -> None:
-    """Nothing before the first answer, and nothing after `/new`."""
-    chat, _ = store.run(admit, inbound("one"))
-    assert store.run(history.prompt_tokens, KEY) is None
-    answer(store, "two")
-    assert store.run(history.prompt_tokens, KEY) == USAGE.prompt_tokens
-    store.run(lineage.start_root, chat, "new", first_seq=4)
-    assert store.run(history.prompt_tokens, KEY) is None
 
 
 def test_the_status_of_a_new_conversation(store: Store) -> None:

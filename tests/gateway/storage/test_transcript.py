@@ -129,10 +129,10 @@ def test_the_tokens_of_a_plan_are_summed_up(store: Store, place: Place) -> None:
 
 def test_the_time_of_the_newest_message_is_known(store: Store, place: Place) -> None:
     """None before there is one."""
-    assert store.run(transcript.newest_at, place.conversation) is None
+    assert store.run(transcript.newest_at, place.conversation, 1) is None
     fill(store, place, "one")
     fill(store, place, "two")
-    assert store.run(transcript.newest_at, place.conversation) == store.rows(message)[1].at
+    assert store.run(transcript.newest_at, place.conversation, 1) == store.rows(message)[1].at
 
 
 def test_messages_of_a_turn_are_found(store: Store, place: Place) -> None:
