@@ -114,6 +114,7 @@ class Compressed:
         retained_share: Share of the extractor's key facts that the summary holds, 0 to 1; None
             where nothing was summarised.
         failure: Why the summary model's text was not used; None if it was, or was not asked.
+        engine: Who made the plan, where it was not the engine that was asked.
     """
 
     plan: ViewPlan
@@ -121,6 +122,7 @@ class Compressed:
     tokens: int
     retained_share: float | None = None
     failure: str | None = None
+    engine: str = ""
 
 
 class ContextEngine(ABC):

@@ -11,6 +11,7 @@ AgentError
 │   └── ModelRefused       the provider declines the content: tell the user
 ├── SummaryFailed          the summary model gave nothing usable: the extractor's summary is used
 │   └── SummaryTooLong     ask once more for a shorter one
+├── PluginRefused          a context engine cannot be used: the built-in takes its place
 ├── ToolError              its text goes to the model as the tool's result
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
@@ -70,6 +71,10 @@ class SummaryFailed(AgentError):
 
 class SummaryTooLong(SummaryFailed):
     """The summary is longer than was asked for, or than its source: worth one shorter attempt."""
+
+
+class PluginRefused(AgentError):
+    """An engine cannot be used; the text says why and how to mend it."""
 
 
 class ToolError(AgentError):

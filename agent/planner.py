@@ -148,7 +148,8 @@ class Planner:
         if found is None:
             return None
         duration_ms = round((time.monotonic() - started) * 1000)
-        compaction = _compaction(view, request, found, self.engine.name, duration_ms)
+        engine = found.engine or self.engine.name
+        compaction = _compaction(view, request, found, engine, duration_ms)
         compaction = replace(compaction, summary_model=_written_by(found, calls))
         state = self._state_after(request, found, calls)
         self._enter(await self.store.commit(compaction, state))

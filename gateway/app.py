@@ -298,7 +298,7 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
     """Return what keeps views within the window: limits, the chosen engine, the summary model."""
     compression, model = settings.compression, agent.models[0]
     name = settings.context.engine
-    own = getattr(settings.context, name, None)
+    own = settings.context.model_dump(include={name}).get(name)
     return ContextParts(
         enabled=compression.enabled,
         limits=Limits(
@@ -308,7 +308,7 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
             protect_last_n=compression.protect_last_n,
         ),
         make_engine=resolve(
-            name, settings.home, own.model_dump() if own else settings.context.options
+            name, settings.home, own if isinstance(own, dict) else settings.context.options
         ),
         summariser=build_summariser(settings, model),
     )

@@ -37,8 +37,10 @@ The tail that stays verbatim has about twice the tokens of a summary.
 """
 
 MOST_FACTS = 300
-MOST_RATIO = 0.3
-MOST_PLUS = 2500
+CANDIDATES = 1500
+CANDIDATES_PER_TOKEN = 0.3
+"""How many words compete for a place, beside those that have one: about twice what fits."""
+
 INTRODUCTION = (
     "Extracted without a model. Under Terms, #N: begins a stretch at message N and lists words that"
     " stand there; read_conversation(from_seq=N) returns the messages in full."
@@ -131,7 +133,7 @@ def _found(
     known = sum(len(line) for _, line in carried.index)
     return terms.rank(
         [*lost, *pieces],
-        most=int(budget_tokens * MOST_RATIO) + MOST_PLUS + known,
+        most=CANDIDATES + int(budget_tokens * CANDIDATES_PER_TOKEN) + known,
         senior=_senior(pieces, budget_tokens) if later else 0,
         focus=terms.words_of(focus or ""),
     )
@@ -169,9 +171,10 @@ def _text(story: str, index: str, earlier: str) -> str:
 
 def _grown(index: terms.Index, found: terms.Vocabulary, room_tokens: int) -> terms.Index:
     """Return the index with the best of the new terms, in about `room_tokens`."""
+    room_tokens = max(0, room_tokens)
     taken = estimate_tokens(terms.index_text(index))
     if taken > room_tokens:
-        return terms.shortened(index, max(0, room_tokens) / taken)
+        return terms.shortened(index, room_tokens / taken)
     known = {term.lower() for _, line in index for term in line}
     new = [text for key, text in found.spellings.items() if key not in known]
     room = int((room_tokens - taken) * (LATER_SHARE if index else FIRST_SHARE))

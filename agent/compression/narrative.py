@@ -5,7 +5,7 @@ are read back and compete with the new ones; the newest win, and the very first 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from agent.compression.sources import Piece
@@ -18,7 +18,7 @@ SHARES = {"Asked": 0.45, "Decided": 0.2, "Files": 0.1, "Errors": 0.1, "Last stat
 """Sections in their order, with their shares of the narrative's tokens."""
 
 MOST_LINES = 30
-MOST_PIECES = 300
+MOST_PIECES = 150
 LINE_CHARS = 240
 
 _LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
@@ -110,18 +110,28 @@ def _around(text: str, place: int) -> str:
 
 
 def _newest(lines: Iterable[str], room_tokens: int, *, keep_first: bool) -> list[str]:
-    """Return the newest lines that fit, in order; the first of all stays where asked for."""
-    ordered = list(dict.fromkeys(lines))
-    first = ordered[:1] if keep_first else []
+    """Return the newest lines that fit, in order; the first of all stays where asked for.
+
+    Of lines with the same text the newest is meant.
+    """
+    ordered = sorted({_text(line): line for line in lines}.values(), key=_seq)
     kept: list[str] = []
-    room = room_tokens - sum(map(estimate_tokens, first))
-    for line in _back_to(ordered, len(first)):
-        room -= estimate_tokens(line) + 1
-        if room < 0:
-            break
-        kept.append(line)
-    return [*first, *reversed(kept)] if room_tokens > 0 and (kept or room >= 0) else []
+    if keep_first and ordered and _tokens(ordered[0]) <= room_tokens // 2:
+        kept.append(ordered.pop(0))
+        room_tokens -= _tokens(kept[0])
+    place = len(ordered)
+    while place and (room_tokens := room_tokens - _tokens(ordered[place - 1])) >= 0:
+        place -= 1
+    return kept + ordered[place:]
 
 
-def _back_to(lines: Sequence[str], stop: int) -> Iterator[str]:
-    return (lines[n] for n in range(len(lines) - 1, stop - 1, -1))
+def _seq(line: str) -> int:
+    return int(line.split(" ", 2)[1][1:])
+
+
+def _text(line: str) -> str:
+    return line.split(" ", 2)[2]
+
+
+def _tokens(line: str) -> int:
+    return estimate_tokens(line) + 1

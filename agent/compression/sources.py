@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.messages import text_of
+from agent.messages import ChatMessage, text_of
 from agent.redaction import Redactor, masked_assignments
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
 def read(entries: "Sequence[Entry]") -> list[Piece]:
     """Return what is read of each message, in order; long texts by their head and tail."""
     texts = [text_of(message) for _, message in entries]
-    roles = [message["role"] for _, message in entries]
+    roles = [_role(message) for _, message in entries]
     limits = _limits(roles, texts)
     found: list[tuple[int, str, str]] = []
     for text, role, (seq, message) in zip(texts, roles, entries, strict=True):
@@ -45,6 +45,12 @@ def read(entries: "Sequence[Entry]") -> list[Piece]:
             shown = f"{function['name']} {clip(function['arguments'], CALL_CHARS)}"
             found.append((seq, "call", shown))
     return list(starmap(Piece, _redacted(found)))
+
+
+def _role(message: ChatMessage) -> str:
+    """Return the message's role; what other programs invent (developer) counts as system."""
+    role = message["role"]
+    return role if role in ROOM_CHARS else "system"
 
 
 def _limits(roles: Sequence[str], texts: Sequence[str]) -> dict[str, int]:

@@ -123,6 +123,9 @@ def _sums(classes: Mapping[int, Counter[bytes]]) -> tuple[dict[bytes, float], Co
         for word, count in counted.items():
             worth[word] = known(word, 0.0) + weight * count
         counts.update(counted)
+    for word in worth:
+        if word[:1].isdigit():
+            worth[word] *= DIGITS
     return worth, counts
 
 
@@ -173,7 +176,7 @@ def _ordered(merged: _Merged, limit: int) -> Vocabulary:
         elif telling(key):
             if text != key:
                 worth[key] *= CAPITALS
-            elif _DIGIT.search(key):
+            elif key[0].isalpha() and _DIGIT.search(key):
                 worth[key] *= DIGITS
             density[key] = worth[key] / _tokens(text, key)
     order = sorted(density, key=density.__getitem__, reverse=True)
@@ -181,11 +184,11 @@ def _ordered(merged: _Merged, limit: int) -> Vocabulary:
 
 
 def telling(key: str) -> bool:
-    """Whether a term may stand in an index: no single letters, no encoded data, no hashes."""
+    """Tell whether a term may stand in an index: no single letters, encoded data or hashes."""
     size = len(key)
     if size > 12:
         return size <= MAX_TERM_CHARS and not _GARBAGE.fullmatch(key)
-    return size > 1
+    return size > 1 or key.isdigit()
 
 
 def _tokens(text: str, key: str) -> float:

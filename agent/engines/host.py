@@ -88,8 +88,12 @@ class HostedEngine(ContextEngine):
             found = self._asked(request)
         except Exception as exc:  # noqa: BLE001 - supervision of plugins
             _report(self.name, "compress", exc)
-            return self._built_in.compress(request)
+            return self._by_built_in(request)
         return self._guarded(found, request)
+
+    def _by_built_in(self, request: CompressionRequest) -> Compressed | None:
+        found = self._built_in.compress(request)
+        return found and replace(found, engine=self._built_in.name)
 
     def _asked(self, request: CompressionRequest) -> Compressed | None:
         over = threading.Event()
@@ -118,7 +122,7 @@ class HostedEngine(ContextEngine):
         refused = found is None and request.trigger == "overflow"
         if tokens <= request.limits.threshold_tokens and not refused:
             return found
-        own = self._built_in.compress(request)
+        own = self._by_built_in(request)
         if own is None or (found is not None and found.tokens <= own.tokens):
             return found
         log.info(

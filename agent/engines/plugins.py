@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from agent.context_engine import ContextEngine
-from agent.errors import AgentError
+from agent.errors import PluginRefused
 
 PLUGINS = Path("plugins", "context_engine")
 """Where plugins lie below PARLEY_HOME, one folder for each."""
@@ -30,10 +30,6 @@ NAME_RULE = "only a-z, 0-9, _ and - are allowed"
 _SOURCES = ("__init__.py", "engine.py")
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _MODULE_PREFIX = "parley_context_engine_"
-
-
-class PluginRefused(AgentError):
-    """An engine cannot be used; the text says why and how to mend it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,13 @@ from agent.engines.plugins import (
     NAME,
     NAME_RULE,
     PLUGINS,
-    PluginRefused,
     accepted,
     find_plugin,
     find_plugins,
     load_plugin,
 )
 from agent.engines.threads import DaemonThreads
+from agent.errors import PluginRefused
 
 log = structlog.get_logger()
 

@@ -1,13 +1,13 @@
 """`run_turn` from the newest user message to its answer, with a model that plays a script."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 
 import pytest
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
-from agent.errors import BadRequest, ModelError, ModelUnreachable, RateLimited
+from agent.errors import BadRequest, ContextOverflow, ModelError, ModelUnreachable, RateLimited
 from agent.loop import (
     CONTINUE,
     MAX_CONTINUATIONS,
@@ -28,16 +28,18 @@ from agent.messages import (
     user_message,
 )
 from agent.meter import TokenMeter
-from agent.models.base import Completion, StopReason, Usage
-from agent.models.scripted import Cut, ScriptedModel, Step, tool_call
+from agent.models.base import Completion, ModelRequest, StopReason, Usage
+from agent.models.scripted import Cut, ScriptedModel, Script, Step, tool_call
 from agent.planner import Planner
 from agent.ports import Effect, ToolStatus
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from agent.view import Entry, View, ViewPlan, render
+from agent.tokens import estimate_messages
+from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader
+from tests.support.conversations import faults
 from tests.support.model_server import SinkSpy
 
 SYSTEM_TEXT = "You are a test."
@@ -94,8 +96,10 @@ class Journal:
 class Bench:
     """One turn: a script, two tools, the journal, and what was shown."""
 
-    def __init__(self, *steps: Step, max_iterations: int = 90, window: int = 200_000) -> None:
-        self.model = ScriptedModel(steps)
+    def __init__(
+        self, *steps: Step, script: Script = (), max_iterations: int = 90, window: int = 200_000
+    ) -> None:
+        self.model = ScriptedModel(script or steps)
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []
@@ -113,7 +117,8 @@ class Bench:
             self.compactions,
             "s1",
         )
-        self.view = View(SYSTEM_TEXT, ViewPlan(), [])
+        self.view = View(SYSTEM_TEXT, EVERYTHING, [])
+        self.shown = ""
 
     async def run(
         self, own: list[ChatMessage] | None = None, *unknown: str, plan: ViewPlan = EVERYTHING
@@ -143,7 +148,7 @@ class Bench:
     def _tool(self, name: str) -> Callable[..., Awaitable[str]]:
         async def run(_: ToolContext, arguments: WhatArguments) -> str:
             self.ran.append(f"{name} {arguments.what}")
-            return f"{name} saw {arguments.what}"
+            return f"{name} saw {arguments.what}{self.shown}"
 
         return run
 
@@ -473,3 +478,160 @@ async def test_a_lease_that_is_lost_while_a_tool_runs_ends_the_turn() -> None:
     with pytest.raises(LeaseLost):
         await bench.run([QUESTION, asked(look("a", "b"))])
     assert bench.model.requests == []
+
+
+# Views that grow too large
+
+SMALL_WINDOW = 24_000
+STEPS = 60
+
+
+def stepping(request: ModelRequest) -> Step:
+    """Look sixty times, whatever of it is still in view, then answer."""
+    step = next(steps_of(request))
+    return look(f"step-{step}") if step < STEPS else "Looked at it all."
+
+
+def steps_of(request: ModelRequest) -> Iterator[int]:
+    """Yield how many steps were made, by the newest call in the request."""
+    for message in reversed(request.messages):
+        for call in message.get("tool_calls", ()):
+            yield int(call["id"].removeprefix("step-")) + 1
+    yield 0
+
+
+def long_loop() -> Bench:
+    bench = Bench(script=stepping, window=SMALL_WINDOW)
+    bench.shown = " and much more:" + " data-4711" * 300
+    return bench
+
+
+async def test_a_long_turn_is_compacted_inside_of_itself() -> None:
+    """One user message and sixty steps with large results: all of it is one turn."""
+    bench = long_loop()
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("final_text", "Looked at it all.")
+    assert bench.ran == [f"look step-{n}" for n in range(STEPS)]
+    assert len(bench.compactions.committed) >= 3
+    assert {done.trigger for done in bench.compactions.committed} == {"threshold"}
+
+
+async def test_every_request_of_a_long_turn_is_valid_and_fits() -> None:
+    """No half group, the user's question word for word, never more than the window."""
+    bench = long_loop()
+    await bench.run()
+    for request in bench.model.requests:
+        assert faults(request.messages) == []
+        assert QUESTION in request.messages
+        assert estimate_messages(request.messages) < SMALL_WINDOW
+
+
+async def test_a_long_turn_keeps_its_whole_transcript() -> None:
+    """A compaction changes the view and nothing else; the next turn sees the same bytes."""
+    bench = long_loop()
+    await bench.run()
+    assert len(bench.journal.own) == 1 + 2 * STEPS
+    stored = enumerate([*EARLIER, *bench.journal.own], start=1)
+    plan = bench.compactions.committed[-1].plan
+    assert bench.sent() == View(SYSTEM_TEXT, plan, [Entry(*pair) for pair in stored]).messages
+
+
+async def test_the_floor_of_a_long_turn_does_not_rise() -> None:
+    """The last compaction goes about as far down as the first one."""
+    bench = long_loop()
+    await bench.run()
+    floors = [done.tokens_after for done in bench.compactions.committed]
+    assert max(floors) <= 0.3 * SMALL_WINDOW
+
+
+def long_history() -> list[ChatMessage]:
+    """Return own messages that fill a third of the small window."""
+    calls = [f"c{n}" for n in range(30)]
+    groups = [[asked(look(each)), tool_message(each, "look", "word " * 110)] for each in calls]
+    return [QUESTION, *(message for group in groups for message in group)]
+
+
+async def test_a_refused_request_is_compacted_and_made_again() -> None:
+    """The window is smaller than believed; the answer comes all the same."""
+    bench = Bench(ContextOverflow("too long"), "There.", window=SMALL_WINDOW)
+    result = await bench.run(long_history())
+    assert result.text == "There."
+    assert [done.trigger for done in bench.compactions.committed] == ["overflow"]
+    refused, made = (estimate_messages(request.messages) for request in bench.model.requests)
+    assert made <= refused / 2
+    assert faults(bench.sent()) == []
+
+
+async def test_a_request_that_stays_refused_is_given_up() -> None:
+    """After three compactions, each of which made it smaller."""
+    bench = Bench(*[ContextOverflow("too long")] * 4, window=SMALL_WINDOW)
+    with pytest.raises(ContextOverflow):
+        await bench.run(long_history())
+    sizes = [estimate_messages(request.messages) for request in bench.model.requests]
+    assert len(sizes) == 4
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+async def test_a_refused_request_that_cannot_shrink_is_given_up_at_once() -> None:
+    """Nothing could be left out of it."""
+    bench = Bench(ContextOverflow("too long"))
+    with pytest.raises(ContextOverflow):
+        await bench.run()
+    assert len(bench.model.requests) == 1
+
+
+async def test_retries_after_an_overflow_are_one_iteration() -> None:
+    """The budget of steps is for answers."""
+    bench = Bench(ContextOverflow("too long"), "There.", window=SMALL_WINDOW, max_iterations=31)
+    assert (await bench.run(long_history())).outcome == "final_text"
+
+
+async def test_iterations_count_although_their_messages_left_the_view() -> None:
+    """A turn that was compacted and then interrupted has no second budget."""
+    own = long_history()
+    plan = ViewPlan(head_upto=3, summaries=(Summary("what was", 4, 62),), tail_from=63)
+    bench = Bench("So far.", max_iterations=30)
+    assert (await bench.run(own, plan=plan)).outcome == "max_iterations"
+    assert len(bench.model.requests[0].messages) == 6
+
+
+async def test_an_open_group_behind_a_summary_is_completed() -> None:
+    """Its results stand behind it, under the plan in force."""
+    own = [*long_history(), asked(look("x", "y")), seen("y")]
+    plan = ViewPlan(head_upto=3, summaries=(Summary("what was", 4, 63),), tail_from=64)
+    bench = Bench("Done.")
+    await bench.run(own, plan=plan)
+    assert bench.sent()[-3:] == [asked(look("x", "y")), seen("x"), seen("y")]
+    assert faults(bench.sent()) == []
+
+
+async def test_an_answer_is_continued_across_a_compaction() -> None:
+    """Its parts are read as one text, whether the model still sees all of them or not."""
+    part = "part " * 1_000
+    unreported = Completion(assistant_message(part), "length")
+    bench = Bench(*[unreported] * 3, "end.", window=9_000)
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("final_text", f"{part * 3}end.")
+    assert bench.compactions.committed
+    assert bench.sent()[-1] == go_on()
+    assert all(faults(request.messages) == [] for request in bench.model.requests)
+
+
+async def test_what_the_meter_learned_is_recorded_with_each_answer() -> None:
+    """The next turn begins with it."""
+    reported = Completion(asked(look("a")), "tool_calls", Usage(5_000, 5))
+    bench = Bench(reported, "Done.")
+    bench.shown = " data" * 2_000
+    result = await bench.run([user_message("word " * 1_000)])
+    assert bench.journal.ratios[0] is not None
+    assert bench.journal.ratios[0] > 1
+    assert result.ratio == bench.planner.meter.ratio
+
+
+async def test_a_group_without_results_is_mended_before_it_is_sent() -> None:
+    """Whatever the records hold, a provider takes the request."""
+    own = [asked(look("lost")), QUESTION]
+    bench = Bench("Done.")
+    await bench.run(own)
+    assert faults(bench.sent()) == []
+    assert bench.sent()[-1] == QUESTION

@@ -37,26 +37,7 @@ HEAD: list[ChatMessage] = [
     assistant_message("Hello! How can I help?"),
 ]
 _WORD = re.compile(r"\w+")
-_ONSETS = (
-    "b",
-    "c",
-    "d",
-    "f",
-    "g",
-    "h",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "br",
-    "st",
-)
+_ONSETS = ("b", "c", "d", "f", "g", "h", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "br")
 _RHYMES = ("a", "e", "i", "o", "u", "ai", "e", "a", "i", "o", "er")
 _ENDINGS = ("", "", "", "", "s", "ed", "n", "r", "t", "l")
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "October")

@@ -156,7 +156,7 @@ def test_a_huge_newest_message_keeps_both_ends_and_a_pointer() -> None:
 
 def test_a_newest_message_that_fits_is_not_clipped_for_the_target() -> None:
     """Over the target, but below nine tenths of the threshold: the user's words win."""
-    question = user_message(text_of_chars(190_000))
+    question = user_message(text_of_chars(150_000))
     assert TARGET < estimate_message(question) < 90_000
     result = compact([SYSTEM, *ten_huge_results(), assistant_message("So."), question])
     assert question in result.messages
@@ -237,7 +237,8 @@ def test_call_arguments_are_clipped_like_results() -> None:
 def test_images_give_way_before_texts_of_people() -> None:
     """A label says that there was one; the newest message keeps its own."""
     pictures = [ChatMessage(role="user", content=[PNG]) for _ in range(4)]
-    request = request_of(pictures)
+    request = request_of([*pictures[:3], assistant_message("word " * 900), pictures[3]], 16_000)
+    assert request.tokens > target_tokens(request)
     edits = converged(request)
     assert [edit.kind for edit in edits] == ["images"] * 3
     assert [edit.seq for edit in edits] == [1, 2, 3]

@@ -1,0 +1,353 @@
+"""Compaction as other programs call it: lists of OpenAI chat messages in and out."""
+
+import copy
+from typing import Any
+
+import orjson
+import pytest
+
+from agent.errors import SummaryFailed
+from agent.library import CompactionResult, compact_messages
+from agent.tokens import estimate_messages
+from agent.view import MARKER, NOTE
+from tests.support.conversations import PNG, faults
+
+WINDOW = 20_000
+TARGET = 6_000
+"""60 % of half of the window."""
+
+GOOD = (
+    "## Goal\nShip the order.\n## Progress\n### Done\n1. asked\n## Next Steps\nnone\n"
+    "## Critical Context\nthe order has number 4711\n## Active Task\nship it"
+)
+LATER = GOOD.replace("1. asked", "1. asked\n2. shipped")
+
+Messages = list[dict[str, Any]]
+
+SYSTEM: dict[str, Any] = {"role": "system", "content": "You are a careful assistant."}
+
+
+def talk(turns: int, start: int = 0, words: int = 40) -> Messages:
+    """Return so many exchanges, each message with words of its own."""
+    said: Messages = []
+    for n in range(start, start + turns):
+        text = f"about order-{n} of customer-{n}: " + "word " * words
+        said += [{"role": "user", "content": text}, {"role": "assistant", "content": text}]
+    return said
+
+
+def long_talk() -> Messages:
+    return [SYSTEM, *talk(50), {"role": "user", "content": "And now?"}]
+
+
+def compact(messages: Messages, **more: Any) -> CompactionResult:
+    return compact_messages(messages, **{"context_length": WINDOW, **more})
+
+
+def summaries_of(messages: Messages) -> Messages:
+    return [m for m in messages if str(m.get("content")).startswith(MARKER)]
+
+
+class Writer:
+    """Stands for the LLM: answers one text after the other, and keeps what it was asked."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = list(answers)
+        self.prompts: list[str] = []
+        self.limits: list[int] = []
+
+    def __call__(self, prompt: str, max_tokens: int) -> str:
+        self.prompts.append(prompt)
+        self.limits.append(max_tokens)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_a_short_list_comes_back_as_it_is() -> None:
+    """The very dicts, level none, nothing evicted."""
+    messages = [SYSTEM, *talk(3)]
+    result = compact(messages)
+    tokens = estimate_messages(messages)
+    assert result == CompactionResult(messages, "none", tokens, tokens, [])
+    assert all(one is two for one, two in zip(result.messages, messages, strict=True))
+
+
+def test_below_the_target_nothing_happens_and_above_it_something_does() -> None:
+    """60 % of the threshold, not the threshold: a result must not be compacted again."""
+    small, large = [SYSTEM, *talk(24)], [SYSTEM, *talk(32)]
+    assert estimate_messages(small) < TARGET < estimate_messages(large)
+    assert compact(small).level == "none"
+    assert compact(large).level != "none"
+
+
+def test_a_long_list_comes_back_short() -> None:
+    """With its estimates, and in a form that every provider takes."""
+    messages = long_talk()
+    result = compact(messages)
+    assert result.level == "extract"
+    assert result.tokens_before == estimate_messages(messages)
+    assert result.tokens_after == estimate_messages(result.messages) <= TARGET
+    assert faults(result.messages) == []  # type: ignore[arg-type]
+    assert len(summaries_of(result.messages)) == 1
+
+
+def test_evicted_are_the_positions_that_left() -> None:
+    """What stays, in order, is the system message and what was not evicted."""
+    messages = long_talk()
+    result = compact(messages)
+    kept = [m for n, m in enumerate(messages) if n not in result.evicted]
+    assert result.evicted == sorted(set(result.evicted))
+    assert result.evicted
+    assert [m for m in result.messages[1:] if m not in summaries_of(result.messages)] == kept[1:]
+
+
+@pytest.mark.parametrize("system", [[SYSTEM], []])
+def test_positions_count_from_the_lists_own_start(system: Messages) -> None:
+    """With and without a system message."""
+    messages = [*system, *talk(40)]
+    evicted = compact(messages).evicted
+    assert evicted[0] == len(system) + 2
+    assert all(messages[n]["role"] != "system" for n in evicted)
+
+
+def test_unchanged_messages_are_the_callers_own_dicts() -> None:
+    """Nothing is copied that need not be."""
+    messages = long_talk()
+    result = compact(messages)
+    assert result.messages[-1] is messages[-1]
+    assert result.messages[1] is messages[1]
+
+
+def test_the_input_is_never_changed() -> None:
+    """Neither the list nor anything in it."""
+    messages = [*long_talk(), {"role": "user", "content": [{"type": "text", "text": "x" * 40_000}]}]
+    before = copy.deepcopy(messages)
+    compact(messages)
+    assert messages == before
+
+
+def test_the_result_can_be_changed_without_harm_to_a_second_call() -> None:
+    """No state is kept between calls."""
+    first, second = compact(long_talk()), compact(long_talk())
+    assert first == second
+
+
+def test_a_second_call_changes_nothing() -> None:
+    """What comes back is below the target."""
+    once = compact(long_talk())
+    twice = compact(once.messages)
+    assert (twice.level, twice.messages, twice.evicted) == ("none", once.messages, [])
+
+
+# The summary
+
+
+def test_the_summary_is_written_by_the_callers_function() -> None:
+    """It gets the originals and a limit; its text stands in the view."""
+    writer = Writer(GOOD)
+    result = compact(long_talk(), summarise=writer)
+    (summary,) = summaries_of(result.messages)
+    assert result.level == "summary"
+    assert "the order has number 4711" in summary["content"]
+    assert "order-17" in writer.prompts[0]
+    assert 0 < writer.limits[0] <= WINDOW * 0.05 * 1.25
+
+
+def test_a_summary_that_failed_is_replaced_by_the_extractors() -> None:
+    """A caller says so with SummaryFailed."""
+    failed = compact(long_talk(), summarise=Writer(SummaryFailed("down")))
+    assert failed.level == "extract"
+    assert failed.messages == compact(long_talk()).messages
+
+
+def test_other_errors_of_the_callers_function_are_the_callers() -> None:
+    """A bug of theirs must not look like a model that is down."""
+    messages = long_talk()
+    before = copy.deepcopy(messages)
+    with pytest.raises(ZeroDivisionError):
+        compact(messages, summarise=Writer(ZeroDivisionError()))
+    assert messages == before
+
+
+@pytest.mark.parametrize("answer", ["", "no headings at all", GOOD[: len(GOOD) // 2]])
+def test_an_answer_that_is_no_summary_is_not_taken(answer: str) -> None:
+    """Empty, something else, or cut short."""
+    assert compact(long_talk(), summarise=Writer(answer)).level == "extract"
+
+
+def test_a_summary_that_is_too_long_is_asked_for_once_more() -> None:
+    """With half of the budget."""
+    writer = Writer(f"{GOOD}\n{'padding ' * 4_000}", GOOD)
+    result = compact(long_talk(), summarise=writer)
+    assert result.level == "short_summary"
+    assert writer.limits[1] < writer.limits[0]
+
+
+def test_a_focus_reaches_the_prompt() -> None:
+    """The model is told what to dwell on."""
+    writer = Writer(GOOD)
+    compact(long_talk(), summarise=writer, focus="customer-13's complaint")
+    assert "customer-13's complaint" in writer.prompts[0]
+
+
+def test_a_focus_guides_the_extractor() -> None:
+    """Without a model, too."""
+    messages = [SYSTEM, *talk(200, words=30), {"role": "user", "content": "And now?"}]
+    messages[61]["content"] += " xylophone glockenspiel"
+    plain, focused = compact(messages), compact(messages, focus="xylophone glockenspiel")
+    assert "glockenspiel" in summaries_of(focused.messages)[0]["content"]
+    assert plain.tokens_after <= TARGET
+
+
+# Lists that were compacted before
+
+
+def test_a_compacted_list_is_updated() -> None:
+    """The earlier summary is handed on and replaced; there is one summary and one note."""
+    first = compact(long_talk(), summarise=Writer(GOOD))
+    writer = Writer(LATER)
+    result = compact([*first.messages, *talk(40, start=100)], summarise=writer)
+    (summary,) = summaries_of(result.messages)
+    assert "2. shipped" in summary["content"]
+    assert "the order has number 4711" in writer.prompts[0]
+    assert str(result.messages[0]["content"]).count(NOTE) == 1
+    assert faults(result.messages) == []  # type: ignore[arg-type]
+
+
+def test_an_updated_summary_counts_as_evicted() -> None:
+    """Its message is not in the result any more."""
+    first = compact(long_talk(), summarise=Writer(GOOD)).messages
+    place = first.index(summaries_of(first)[0])
+    result = compact([*first, *talk(40, start=100)], summarise=Writer(LATER))
+    assert place in result.evicted
+
+
+def test_many_compactions_keep_the_head_and_the_size() -> None:
+    """A conversation may go on for ever."""
+    messages = [SYSTEM, *talk(1)]
+    head = messages[1]
+    for n in range(8):
+        messages = compact([*messages, *talk(40, start=100 * (n + 1))]).messages
+        assert estimate_messages(messages) <= TARGET
+        assert faults(messages) == []  # type: ignore[arg-type]
+        assert len(summaries_of(messages)) == 1
+    assert messages[1] == head
+    assert str(messages[0]["content"]).count(NOTE) == 1
+
+
+def test_what_only_looks_like_a_summary_inside_a_text_is_none() -> None:
+    """A user may quote one."""
+    quoting = {"role": "user", "content": f"What does {MARKER} mean?"}
+    result = compact([SYSTEM, quoting, *talk(40)])
+    assert result.messages[1] == quoting
+
+
+# Shapes
+
+
+def test_a_system_message_of_parts_gets_the_note_as_a_part() -> None:
+    """The parts before it keep their bytes, cache marks included."""
+    parts = [{"type": "text", "text": "Rules.", "cache_control": {"type": "ephemeral"}}]
+    messages: Messages = [{"role": "system", "content": parts}, *talk(40)]
+    result = compact(messages)
+    assert result.messages[0]["content"] == [*parts, {"type": "text", "text": NOTE}]
+    again = compact([*result.messages, *talk(40, start=100)])
+    assert again.messages[0] == result.messages[0]
+
+
+def test_a_system_message_without_content_gets_the_note() -> None:
+    """Some programs send None."""
+    result = compact([{"role": "system", "content": None}, *talk(40)])
+    assert result.messages[0]["content"] == NOTE
+
+
+def test_without_a_system_message_there_is_none_afterwards() -> None:
+    """The summary's marker says what has to be said."""
+    result = compact(talk(40))
+    assert {m["role"] for m in result.messages} == {"user", "assistant"}
+    assert result.messages[0]["role"] == "user"
+
+
+def tool_talk(**odd: Any) -> Messages:
+    """Return steps with tools, in the shapes that other programs write."""
+    steps: Messages = [{"role": "user", "content": "Go.", "name": "ada"}]
+    for n in range(40):
+        function = {"name": "look", "arguments": orjson.dumps({"n": n}).decode()}
+        calls = [{"id": f"c{n}", "type": "function", "function": function, "index": 0}]
+        steps += [
+            {"role": "assistant", "content": None, "tool_calls": calls, "refusal": None, **odd},
+            {"role": "tool", "tool_call_id": f"c{n}", "content": f"result {n} " + "data " * 150},
+        ]
+    return [*steps, {"role": "assistant", "content": "Done.", "tool_calls": None, **odd}]
+
+
+def test_foreign_shapes_are_taken() -> None:
+    """Content None, tool_calls None, results without a name."""
+    result = compact([SYSTEM, *tool_talk()])
+    assert result.level != "none"
+    assert result.tokens_after <= TARGET
+    shown: Any = [{k: v for k, v in m.items() if v is not None} for m in result.messages]
+    assert faults(shown) == []
+
+
+def test_unknown_keys_are_kept() -> None:
+    """In messages and in calls; they are somebody's."""
+    result = compact([SYSTEM, *tool_talk(annotations=[1])])
+    asking = [m for m in result.messages if m.get("tool_calls")]
+    assert result.messages[1]["name"] == "ada"
+    assert asking
+    assert all(m["annotations"] == [1] and "refusal" in m for m in asking)
+    assert all(m["tool_calls"][0]["index"] == 0 for m in asking)
+
+
+def test_parleys_own_key_is_not_in_the_result() -> None:
+    """Strict providers refuse keys that they do not know."""
+    result = compact(long_talk())
+    assert all("synthetic" not in m for m in result.messages)
+
+
+def test_images_count_and_give_way() -> None:
+    """A list of nothing but pictures converges too."""
+    pictures: Messages = [{"role": "user", "content": [PNG]} for _ in range(20)]
+    result = compact([SYSTEM, *pictures])
+    assert result.tokens_after <= TARGET
+    assert result.messages[-1] == pictures[-1]
+
+
+@pytest.mark.parametrize("window", [0, -1])
+def test_a_window_has_a_size(window: int) -> None:
+    """Anything else is a mistake of the caller."""
+    with pytest.raises(ValueError, match="context_length must be positive"):
+        compact_messages(long_talk(), context_length=window)
+
+
+def test_an_empty_list_stays_empty() -> None:
+    """There is nothing to be done."""
+    assert compact([]) == CompactionResult([], "none", 0, 0, [])
+
+
+def test_a_lone_system_message_stays() -> None:
+    """However large it is."""
+    messages: Messages = [{"role": "system", "content": "rule " * 20_000}]
+    result = compact(messages)
+    assert (result.messages, result.level) == (messages, "none")
+
+
+def test_the_settings_are_followed() -> None:
+    """Another threshold, another tail."""
+    messages = long_talk()
+    assert compact(messages, threshold=1.0).level == "none"
+    many = compact([SYSTEM, *talk(300, words=1)], protect_last_n=30)
+    few = compact([SYSTEM, *talk(300, words=1)], protect_last_n=1, target_ratio=0.1)
+    assert len(few.messages) < len(many.messages)
+    assert len(many.messages) >= 30
+
+
+def test_the_model_decides_the_tokenizer() -> None:
+    """OpenAI's models are counted, others estimated."""
+    messages = long_talk()
+    counted = compact(messages, model="gpt-4o")
+    assert counted.tokens_before == estimate_messages(messages, "gpt-4o")
+    assert counted.tokens_before != compact(messages).tokens_before
