@@ -37,7 +37,7 @@ class Draft:
 
     plan: ViewPlan
     level: Level
-    retained_share: float
+    retained_share: float | None
     failure: str | None = None
 
 
@@ -130,7 +130,7 @@ def guess_after_pruning(request: CompressionRequest, edits: Sequence[Edit]) -> f
 def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
     """Return a plan around the summary that was written ahead; None if it does not fit."""
     prepared = request.prepared
-    if prepared is None or request.trigger == "manual":
+    if prepared is None:
         return None
     start = sum(entry.seq <= prepared.last_seq for entry in request.entries)
     cut = find_boundaries(request, [start])
@@ -138,7 +138,7 @@ def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
         return None
     plan = assemble(request, cut, prepared.text, prepared.source, prepared.model)
     fits = sizes.view(plan) <= target_tokens(request)
-    return Draft(plan, "summary", 1.0) if fits else None
+    return Draft(plan, "summary", None) if fits else None
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:

@@ -112,7 +112,7 @@ class Compressed:
         level: The rung of the ladder that was needed.
         tokens: Estimated size of the view under this plan, in the scale of the request.
         retained_share: Share of the extractor's key facts that the summary holds, 0 to 1; None
-            where nothing was summarised.
+            where nothing was summarised, or the summary was written ahead.
         failure: Why the summary model's text was not used; None if it was, or was not asked.
         engine: Who made the plan, where it was not the engine that was asked.
     """

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -150,7 +151,7 @@ class Planner:
         duration_ms = round((time.monotonic() - started) * 1000)
         engine = found.engine or self.engine.name
         compaction = _compaction(view, request, found, engine, duration_ms)
-        compaction = replace(compaction, summary_model=_written_by(found, calls))
+        compaction = replace(compaction, summary_model=_written_by(request, found, calls))
         state = self._state_after(request, found, calls)
         self._enter(await self.store.commit(compaction, state))
         self.state = state
@@ -185,12 +186,11 @@ class Planner:
 
     def _look_ahead(self, tokens: int) -> None:
         threshold = self.engine.limits.threshold_tokens
-        if not self.engine.prepares:
-            return
         if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
             self.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
-        if tokens >= PREPARE_SHARE * threshold and self._may_ask_model():
+        wanted = self.engine.prepares and self._may_ask_model()
+        if wanted and tokens >= PREPARE_SHARE * threshold:
             self.store.prepare()
 
     def _summary_calls(self, trigger: Trigger, timeout_s: float | None) -> SummaryCalls | None:
@@ -219,7 +219,8 @@ class Planner:
             focus=focus,
             summarise=calls,
             summary_window=self.summariser.window_tokens if self.summariser else 0,
-            prepared=await self.store.prepared(),
+            # Written without its topic.
+            prepared=None if trigger == "manual" else await self.store.prepared(),
             today=_today(),
         )
 
@@ -267,7 +268,8 @@ async def prepare(
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, fn, argument)
+    run = copy_context().run
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, run, fn, argument)
 
 
 def _compaction(
@@ -302,10 +304,12 @@ def _behind_first_change(
     return max(0, request.tokens - kept)
 
 
-def _written_by(found: Compressed, calls: SummaryCalls | None) -> str | None:
+def _written_by(
+    request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
+) -> str | None:
     """Return the model behind a new summary, written now or ahead; None for any other."""
     summaries = found.plan.summaries
-    if found.retained_share is None or not summaries or summaries[0].source != "model":
+    if summaries in {(), request.plan.summaries} or summaries[0].source != "model":
         return None
     return summaries[0].model or (calls.model if calls else None)
 
@@ -322,7 +326,7 @@ def _report(compaction: Compaction) -> None:
         "context_compressed",
         trigger=compaction.trigger,
         engine=compaction.engine,
-        level=compaction.level,
+        rung=compaction.level,
         messages_before=compaction.messages_before,
         messages_after=compaction.messages_after,
         tokens_before=compaction.tokens_before,

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -205,7 +205,6 @@ class TurnRunner:
         """Answer: hygiene, then the agent's loop."""
         turn = journal.turn
         view, planner = await self._open_view(journal)
-        await hygiene.clean(planner, view, lambda: self._notify(turn, "hygiene", notices.HYGIENE))
         state = TurnState(view, list(turn.messages), turn.started_calls)
         context = ToolContext(
             conversation=str(turn.lease.conversation),
@@ -214,19 +213,23 @@ class TurnRunner:
             engine=planner.engine,
         )
         ports = TurnPorts(journal, planner, live, context, self._trouble_teller(turn))
-        result = await run_turn(state, self._agent, ports)
-        planner.close()
+        with closing(planner):
+            await hygiene.clean(planner, view, self._slow_teller(turn))
+            result = await run_turn(state, self._agent, ports)
         end = TurnEnd(result.outcome, result.usage, result.model, ratio=result.ratio)
         parts = self._parts(turn, "answer", notices.answer_text(result), live.ref)
         return Done(parts, end, [result.message] if result.message else [])
+
+    def _slow_teller(self, turn: Turn) -> Callable[[], Awaitable[None]]:
+        return lambda: self._notify(turn, "hygiene", notices.HYGIENE)
 
     async def _compress(self, journal: Journal, live: LiveAnswer) -> Done:
         """Carry out `/compress`."""
         turn = journal.turn
         view, planner = await self._open_view(journal)
         topic = commands.topic(turn.command or "")
-        done = await planner.compact(view, "manual", focus=topic or None)
-        planner.close()
+        with closing(planner):
+            done = await planner.compact(view, "manual", focus=topic or None)
         parts = self._parts(turn, "answer", commands.compress_text(done, topic), live.ref)
         return Done(parts, TurnEnd("compressed"), [])
 

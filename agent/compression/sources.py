@@ -1,7 +1,6 @@
 """What the extractor reads of the messages that leave the view: bounded pieces of their texts."""
 
 from collections.abc import Sequence
-from itertools import starmap
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.messages import ChatMessage, text_of
@@ -10,16 +9,22 @@ from agent.redaction import Redactor, masked_assignments
 if TYPE_CHECKING:
     from agent.view import Entry
 
-ROOM_CHARS = {"user": 700_000, "assistant": 700_000, "tool": 120_000, "system": 10_000}
-"""How much is read of all texts of a role together; what people write is shared by more."""
+ROOM_CHARS = {
+    "user": 700_000,
+    "assistant": 700_000,
+    "tool": 100_000,
+    "call": 40_000,
+    "system": 10_000,
+}
+"""How much is read of all texts of a kind together."""
 
-MANY_MESSAGES = 2_500
-"""From here on less is read of each message, so that the time for all stays the same."""
+MOST_CHARS = {"tool": 1_000, "call": 200}
+"""How much is read of one text: a longer result is a listing, a longer argument a file."""
 
-BULK_CHARS = 1_000
-"""How much is read of one tool result: what is longer is a listing."""
+LEAST_CHARS = 40
+MANY_TEXTS = 5_000
+"""From here on less is read of what people write, so that the time for all stays the same."""
 
-CALL_CHARS = 300
 _BORDER = "\x1f"
 
 
@@ -33,18 +38,22 @@ class Piece(NamedTuple):
 
 def read(entries: "Sequence[Entry]") -> list[Piece]:
     """Return what is read of each message, in order; long texts by their head and tail."""
-    texts = [text_of(message) for _, message in entries]
-    roles = [_role(message) for _, message in entries]
-    limits = _limits(roles, texts)
-    found: list[tuple[int, str, str]] = []
-    for text, role, (seq, message) in zip(texts, roles, entries, strict=True):
-        if text:
-            found.append((seq, role, clip(text, limits[role])))
+    seqs: list[int] = []
+    roles: list[str] = []
+    texts: list[str] = []
+    for seq, message in entries:
+        if text := text_of(message):
+            seqs.append(seq)
+            roles.append(_role(message))
+            texts.append(text)
         for call in message.get("tool_calls") or ():
             function = call["function"]
-            shown = f"{function['name']} {clip(function['arguments'], CALL_CHARS)}"
-            found.append((seq, "call", shown))
-    return list(starmap(Piece, _redacted(found)))
+            seqs.append(seq)
+            roles.append("call")
+            texts.append(f"{function['name']} {clip(function['arguments'], MOST_CHARS['call'])}")
+    limits = _limits(roles, texts)
+    clipped = [clip(text, limits[role]) for role, text in zip(roles, texts, strict=True)]
+    return list(map(Piece, seqs, roles, _redacted(roles, clipped)))
 
 
 def _role(message: ChatMessage) -> str:
@@ -55,12 +64,15 @@ def _role(message: ChatMessage) -> str:
 
 def _limits(roles: Sequence[str], texts: Sequence[str]) -> dict[str, int]:
     """Return for each role the length at which its texts are clipped."""
-    share = min(1.0, MANY_MESSAGES / max(1, len(texts)))
+    sizes: dict[str, list[int]] = {role: [] for role in ROOM_CHARS}
+    for role, text in zip(roles, texts, strict=True):
+        sizes[role].append(len(text))
+    share = min(1.0, MANY_TEXTS / max(1, len(texts)))
     limits = {}
     for role, room in ROOM_CHARS.items():
-        sizes = [len(text) for owner, text in zip(roles, texts, strict=True) if owner == role]
-        limits[role] = _level(sizes, int(room * share))
-    limits["tool"] = min(limits["tool"], BULK_CHARS)
+        most = MOST_CHARS.get(role)
+        level = _level(sizes[role], room if most else int(room * share))
+        limits[role] = max(LEAST_CHARS, min(level, most or level))
     return limits
 
 
@@ -83,17 +95,15 @@ def clip(text: str, limit: int) -> str:
     return f"{text[:head]} … {text[len(text) - limit + head :]}"
 
 
-def _redacted(found: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+def _redacted(roles: Sequence[str], texts: list[str]) -> list[str]:
     """Return the texts with secrets masked: here the words around them still tell what they are."""
     redactor = Redactor()
-    before = _BORDER.join([text for _, _, text in found])
-    if redactor.text(before) != before:
-        found = [(seq, role, redactor.text(text)) for seq, role, text in found]
+    joined = _BORDER.join(texts)
+    if redactor.text(joined) != joined:
+        texts = list(map(redactor.text, texts))
     return [
-        (seq, role, masked_assignments(text))
-        if role == "user" and _tells(text)
-        else (seq, role, text)
-        for seq, role, text in found
+        masked_assignments(text) if role == "user" and _tells(text) else text
+        for role, text in zip(roles, texts, strict=True)
     ]
 
 

@@ -81,6 +81,12 @@ class HostedEngine(ContextEngine):
         """The plugin's name."""
         return type(self._plugin).name
 
+    @property
+    @override
+    def prepares(self) -> bool:  # type: ignore[override]
+        """Whether the plugin uses summaries that were written ahead."""
+        return type(self._plugin).prepares
+
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Return the plugin's plan if it is sound and small enough, else the built-in's."""

@@ -208,7 +208,7 @@ def test_a_compacted_list_is_updated() -> None:
     """The earlier summary is handed on and replaced; there is one summary and one note."""
     first = compact(long_talk(), summarise=Writer(GOOD))
     writer = Writer(LATER)
-    result = compact([*first.messages, *talk(40, start=100)], summarise=writer)
+    result = compact([*first.messages, *talk(24, start=100)], summarise=writer)
     (summary,) = summaries_of(result.messages)
     assert "2. shipped" in summary["content"]
     assert "the order has number 4711" in writer.prompts[0]
@@ -220,7 +220,7 @@ def test_an_updated_summary_counts_as_evicted() -> None:
     """Its message is not in the result any more."""
     first = compact(long_talk(), summarise=Writer(GOOD)).messages
     place = first.index(summaries_of(first)[0])
-    result = compact([*first, *talk(40, start=100)], summarise=Writer(LATER))
+    result = compact([*first, *talk(24, start=100)], summarise=Writer(LATER))
     assert place in result.evicted
 
 

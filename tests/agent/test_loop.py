@@ -29,13 +29,13 @@ from agent.messages import (
 )
 from agent.meter import TokenMeter
 from agent.models.base import Completion, ModelRequest, StopReason, Usage
-from agent.models.scripted import Cut, ScriptedModel, Script, Step, tool_call
+from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
 from agent.planner import Planner
 from agent.ports import Effect, ToolStatus
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from agent.tokens import estimate_messages
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,10 +21,10 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
-from agent.messages import ChatMessage, assistant_message, user_message
+from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.meter import Report, TokenMeter
 from agent.models.base import Usage
-from agent.models.scripted import ScriptedModel
+from agent.models.scripted import ScriptedModel, tool_call
 from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, Planner, prepare
 from agent.ports import PlannerState
 from agent.summariser import Summariser
@@ -36,10 +36,13 @@ from tests.support.conversations import faults
 WINDOW = 20_000
 THRESHOLD = 10_000
 NOW = 1_000_000.0
+MOST_HELD_MS = 10
+"""How long the event loop may compute at a stretch. Source: issue 3, "Speed"."""
 LONG_WORDS = 80
 
 GOOD = (
-    "## Goal\nShip the order.\n## Constraints & Preferences\nnone\n## Progress\n### Done\n1. asked\n"
+    "## Goal\nShip the order.\n## Constraints & Preferences\nnone\n"
+    "## Progress\n### Done\n1. asked\n"
     "## Key Decisions\nnone\n## Relevant Files\nnone\n## Next Steps\nnone\n"
     "## Critical Context\nthe order has number 4711\n## Active Task\nship it"
 )
@@ -172,7 +175,8 @@ async def test_an_engine_may_have_a_rule_of_its_own_for_the_preflight() -> None:
     """Only the first call of a turn asks it."""
 
     class Eager(Engine):
-        def should_compress_preflight(self, prompt_tokens: int) -> bool:  # noqa: PLR6301
+        @override
+        def should_compress_preflight(self, prompt_tokens: int) -> bool:
             return True
 
     planner = planner_of(engine := Eager(nothing))
@@ -186,6 +190,7 @@ async def test_the_preflight_has_three_passes() -> None:
     """A view that stays too large is sent all the same: the provider has the last word."""
 
     class Never(Engine):
+        @override
         def should_compress(self, prompt_tokens: int | None = None) -> bool:
             return True
 
@@ -542,6 +547,17 @@ async def test_a_compaction_leaves_one_event_with_all_its_figures() -> None:
     assert (done.failure, done.duration_ms >= 0) == (None, True)
 
 
+async def test_a_stand_in_for_the_engine_is_named() -> None:
+    """The row tells who made the plan, which need not be who was asked."""
+
+    def answer(request: CompressionRequest) -> Compressed:
+        return Compressed(request.plan, "prune", 100, engine="compressor")
+
+    done = await planner_of(Engine(answer)).compact(view_of(), "manual")
+    assert done is not None
+    assert done.engine == "compressor"
+
+
 async def test_the_size_after_is_what_the_meter_measures_next() -> None:
     """One scale for both."""
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}))
@@ -581,8 +597,7 @@ async def test_the_event_loop_goes_on_while_an_engine_computes() -> None:
         return Compressed(request.plan, "prune", 100)
 
     async def heartbeat() -> None:
-        while not computing.is_set():
-            await asyncio.sleep(0)
+        await asyncio.to_thread(computing.wait, 10)
         beaten.set()
 
     planner = planner_of(Engine(answer))
@@ -590,6 +605,58 @@ async def test_the_event_loop_goes_on_while_an_engine_computes() -> None:
         tasks.create_task(heartbeat())
         done = tasks.create_task(planner.compact(view_of(), "manual"))
     assert done.result() is not None
+
+
+def looking(steps: int) -> View:
+    """Return a view of so many steps with results that are worth pruning."""
+    messages = [user_message("Go.")]
+    for n in range(steps):
+        call = tool_call("read", {"path": f"file-{n}"}, f"c{n}")
+        messages += [
+            ChatMessage(role="assistant", content=None, tool_calls=[call]),
+            tool_message(f"c{n}", "read", f"result {n} " + "data 4711 " * 100),
+        ]
+    return View("You are a test.", ViewPlan(), [Entry(*at) for at in enumerate(messages, 1)])
+
+
+async def longest_hold_ms(work: Coroutine[Any, Any, None]) -> float:
+    """Return how long the event loop computed at a stretch while this ran, in CPU time."""
+    held, done = [0.0], asyncio.Event()
+
+    async def watch() -> None:
+        before = time.thread_time()
+        while not done.is_set():
+            await asyncio.sleep(0.0005)
+            now = time.thread_time()
+            held.append(1000 * (now - before))
+            before = now
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(watch())
+        await asyncio.sleep(0.002)
+        await work
+        await asyncio.sleep(0.002)
+        done.set()
+    return max(held)
+
+
+async def test_the_watch_sees_who_holds_the_loop() -> None:
+    """Else the test below would pass whatever happens."""
+
+    async def compute() -> None:
+        until = time.thread_time() + 0.03
+        while time.thread_time() < until:
+            pass
+
+    assert await longest_hold_ms(compute()) >= 30
+
+
+async def test_a_compaction_does_not_hold_the_loop() -> None:
+    """Measuring, planning and rendering thousands of edits happen in a thread."""
+    planner = planner_of(ContextCompressor(Limits(1_500_000), {}))
+    held_ms = await longest_hold_ms(planner.keep_within(looking(1_500)))
+    assert [done.level for done in store_of(planner).committed] == ["prune"]
+    assert held_ms <= MOST_HELD_MS
 
 
 async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agent import summariser
 from agent.errors import (
     BadRequest,
     ContextOverflow,
@@ -219,7 +218,7 @@ async def test_a_call_that_begins_while_it_is_closed_ends_too(
         calls.close()
         return begin(work, loop)
 
-    monkeypatch.setattr(summariser.asyncio, "run_coroutine_threadsafe", closed_meanwhile)
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", closed_meanwhile)
     async with asyncio.timeout(LIMIT_S / 2):
         assert isinstance(await failure_in(calls), SummaryFailed)
 

@@ -1,12 +1,22 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start, estimates, retention. Without a name all run, in that order.
+Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction. Without a
+name all run, in that order.
 """
 
 import sys
 from importlib import import_module
 
-SECTIONS = ("overhead", "throughput", "bursts", "storage", "start", "estimates", "retention")
+SECTIONS = (
+    "overhead",
+    "throughput",
+    "bursts",
+    "storage",
+    "start",
+    "estimates",
+    "retention",
+    "compaction",
+)
 
 
 def main(chosen: list[str]) -> int:

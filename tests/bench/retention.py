@@ -7,7 +7,8 @@ answer count that stand in these messages, are rare in the conversation (documen
 The conversations are of different kinds, so that nothing is tuned to one: support with tool
 results, the same with replies left out that are asked for later, its plain text, coding sessions,
 documentation in long answers, and two synthetic kinds with a vocabulary that is larger than in
-any real chat of that length. Each has two halves of different data: 0 to develop on, 1 to report.
+any real chat of that length. What follows the first part never repeats it. Each kind has two halves
+of different data: 0 to develop on, 1 to report.
 `python -m tests.bench.retention 0` prints every conversation of half 0.
 """
 
@@ -18,7 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, cycle, islice
+from itertools import accumulate
 from pydoc_data.topics import topics
 from typing import Any, cast
 
@@ -208,18 +209,21 @@ Dialogue = tuple[list[ChatMessage], list[Probe]]
 def joined(
     name: str, ours: Sequence[Dialogue], others: Sequence[Dialogue], tokens: int
 ) -> Conversation:
-    """Return dialogues as one conversation; what follows is asked about too, once."""
+    """Return dialogues as one conversation, then coding; the dialogues are asked about."""
     messages, probes = list(HEAD), []
-    total = sum(len(dialogue) for dialogue, _ in (*ours, *others))
-    for dialogue, asked in islice(cycle([*ours, *others]), 3 * len((*ours, *others))):
-        if len(messages) < total:
-            shift = len(messages)
-            probes += [
-                Probe(each.question, each.answer, [n + shift for n in each.evidence])
-                for each in asked
-            ]
+    for dialogue, asked in (*ours, *others):
+        shift = len(messages)
+        probes += [
+            Probe(each.question, each.answer, [n + shift for n in each.evidence]) for each in asked
+        ]
         messages += dialogue
+    messages += [*pi("before-compaction"), *pi("large-session")]
     return Conversation(name, messages, _first(messages, tokens), probes)
+
+
+def support(half: int) -> list[ChatMessage]:
+    """Return the messages of all dialogues of a half."""
+    return [message for dialogue, _ in tau(half) for message in dialogue]
 
 
 def _first(messages: Iterable[ChatMessage], tokens: int) -> int:
@@ -296,7 +300,7 @@ def coding(half: int) -> Conversation:
     session = pi(name)
     messages = [*HEAD, *session]
     probes = [*replies(messages, 60), *half_sentences(messages, 300)]
-    messages += [*pi(other), *session]
+    messages += [*pi(other), *support(half), *support(1 - half)]
     return Conversation("coding", messages, min(len(session), _first(messages, 200_000)), probes)
 
 
@@ -336,7 +340,7 @@ def trajectory(half: int) -> Conversation:
         for place in range(len(HEAD) + 1, end)
         if messages[place]["role"] == "assistant" and text_of(messages[place])
     ]
-    messages += [*pi("before-compaction"), *messages[end:]]
+    messages += [*pi("before-compaction"), *support(half), *support(1 - half)]
     return Conversation("agent run", messages, _first(messages, 180_000), probes)
 
 
@@ -374,8 +378,8 @@ def documentation(half: int) -> Conversation:
     texts = [text for name in sorted(topics) for text in topics[name].split("\n\n")]
     texts = [text for text in texts if len(text) > 60][half::2]
     messages = list(HEAD)
-    for at in range(0, 3 * len(texts), 3):
-        paragraphs = [texts[(at + n) % len(texts)] for n in range(3)]
+    for at in range(0, len(texts) - 2, 3):
+        paragraphs = texts[at : at + 3]
         words_of_it = paragraphs[0].split()
         asked = " ".join(rng.sample(words_of_it, min(6, len(words_of_it))))
         messages += [
@@ -383,6 +387,7 @@ def documentation(half: int) -> Conversation:
             assistant_message("\n\n".join(paragraphs)),
         ]
     probes = half_sentences(messages, 1500, half)
+    messages += [*support(half), *support(1 - half)]
     return Conversation("documentation", messages, _first(messages, 150_000), probes)
 
 
@@ -439,7 +444,7 @@ def friends(half: int) -> Conversation:
     rng = random.Random(half + 10)  # noqa: S311 - the same on every run
     lexicon = Lexicon(rng)
     messages, probes = list(HEAD), []
-    while len(messages) < 11_000:
+    while len(messages) < 13_500:
         said = [lexicon.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 4))]
         if rng.random() < 0.3:
             probes.append(_told(lexicon, said, len(messages)))
@@ -453,7 +458,7 @@ def assistant(half: int) -> Conversation:
     rng = random.Random(half + 20)  # noqa: S311 - the same on every run
     lexicon = Lexicon(rng)
     messages, probes = list(HEAD), []
-    while len(messages) < 2_600:
+    while len(messages) < 3_200:
         asked = [lexicon.sentence(rng.randrange(5, 18)) for _ in range(rng.randrange(1, 5))]
         given = [lexicon.sentence(rng.randrange(8, 22)) for _ in range(rng.randrange(6, 25))]
         if rng.random() < 0.4:

@@ -34,7 +34,8 @@ from agent.loop import Agent
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
 from agent.recovery import RetryPolicy
-from agent.settings import AgentSettings, OutputSettings
+from agent.settings import AgentSettings, CompressionSettings, OutputSettings
+from agent.tokens import estimate_usage
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from gateway import app, worker
 from gateway.errors import GatewayError, StorageUnavailable
@@ -47,6 +48,7 @@ from tests.support.crash_platform import ask, tell
 from tests.support.crash_script import (
     PAYLOADS,
     RESENT,
+    SUMMARY,
     TOOLS,
     UNFINISHED,
     answer,
@@ -164,6 +166,7 @@ class Life:
             ),
             access=AccessSettings(mode="open"),
             web=WebSettings(port=0),
+            compression=CompressionSettings(protect_last_n=2),
         )
         await app.run(settings, lambda port: self.note("ready", port=port))
 
@@ -267,15 +270,18 @@ class ChainModel:
 
     provider = "scripted"
     name = "chain"
-    context_length = 100_000
 
     def __init__(self, life: Life) -> None:
+        self.context_length = life.spec.window
         self._life = life
         self._troubles: Counter[str] = Counter()
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
-        """Call the tools that the turn asks for, then answer."""
+        """Call the tools that the turn asks for, then answer; or write a summary."""
         points = self._life.points
+        if request.messages[0]["role"] != "system":
+            points.reach("summary: asked")
+            return Completion(assistant_message(SUMMARY), "stop", Usage(1, 1), self.name)
         previous, text, own = split_view(request.messages)
         self._life.note("model", text=text)
         points.reach("model: asked")
@@ -283,7 +289,7 @@ class ChainModel:
         calls = calls_for(text)
         if calls and not own:
             message = ChatMessage(role="assistant", content=None, tool_calls=calls)
-            return Completion(message, "tool_calls", Usage(len(text), 1), self.name)
+            return Completion(message, "tool_calls", estimate_usage(request, message), self.name)
         said = answer(previous, text, [each for each in own if each["role"] == "tool"])
         self._life.previewed.clear()
         sink.push(said[: len(said) // 2])
@@ -292,7 +298,8 @@ class ChainModel:
         points.reach("model: in its stream")
         sink.push(said[len(said) // 2 :])
         points.reach("model: answered")
-        return Completion(assistant_message(said), "stop", Usage(len(text), len(said)), self.name)
+        message = assistant_message(said)
+        return Completion(message, "stop", estimate_usage(request, message), self.name)
 
     async def _trouble(self, text: str) -> None:
         if asks(text, "die"):

@@ -50,7 +50,7 @@ def send_before_commit(_: Any) -> None:
 
     def remember(self: TurnRunner, *args: Any) -> None:
         make(self, *args)
-        adapters.update(args[2])
+        adapters.update(args[3])
 
     async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if fn is turns.commit:

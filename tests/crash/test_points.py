@@ -3,7 +3,9 @@
 import ast
 import os
 import signal
+import sqlite3
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,8 @@ from gateway import notices
 from gateway.worker import TURNS_PER_LEASE
 from tests.crash.points import COMMON, OUTSIDE, around
 from tests.support.crash import KILLED, Crashes, describe
-from tests.support.crash_script import RESENT
+from tests.support.crash_oracle import is_answer
+from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -157,6 +160,20 @@ async def a_long_queue(crashes: Crashes, point: str) -> None:
     await die_at(crashes, point)
 
 
+async def outgrow(crashes: Crashes, turns: int) -> None:
+    """Let a person write so much that the view of every fourth turn or so is compacted."""
+    crashes.configure(mode="followup", window=SMALL_WINDOW)
+    for _ in range(turns):
+        await crashes.write("a", LONG)
+
+
+async def a_compaction(crashes: Crashes, point: str) -> None:
+    """A conversation outgrows half of the window; a summary is prepared before that."""
+    await outgrow(crashes, 4)
+    await die_at(crashes, point)
+    await crashes.write("a")
+
+
 RARE: dict[str, Provoke] = {
     "mark_delayed": a_delay,
     "mark_unknown": a_doubt,
@@ -166,6 +183,8 @@ RARE: dict[str, Provoke] = {
     "cancel": a_stop,
     "bury": a_burial,
     "forgive_attempt": a_graceful_stop,
+    "compact": a_compaction,
+    "put_candidate": a_compaction,
 }
 
 
@@ -175,6 +194,47 @@ async def test_a_kill_in_rare_cases_loses_and_repeats_nothing(crashes: Crashes, 
     crashes.configure(mode="followup")
     await RARE[point.split()[-1]](crashes, point)
     await recover(crashes)
+
+
+@pytest.mark.parametrize("point", [*around("compact"), "summary: asked"])
+@pytest.mark.parametrize("time", [1, 2], ids=["first", "later"])
+async def test_a_kill_at_a_compaction_loses_and_repeats_nothing(
+    crashes: Crashes, point: str, time: int
+) -> None:
+    """The turn goes on with it or makes up for it; no turn is compacted twice."""
+    await outgrow(crashes, 8)
+    pid = crashes.start(kill=[point, time])
+    assert await crashes.ended(pid) == KILLED, crashes.log()
+    before = compactions(crashes)
+    await recover(crashes)
+    after = compactions(crashes)
+    assert after[: len(before)] == before
+    assert len({turn for turn, _ in after}) == len(after) >= 3
+
+
+@pytest.mark.parametrize("point", [*around("compact"), "summary: asked"])
+async def test_a_kill_during_compress_answers_it_once(crashes: Crashes, point: str) -> None:
+    """`/compress` is resumed: one compaction, one answer, the next turn sees it."""
+    await outgrow(crashes, 3)
+    await crashes.live_until_answered()
+    await crashes.platform.push("a", "/compress the chain")
+    await die_at(crashes, point)
+    await crashes.write("a")
+    await recover(crashes)
+    assert [trigger for _, trigger in compactions(crashes)] == ["manual"]
+    told = [text for text in crashes.platform.finals("a") if not is_answer(text)]
+    assert len(told) == 1
+    assert told[0].startswith("Condensed: ")
+
+
+def compactions(crashes: Crashes) -> list[tuple[int, str]]:
+    """Return turn and trigger of each compaction, oldest first."""
+    query = (
+        "SELECT (SELECT max(turn_id) FROM message WHERE session_id <= parent_session_id), trigger"
+        " FROM compaction ORDER BY id"
+    )
+    with closing(sqlite3.connect(crashes.database)) as books:
+        return [(turn, trigger) for turn, trigger in books.execute(query)]
 
 
 async def test_a_lost_receipt_is_marked(crashes: Crashes) -> None:

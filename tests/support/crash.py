@@ -51,6 +51,7 @@ class Spec:
         mutant: Which flaw it has, see tests/crash/mutants.py.
         batch: Most updates in one poll.
         pages: By how many pages the database may grow; None for no limit.
+        window: Of the model, in tokens; a small one makes compactions happen.
         locked: Whether it respects the file lock.
         telegram: Root of a Bot API to use instead of the loopback platform.
     """
@@ -69,6 +70,7 @@ class Spec:
     mutant: str | None = None
     batch: int = 10
     pages: int | None = None
+    window: int = 100_000
     locked: bool = True
     telegram: str | None = None
     token: str = ""

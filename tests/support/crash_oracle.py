@@ -65,6 +65,7 @@ def violations(evidence: Evidence) -> list[str]:
             *every_message_ends_in_a_final_state(books),
             *every_message_is_answered_by_one_turn(books),
             *the_transcript_is_an_unbroken_chain(books),
+            *the_lineage_is_one_line(books),
             *answers_are_shown_once_in_order(evidence, books),
             *side_effects_happen_once_or_are_reported(evidence, books),
             *finished_turns_are_never_run_again(evidence),
@@ -94,7 +95,8 @@ class Books:
     def __init__(self, raw: sqlite3.Connection) -> None:
         self.raw = raw
         self.chats = {row["id"]: row["chat"] for row in self.rows("SELECT * FROM conversation")}
-        self.turns = [self._turn(row) for row in self.rows("SELECT * FROM turn ORDER BY id")]
+        asking = "SELECT * FROM turn WHERE id IN (SELECT turn_id FROM message) ORDER BY id"
+        self.turns = [self._turn(row) for row in self.rows(asking)]
 
     def rows(self, query: str) -> list[sqlite3.Row]:
         """Return the rows of a query."""
@@ -205,6 +207,32 @@ def _turn_is_complete(turn: TurnRecord, previous: str) -> Iterator[str]:
     roles = [message["role"] for message in turn.own]
     if roles != [*(["assistant"] if calls else []), *["tool"] * len(calls), "assistant"]:
         yield f"turn {turn.asked!r}: recorded as {roles}"
+
+
+def the_lineage_is_one_line(books: Books) -> Iterator[str]:
+    """One segment lives in each conversation; each compaction made one segment, once."""
+    rows = books.rows("SELECT * FROM session ORDER BY id")
+    active = {row["id"]: row["active_session_id"] for row in books.rows("SELECT * FROM conversation")}
+    for conversation, chat in books.chats.items():
+        live = [
+            row["id"]
+            for row in rows
+            if row["conversation"] == conversation and row["ended_at"] is None
+        ]
+        if live != [active[conversation]]:
+            yield f"chat {chat}: the segments {live} live, {active[conversation]} is active"
+    made = [
+        (row["parent_session_id"], row["id"]) for row in rows if row["start_reason"] == "compression"
+    ]
+    noted = [
+        (row["parent_session_id"], row["child_session_id"])
+        for row in books.rows("SELECT * FROM compaction ORDER BY id")
+    ]
+    if made != noted:
+        yield f"compactions {noted} made the segments {made}"
+    late = "SELECT session_id FROM summary_candidate JOIN session ON id = session_id WHERE ended_at"
+    for row in books.rows(late):
+        yield f"a summary is kept for segment {row[0]}, which has ended"
 
 
 def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterator[str]:

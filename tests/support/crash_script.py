@@ -26,6 +26,14 @@ ModelVerb = Literal["gate", "die", "trouble", "parts"]
 """Verbs of the model: wait at the platform, kill the process, be unreachable for three calls,
 answer in two payloads."""
 
+SMALL_WINDOW = 8_000
+LONG = "x" * 2_600
+"""A verb that does nothing but fill the view; four such messages outgrow a small window's half."""
+SUMMARY = (
+    "## Goal\nGo on with the chain.\n## Progress\n### Done\n1. Answered.\n"
+    "## Critical Context\nNothing else."
+)
+
 PAYLOADS = "\n---\n"
 LAST_PAYLOAD = " part 2"
 UNFINISHED = " …"

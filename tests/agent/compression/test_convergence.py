@@ -278,7 +278,7 @@ def test_every_rung_makes_the_view_smaller(sizes: list[int], window: int) -> Non
 
 def test_a_clip_is_never_shorter_than_the_least() -> None:
     """Even where there is no room at all: a pointer to the original has to fit."""
-    system = {"fixed_tokens": 400_000, "tokens": 500_000, "limits": Limits(100)}
+    system: dict[str, Any] = {"fixed_tokens": 400_000, "tokens": 500_000, "limits": Limits(100)}
     request = request_of([QUESTION, *group(0, 5_000, 5_000)], **system)
     plan = clip(request, Sizes(request), request.plan, {3, 4})
     assert [edit.limit for edit in plan.edits] == [MIN_CLIP_CHARS, MIN_CLIP_CHARS]

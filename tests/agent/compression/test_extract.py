@@ -175,6 +175,20 @@ def test_story_goes_on() -> None:
     assert asked[-1] == "- #8 And a cat?"
 
 
+def test_newest_errors() -> None:
+    """Of many errors the newest stand in the text, each text once."""
+    results = [tool_message("c", "t", f"Error: {coded(n)}") for n in range(60)]
+    again = tool_message("c", "t", f"Error: {coded(59)}")
+    errors = narrative.parse(extract(entries(*results, again), "", 3000).text)["Errors"]
+    assert errors[-2:] == [f"- #62 Error: {coded(58)}", f"- #64 Error: {coded(59)}"]
+
+
+def test_other_roles() -> None:
+    """Roles that other programs invent are read like the system's."""
+    developer: Any = {"role": "developer", "content": "Answer in Portuguese."}
+    assert "portuguese" in index_words(extract(entries(developer), "", 500))
+
+
 def test_long_asks_are_clipped() -> None:
     """An ask of many characters is cut where a mark says so."""
     asked = narrative.parse(extract(chat("word " * 400), "", 2000).text)["Asked"]

@@ -89,7 +89,12 @@ def test_no_original_is_counted_twice() -> None:
 def test_originals_are_counted_when_they_are_needed() -> None:
     """A plan that shows little costs little."""
     counted: list[ChatMessage] = []
-    sizes = sizes_of(ViewPlan(), lambda message: counted.append(message) or 1)
+
+    def estimate(message: ChatMessage) -> int:
+        counted.append(message)
+        return 1
+
+    sizes = sizes_of(ViewPlan(), estimate)
     sizes.message(MESSAGES[0])
     assert MESSAGES[0] in counted
     assert MESSAGES[2] not in counted

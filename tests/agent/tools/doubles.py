@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
+from typing_extensions import override
+
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
 from agent.models.scripted import ScriptedModel
@@ -87,6 +89,7 @@ class HangingModel(ScriptedModel):
         super().__init__(lambda _: "never", gate=asyncio.Event())
         self.ended = asyncio.Event()
 
+    @override
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         try:
             return await super().complete(request, sink)

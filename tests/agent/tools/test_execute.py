@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agent.messages import text_of
 from agent.settings import OutputSettings
@@ -171,6 +172,7 @@ async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
     """The caller sees LeaseLost, not a group; the other call is cancelled without a result."""
 
     class LosingJournal(MemoryJournal):
+        @override
         async def record_result(self, message: Any, status: Any) -> int:
             raise LeaseLost("another worker")
 

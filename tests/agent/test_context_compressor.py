@@ -1,0 +1,431 @@
+"""The default engine: its four phases in order, and what happens where one is not enough."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from agent.context_compressor import ContextCompressor, prepare_summary
+from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
+from agent.errors import SummaryFailed
+from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.models.scripted import tool_call
+from agent.tokens import estimate_message
+from agent.view import Entry, Summary, View, ViewPlan
+from tests.support.conversations import faults
+
+WINDOW = 40_000
+TARGET = 12_000
+"""60 % of half of the window."""
+SYSTEM = "You are a test."
+
+GOOD = (
+    "## Goal\nShip the order.\n## Progress\n### Done\n1. asked\n## Next Steps\nnone\n"
+    "## Critical Context\nthe order has number 4711\n## Active Task\nship it"
+)
+
+
+class Writer:
+    """The summary model: answers one text after the other, and keeps what it was asked."""
+
+    def __init__(self, *answers: str | SummaryFailed) -> None:
+        self.answers = list(answers)
+        self.prompts: list[str] = []
+        self.limits: list[int] = []
+
+    def __call__(self, prompt: str, max_tokens: int) -> str:
+        self.prompts.append(prompt)
+        self.limits.append(max_tokens)
+        answer = self.answers.pop(0)
+        if isinstance(answer, SummaryFailed):
+            raise answer
+        return answer
+
+
+def talk(turns: int, words: int = 80) -> list[ChatMessage]:
+    """Return so many exchanges."""
+    said: list[ChatMessage] = []
+    for n in range(turns):
+        text = f"about order-{n}: " + "word " * words
+        said += [user_message(text), assistant_message(text)]
+    return said
+
+
+def group(n: int, result: str) -> list[ChatMessage]:
+    call = tool_call("read", {"path": f"file-{n}.txt"}, f"c{n}")
+    asking = ChatMessage(role="assistant", content=None, tool_calls=[call])
+    return [asking, tool_message(f"c{n}", "read", result)]
+
+
+def tool_talk(steps: int, chars: int = 3_000) -> list[ChatMessage]:
+    """Return one user message and so many steps with results of their own."""
+    groups = [group(n, f"result {n} " + "data " * (chars // 5)) for n in range(steps)]
+    return [user_message("Go."), *(message for pair in groups for message in pair)]
+
+
+def entries_of(messages: Sequence[ChatMessage]) -> list[Entry]:
+    return [Entry(seq, message) for seq, message in enumerate(messages, start=1)]
+
+
+def request_of(
+    messages: Sequence[ChatMessage], plan: ViewPlan | None = None, **more: Any
+) -> CompressionRequest:
+    """Return the request of a view that shows these messages under a plan."""
+    view = View(SYSTEM, plan or ViewPlan(), entries_of(messages))
+    fixed = estimate_message(view.messages[0])
+    request = CompressionRequest(
+        plan=view.plan,
+        entries=tuple(view.entries),
+        tokens=sum(map(estimate_message, view.messages)),
+        fixed_tokens=fixed,
+        limits=Limits(WINDOW),
+        estimate=estimate_message,
+        trigger="threshold",
+    )
+    return replace(request, **more)
+
+
+def compressed(request: CompressionRequest) -> Compressed:
+    """Compress, hold the result against what is true of every one, and return it."""
+    found = ContextCompressor(request.limits, {}).compress(request)
+    assert found is not None
+    shown = shown_by(request, found.plan)
+    assert faults(shown) == []
+    assert found.tokens <= request.tokens
+    assert abs(found.tokens - sum(map(estimate_message, shown))) <= 0.02 * found.tokens
+    return found
+
+
+def shown_by(request: CompressionRequest, plan: ViewPlan) -> list[ChatMessage]:
+    return View(SYSTEM, plan, list(request.entries)).messages
+
+
+def summary_of(found: Compressed) -> Summary:
+    (summary,) = found.plan.summaries
+    return summary
+
+
+# When there is nothing to do
+
+
+@pytest.mark.parametrize("trigger", ["threshold", "preflight", "hygiene"])
+def test_a_view_below_its_target_is_left_alone(trigger: Trigger) -> None:
+    """It would be compacted again and again."""
+    request = request_of(talk(10), trigger=trigger)
+    assert ContextCompressor(request.limits, {}).compress(request) is None
+
+
+def test_a_command_compacts_a_view_below_its_target() -> None:
+    """The user asked for it."""
+    found = compressed(request_of(talk(25), trigger="manual"))
+    assert found.level == "extract"
+    assert found.plan.compacted
+
+
+def test_a_command_finds_nothing_in_a_short_view() -> None:
+    """All of it is head and tail."""
+    request = request_of(talk(2), trigger="manual")
+    assert ContextCompressor(request.limits, {}).compress(request) is None
+
+
+def test_an_overflow_compacts_a_view_below_its_target() -> None:
+    """The window is smaller than believed: half of what was refused is the target."""
+    request = request_of(talk(30, words=60), trigger="overflow")
+    assert request.tokens < TARGET
+    assert compressed(request).tokens <= request.tokens // 2
+
+
+# Phase 1
+
+
+def test_pruning_alone_is_enough_where_tools_fill_the_view() -> None:
+    """No model is asked, nothing leaves the view, results in the tail stay."""
+    writer = Writer()
+    request = request_of(tool_talk(60, chars=1_000), summarise=writer)
+    found = compressed(request)
+    assert (found.level, found.retained_share, writer.prompts) == ("prune", None, [])
+    assert not found.plan.compacted
+    shown = shown_by(request, found.plan)
+    assert len(shown) == len(request.entries) + 1
+    assert shown[-1] is request.entries[-1].message
+
+
+def test_pruning_that_is_not_enough_is_followed_by_a_summary() -> None:
+    """The summary is written from the originals, and what stays is not pruned."""
+    writer = Writer(GOOD)
+    found = compressed(request_of([*talk(60), *tool_talk(30, 500)], summarise=writer))
+    assert found.level == "summary"
+    assert all(edit.kind != "prune" for edit in found.plan.edits)
+
+
+def test_a_command_gets_its_summary_even_where_pruning_would_do() -> None:
+    """That is what it asked for."""
+    found = compressed(request_of(tool_talk(60, chars=1_000), trigger="manual"))
+    assert found.plan.compacted
+
+
+def test_what_was_pruned_stays_pruned() -> None:
+    """Each result is shown in one form only, as long as its plan grows."""
+    messages = tool_talk(60, chars=1_000)
+    first = compressed(request_of(messages))
+    more = [*messages, *[m for n in range(100, 160) for m in group(n, f"new {n} " + "data " * 200)]]
+    request = request_of(more, first.plan)
+    later = compressed(request)
+    kept = [edit for edit in first.plan.edits if later.plan.shows(edit.seq)]
+    assert set(kept) <= set(later.plan.edits)
+
+
+def test_thoughts_are_dropped_by_every_change_of_the_plan() -> None:
+    """They were signed for the history as it was (pruning and clipping included)."""
+    for messages in (
+        tool_talk(60, 1_000),
+        talk(80),
+        [user_message("Go."), *group(0, "x" * 90_000)],
+    ):
+        found = compressed(request_of(messages))
+        assert found.plan.thinking_from == len(messages) + 1
+
+
+# Phases 3 and 4
+
+
+def test_a_models_summary_stands_between_head_and_tail() -> None:
+    """With its source, its range, and the share of facts that it holds."""
+    request = request_of(talk(60), summarise=Writer(GOOD))
+    found = compressed(request)
+    summary = summary_of(found)
+    assert (found.level, found.failure, summary.source) == ("summary", None, "model")
+    assert (summary.first_seq, summary.last_seq) == (3, found.plan.tail_from - 1)
+    assert "the order has number 4711" in summary.text
+    assert 0 < (found.retained_share or 0) <= 1
+
+
+def test_the_prompt_holds_originals_and_not_what_was_pruned() -> None:
+    """The summary of a tool's result is written from the result."""
+    writer = Writer(GOOD)
+    messages = [*talk(30), *tool_talk(1, 3_000), assistant_message("Seen."), *talk(40)]
+    compressed(request_of(messages, summarise=writer))
+    assert "data data data" in writer.prompts[0]
+
+
+@pytest.mark.parametrize("reason", ["429", "the summary took too long", "the summary is empty"])
+def test_a_failed_summary_is_the_extractors(reason: str) -> None:
+    """Used now, within the same target; the reason is told and the model asked once only."""
+    writer = Writer(SummaryFailed(reason))
+    found = compressed(request_of(talk(60), summarise=writer))
+    assert (found.level, found.failure) == ("extract", reason)
+    assert summary_of(found).source == "extract"
+    assert found.tokens <= TARGET
+    assert len(writer.prompts) == 1
+
+
+def test_without_a_model_nothing_has_failed() -> None:
+    """Nobody was asked."""
+    found = compressed(request_of(talk(60)))
+    assert (found.level, found.failure) == ("extract", None)
+    assert found.retained_share is not None
+
+
+def test_a_summary_that_is_too_long_is_asked_for_again_in_half() -> None:
+    """Only once; then the extractor takes over, with the reason."""
+    endless = f"{GOOD}\n{'padding ' * 9_000}"
+    writer = Writer(endless, GOOD)
+    assert compressed(request_of(talk(60), summarise=writer)).level == "short_summary"
+    assert writer.limits[1] == pytest.approx(writer.limits[0] / 2, rel=0.01)
+    found = compressed(request_of(talk(60), summarise=Writer(endless, endless)))
+    assert found.level == "extract"
+    assert "tokens instead of" in str(found.failure)
+
+
+LONG = f"{GOOD}\n" + "\n".join(f"- order-{n} noted as shipped to the depot" for n in range(60))
+
+
+def tight(words: int = 250) -> list[ChatMessage]:
+    """Return messages whose head and tail leave little room for a summary."""
+    return [*talk(60), *talk(10, words)]
+
+
+def test_a_summary_that_does_not_fit_is_asked_for_again_in_half() -> None:
+    """Rather a shorter summary than clipped messages."""
+    writer = Writer(LONG, GOOD)
+    found = compressed(request_of(tight(), summarise=writer))
+    assert (found.level, found.failure, found.plan.edits) == ("short_summary", None, ())
+    assert found.tokens <= TARGET
+
+
+def test_the_extractor_takes_over_where_no_summary_fits() -> None:
+    """It is the last rung before messages are clipped (CONTEXT.md §3, the ladder)."""
+    found = compressed(request_of(tight(), summarise=Writer(LONG, LONG)))
+    assert (found.level, found.plan.edits) == ("extract", ())
+    assert found.failure is not None
+
+
+def test_the_extractors_summary_is_made_to_fit() -> None:
+    """It gives up terms rather than that messages are clipped."""
+    roomy = compressed(request_of(tight(250)))
+    close = compressed(request_of(tight(265)))
+    assert close.level == "extract"
+    assert len(summary_of(close).text) < len(summary_of(roomy).text)
+
+
+def test_a_summary_longer_than_its_source_is_not_made() -> None:
+    """A command finds a middle, but what stands for it would be longer; with more it would not."""
+    limits = Limits(WINDOW, target_ratio=0.1, protect_last_n=1)
+    short = request_of(talk(78, words=1), trigger="manual", limits=limits)
+    assert ContextCompressor(limits, {}).compress(short) is None
+    assert compressed(replace(request_of(talk(114, words=1)), trigger="manual", limits=limits))
+
+
+def test_an_earlier_summary_is_updated_and_replaced() -> None:
+    """What it said is handed to the model; its range is part of the new one's."""
+    messages = talk(60)
+    plan = ViewPlan(head_upto=2, summaries=(Summary("he lives in Rome", 3, 20),), tail_from=21)
+    writer = Writer(GOOD)
+    found = compressed(request_of(messages, plan, summarise=writer))
+    assert "he lives in Rome" in writer.prompts[0]
+    assert summary_of(found).first_seq == 3
+
+
+def test_the_extractor_carries_an_earlier_summary_on() -> None:
+    """Nothing that was known gets lost because a model is down."""
+    plan = ViewPlan(head_upto=2, summaries=(Summary("## Goal\nRome", 3, 20),), tail_from=21)
+    found = compressed(request_of(talk(60), plan))
+    assert "Rome" in summary_of(found).text
+
+
+def test_a_focus_reaches_the_model() -> None:
+    """`/compress TOPIC` dwells on it."""
+    writer = Writer(GOOD)
+    compressed(request_of(talk(60), summarise=writer, trigger="manual", focus="order-17"))
+    assert "order-17" in writer.prompts[0].split("BEGIN", maxsplit=1)[0]
+
+
+# Summaries written ahead
+
+
+def ahead(messages: Sequence[ChatMessage]) -> Summary:
+    request = request_of(messages, summarise=Writer(GOOD), trigger="prepare")
+    summary = prepare_summary(request)
+    assert summary is not None
+    return summary
+
+
+def test_a_summary_written_ahead_is_used_later() -> None:
+    """Nobody is asked; what came since stays in the view."""
+    messages = talk(60)
+    prepared = ahead(messages)
+    longer = [*messages, *talk(5)]
+    found = compressed(request_of(longer, summarise=Writer(), prepared=prepared))
+    assert (found.level, found.failure) == ("summary", None)
+    assert (summary_of(found).text, summary_of(found).source) == (prepared.text, "model")
+    assert summary_of(found).last_seq == prepared.last_seq
+    assert found.plan.tail_from == prepared.last_seq + 1
+
+
+def test_the_share_of_facts_is_measured_for_a_summary_written_ahead() -> None:
+    """A figure in the report is a measurement; this summary holds none of the facts."""
+    prepared = replace(ahead(talk(60)), text="## Goal\nnothing of it")
+    found = compressed(request_of([*talk(60), *talk(5)], prepared=prepared))
+    assert found.retained_share != 1.0
+
+
+def test_a_summary_written_ahead_is_updated_where_it_covers_too_little() -> None:
+    """The model gets it with what came since, and not the messages that it covers."""
+    messages = talk(60)
+    prepared = ahead(messages)
+    writer = Writer(GOOD.replace("1. asked", "1. asked\n2. shipped"))
+    longer = [*messages, *talk(60, words=81)]
+    found = compressed(request_of(longer, summarise=writer, prepared=prepared))
+    assert "the order has number 4711" in writer.prompts[0]
+    assert "order-5:" not in writer.prompts[0].partition("Also mentioned")[0]
+    assert "2. shipped" in summary_of(found).text
+    assert summary_of(found).last_seq > prepared.last_seq
+
+
+def test_what_was_written_ahead_of_the_head_is_no_use() -> None:
+    """A summary that covers nothing of the middle; a new one is made."""
+    prepared = Summary(GOOD, 1, 2, source="model")
+    found = compressed(request_of(talk(60), prepared=prepared))
+    assert found.level == "extract"
+
+
+def test_a_command_does_not_use_what_was_written_ahead() -> None:
+    """It may have a topic, and is worth a call."""
+    messages = talk(60)
+    writer = Writer(GOOD)
+    request = request_of(messages, summarise=writer, prepared=ahead(messages), trigger="manual")
+    compressed(request)
+    assert len(writer.prompts) == 1
+
+
+def test_there_is_nothing_to_prepare_without_a_middle() -> None:
+    """No model is asked."""
+    assert prepare_summary(request_of(talk(2), summarise=Writer())) is None
+
+
+def test_a_preparation_that_fails_says_so() -> None:
+    """Unlike a compaction, it can wait."""
+    with pytest.raises(SummaryFailed, match="down"):
+        prepare_summary(request_of(talk(60), summarise=Writer(SummaryFailed("down"))))
+
+
+# Where a summary is not enough
+
+
+def test_a_view_without_a_middle_is_clipped() -> None:
+    """One exchange whose result is too large."""
+    found = compressed(request_of([user_message("Go."), *group(0, "data " * 30_000)]))
+    assert (found.level, found.retained_share) == ("clip_tail", None)
+    assert not found.plan.compacted
+    assert found.tokens <= TARGET
+
+
+def test_a_view_that_cannot_be_clipped_is_left_alone() -> None:
+    """Its one message is over the target, but it is the user's newest."""
+    request = request_of([user_message("word " * 7_000)])
+    assert TARGET < request.tokens < 18_000
+    assert ContextCompressor(request.limits, {}).compress(request) is None
+
+
+def test_large_messages_in_the_tail_are_clipped_behind_a_summary() -> None:
+    """The newest messages stay, however large they were."""
+    results = [message for n in range(10) for message in group(n, f"{n} " + "data " * 4_000)]
+    messages = [*talk(40), user_message("Look."), *results]
+    found = compressed(request_of(messages, summarise=Writer(GOOD)))
+    assert found.level == "clip_tail"
+    assert found.tokens <= TARGET
+    assert all(found.plan.shows(seq) for seq in range(len(messages) - 19, len(messages) + 1))
+
+
+@pytest.mark.parametrize("window", [1_024, 2_048, 4_000])
+def test_a_window_that_is_too_small_for_the_newest_messages_gets_fewer(window: int) -> None:
+    """Twenty messages do not fit even when they are clipped."""
+    request = request_of(talk(60), limits=Limits(window))
+    found = compressed(request)
+    assert found.tokens <= request.limits.threshold_tokens
+    assert found.plan.shows(119)
+
+
+def test_it_gets_smaller_each_time_and_then_stays() -> None:
+    """Compaction after compaction converges: the same view is never compacted twice."""
+    request = request_of(talk(60))
+    found = compressed(request)
+    again = request_of(talk(60), found.plan)
+    assert ContextCompressor(again.limits, {}).compress(again) is None
+
+
+def test_a_growing_conversation_stays_within_bounds() -> None:
+    """Ten compactions, no rising floor, one summary, the same head."""
+    messages, plan = talk(60), ViewPlan()
+    sizes = []
+    for n in range(10):
+        found = compressed(request_of(messages, plan))
+        plan = found.plan
+        sizes.append(found.tokens)
+        assert plan.head_upto == 2
+        assert summary_of(found).first_seq == 3
+        messages += talk(50 + n)
+    assert max(sizes) <= TARGET
+    assert all(later <= 1.6 * sooner for sooner, later in pairwise(sizes))
