@@ -24,11 +24,15 @@ from agent.compression.sizes import Sizes
 from agent.compression.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level
 from agent.errors import SummaryFailed, SummaryTooLong
+from agent.tokens import estimate_tokens
 from agent.view import Edit, Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2
 """How far a guess by characters may be off before pruned messages are counted exactly."""
-LEAST_EXTRACT_TOKENS = 200
+EXTRACT_VIEW_SHARE = 0.4
+EXTRACT_SHARE = 2
+"""An extract, which cannot judge what matters, may fill the view up to this share of the threshold,
+and be so many times as long as a model's summary. Source: measured, docs/performance.md."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +164,7 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Dra
         else:
             if level == "short_summary" or not shorter_would_help(request, sizes, draft.plan):
                 return replace(draft, level=level)
-    return replace(by_extractor(request, cut, sizes, extracted), failure=failure)
+    return replace(by_extractor(request, cut, sizes), failure=failure)
 
 
 def by_model(
@@ -178,16 +182,10 @@ def by_model(
     return Draft(plan, "summary", written.retained_share)
 
 
-def by_extractor(
-    request: CompressionRequest, cut: Boundaries, sizes: Sizes, extracted: Extract
-) -> Draft:
-    """Return a plan with the extractor's text, made short enough for the view's target."""
+def by_extractor(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
+    """Return a plan with the extractor's text."""
+    extracted = extract_of(request, cut, extract_budget(request, cut, sizes))
     plan = assemble(request, cut, extracted.text, "extract")
-    if shorter_would_help(request, sizes, plan):
-        excess = sizes.view(plan) - target_tokens(request)
-        room = sizes.summaries(plan) - excess
-        extracted = extract_of(request, cut, max(LEAST_EXTRACT_TOKENS, room))
-        plan = assemble(request, cut, extracted.text, "extract")
     return Draft(plan, "extract", retained_share(extracted.facts, extracted.text))
 
 
@@ -208,8 +206,22 @@ def clip_only(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
 
 def budget_of(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
     """Return how long the summary may be; what is cut is counted as what does not stay."""
-    empty = assemble(request, cut, "", "extract")
-    return summary_budget(max(0, request.tokens - sizes.view(empty)), request.limits)
+    return summary_budget(max(0, request.tokens - kept_tokens(request, cut, sizes)), request.limits)
+
+
+def extract_budget(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
+    """Return how long the extract may be; never shorter than the one before, within its limit."""
+    limits, kept = request.limits, kept_tokens(request, cut, sizes)
+    most = EXTRACT_SHARE * limits.max_summary_tokens
+    earlier = estimate_tokens(previous_text(request))
+    room = int(limits.threshold_tokens * EXTRACT_VIEW_SHARE) - kept
+    wanted = min(room, (request.tokens - kept) // 2)
+    return max(budget_of(request, cut, sizes), min(most, max(wanted, earlier)))
+
+
+def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> int:
+    """Return the size of what stays, without a summary."""
+    return sizes.view(assemble(request, cut, "", "extract"))
 
 
 def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:

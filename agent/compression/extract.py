@@ -30,10 +30,10 @@ What an index holds stays there, so the first one leaves room for the messages t
 shown verbatim then. Source of both: tests/bench/retention.py.
 """
 
-SENIOR_CHARS = 7
+SENIOR_CHARS = 4
 """Per token of the budget: how much of what leaves was in view at the previous compaction.
 
-The tail that stays verbatim has about twice the tokens of a summary.
+The tail that stays verbatim has about as many tokens as an extract.
 """
 
 MOST_FACTS = 300

@@ -351,15 +351,6 @@ def test_what_was_written_ahead_of_the_head_is_no_use() -> None:
     assert found.level == "extract"
 
 
-def test_a_command_does_not_use_what_was_written_ahead() -> None:
-    """It may have a topic, and is worth a call."""
-    messages = talk(60)
-    writer = Writer(GOOD)
-    request = request_of(messages, summarise=writer, prepared=ahead(messages), trigger="manual")
-    compressed(request)
-    assert len(writer.prompts) == 1
-
-
 def test_there_is_nothing_to_prepare_without_a_middle() -> None:
     """No model is asked."""
     assert prepare_summary(request_of(talk(2), summarise=Writer())) is None

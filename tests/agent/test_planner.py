@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 import pytest
+from structlog.contextvars import bound_contextvars, get_contextvars
 from structlog.testing import capture_logs
 from typing_extensions import override
 
@@ -278,13 +279,33 @@ async def test_the_engine_sees_the_view_and_what_is_asked() -> None:
     store_of(planner).ahead = ahead = Summary("ahead", 1, 2)
     view = view_of()
     reported(planner, view, 5_000)
-    await planner.compact(view, "manual", focus="the order")
+    await planner.compact(view, "hygiene", focus="the order")
     (request,) = engine.requests
     assert (request.plan, request.entries) == (view.plan, tuple(view.entries))
     assert (request.tokens, request.limits) == (5_000, engine.limits)
     assert request.fixed_tokens == planner.meter.fixed_tokens(view.messages[0])
     assert (request.focus, request.prepared, request.summary_window) == ("the order", ahead, 9_000)
     assert time.strptime(request.today, "%Y-%m-%d")
+
+
+async def test_a_command_does_not_get_what_was_written_ahead() -> None:
+    """It was written without the topic that the user asks for."""
+    planner = planner_of(engine := Preparing(nothing))
+    store_of(planner).ahead = Summary("ahead", 1, 2)
+    await planner.compact(view_of(), "manual", focus="the order")
+    assert engine.requests[0].prepared is None
+
+
+async def test_what_an_engine_logs_bears_the_ids_of_its_turn() -> None:
+    """Its thread knows the conversation that was bound outside."""
+    seen: list[object] = []
+
+    def answer(_: CompressionRequest) -> None:
+        seen.append(get_contextvars().get("conversation"))
+
+    with bound_contextvars(conversation=7):
+        await planner_of(Engine(answer)).compact(view_of(), "manual")
+    assert seen == [7]
 
 
 async def test_without_a_summary_model_there_is_none_to_ask() -> None:
@@ -539,6 +560,7 @@ async def test_a_compaction_leaves_one_event_with_all_its_figures() -> None:
     (line,) = [line for line in logs if line["event"] == "context_compressed"]
     figures = asdict(done)
     del figures["plan"]
+    figures["rung"] = figures.pop("level")  # `level` is the log's own
     assert line == {"event": "context_compressed", "log_level": "info", **figures}
     assert (done.engine, done.level, done.summary_model) == ("compressor", "summary", "scripted")
     assert (done.messages_before, done.messages_after) == (before, len(view.messages))

@@ -78,7 +78,8 @@ def measure() -> Iterator[Figure]:
             yield Figure(title, first, "", at_least=at_least)
             lost = first - _mean([row.last for row in rows])
             yield Figure(f"{title}: lost over {FURTHER} further", lost, "", at_most=LOST)
-            yield Figure(f"{title}: later parts", _mean([row.later for row in rows]), "")
+            later = [row.later for row in rows if row.later is not None]
+            yield Figure(f"{title}: later parts", _mean(later), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Scores:
     """Of one conversation in one window: after the first, second and last compaction.
 
     Attributes:
-        later: What the last view knows of what was said after the first compaction.
+        later: What the last view knows of what was said after the first compaction; None where
+            nothing is asked about it.
     """
 
     name: str
@@ -94,7 +96,7 @@ class Scores:
     first: float
     second: float
     last: float
-    later: float
+    later: float | None
 
     @property
     def synthetic(self) -> bool:
@@ -113,7 +115,7 @@ def scored(conversation: Conversation) -> Iterator[Scores]:
             view.compact()
             known.append(score(early, view.words()))
         seen = [key for key, place in later if place < view.said]
-        after = score(seen, view.words())
+        after = score(seen, view.words()) if seen else None
         yield Scores(conversation.name, len(early), known[0], known[1], known[-1], after)
 
 
@@ -187,7 +189,7 @@ def full_text(message: ChatMessage) -> str:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 1.0
+    return sum(values) / len(values)
 
 
 def conversations(half: int) -> Iterator[Conversation]:
@@ -482,9 +484,10 @@ def main(half: int) -> None:
     """Print the scores of every conversation of a half."""
     for conversation in conversations(half):
         for window, row in zip(WINDOWS, scored(conversation), strict=True):
+            later = "-" if row.later is None else f"{row.later:.3f}"
             print(
                 f"{row.name:28}{window // 1000:4}K {row.probes:5} probes  first {row.first:.3f}"
-                f"  second {row.second:.3f}  last {row.last:.3f}  later parts {row.later:.3f}",
+                f"  second {row.second:.3f}  last {row.last:.3f}  later parts {later}",
                 flush=True,
             )
 

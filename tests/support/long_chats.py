@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,6 +31,11 @@ _ASKED = "text that a person wrote about it " * 20
 _SAID = "words that the model found for it " * 25
 
 
+def faithful(prompt: str) -> str:
+    """Write a summary that keeps every order that the prompt names."""
+    return f"{SUMMARY} {' '.join(sorted(set(re.findall('ORD-[0-9]+', prompt))))}"
+
+
 def question(n: int) -> str:
     """Return what is asked at the n-th place: about 170 tokens with a fact of its own."""
     return f"Question {n}: where is order {fact(n)} of customer Cust{n:03d}? {_ASKED}".strip()
@@ -52,7 +58,7 @@ class LongChatModel(RecordingModel):
         views: The requests for answers, in order.
         prompts: The prompts for summaries, in order.
         wrong: What a strict provider would have refused.
-        summary: What is answered to the next prompts.
+        summary: What is answered to the next prompts; it may depend on them.
         writing: Summaries wait while this is not set.
     """
 
@@ -61,7 +67,7 @@ class LongChatModel(RecordingModel):
         script: Script = reply,
         *,
         context_length: int = WINDOW_TOKENS,
-        summary: Step | Callable[[], Step] = SUMMARY,
+        summary: Step | Callable[[str], Step] = SUMMARY,
     ) -> None:
         super().__init__(script, context_length=context_length)
         self.views: list[ModelRequest] = []
@@ -94,7 +100,7 @@ class LongChatModel(RecordingModel):
 
     def _step(self, request: ModelRequest) -> Step:
         if is_summary(request):
-            return self.summary() if callable(self.summary) else self.summary
+            return self.summary(self.prompts[-1]) if callable(self.summary) else self.summary
         self.views[-1] = request
         tokens = tokens_of(request)
         self.wrong += faults(request.messages)
