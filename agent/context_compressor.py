@@ -18,7 +18,7 @@ from agent.compression.boundaries import (
     starts_before,
 )
 from agent.compression.convergence import chars_of, converge, target_tokens
-from agent.compression.extract import Extract, extract, retained_share
+from agent.compression.extract import Extract, extract, key_facts, retained_share
 from agent.compression.prune import prune
 from agent.compression.sizes import Sizes
 from agent.compression.summary import summary_budget, write_summary
@@ -94,7 +94,7 @@ def prepare_summary(request: CompressionRequest) -> Summary | None:
     # What is pinned now will not be when this is used.
     cut = replace(found, pinned=())
     budget = budget_of(request, cut, sizes)
-    return by_model(request, cut, extract_of(request, cut, budget), budget).plan.summaries[0]
+    return by_model(request, cut, facts_of(request, cut), budget).plan.summaries[0]
 
 
 def prune_old_results(
@@ -148,14 +148,14 @@ def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
     """Phases 3 and 4: the model's summary, a shorter one, or the extractor's; assembled."""
     budget = budget_of(request, cut, sizes)
-    extracted = extract_of(request, cut, budget)
+    facts = facts_of(request, cut) if request.summarise else ()
     failure = None
     attempts: tuple[tuple[Level, int], ...] = (("summary", budget), ("short_summary", budget // 2))
     for level, tokens in attempts:
         if request.summarise is None:
             break
         try:
-            draft = by_model(request, cut, extracted, tokens)
+            draft = by_model(request, cut, facts, tokens)
         except SummaryTooLong as exc:
             failure = str(exc)
         except SummaryFailed as exc:
@@ -168,16 +168,14 @@ def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Dra
 
 
 def by_model(
-    request: CompressionRequest, cut: Boundaries, extracted: Extract, budget: int
+    request: CompressionRequest, cut: Boundaries, facts: Sequence[str], budget: int
 ) -> Draft:
     """Return a plan with the summary model's text.
 
     Raises:
         SummaryFailed: There is none that can be used.
     """
-    written = write_summary(
-        evicted(request, cut), previous_text(request), extracted, budget, request
-    )
+    written = write_summary(evicted(request, cut), previous_text(request), facts, budget, request)
     plan = assemble(request, cut, written.text, "model")
     return Draft(plan, "summary", written.retained_share)
 
@@ -227,6 +225,11 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
 def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:
     """Return the extractor's summary of what is cut."""
     return extract(evicted(request, cut), previous_text(request), budget, focus=request.focus)
+
+
+def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
+    """Return the key facts of what is cut."""
+    return key_facts(evicted(request, cut), focus=request.focus)
 
 
 def evicted(request: CompressionRequest, cut: Boundaries) -> list[Entry]:

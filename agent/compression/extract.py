@@ -37,6 +37,8 @@ The tail that stays verbatim has about as many tokens as an extract.
 """
 
 MOST_FACTS = 300
+FACTS_SHARE = 0.15
+"""How much is read for facts alone, as a share of what is read for an extract."""
 CANDIDATES = 1500
 CANDIDATES_PER_TOKEN = 0.3
 """How many words compete for a place, beside those that have one: about twice what fits."""
@@ -101,6 +103,17 @@ def extract(
     story = narrate(pieces, carried.story, int(budget_tokens * NARRATIVE_SHARE))
     text = _fitted(story, found, carried, budget_tokens)
     return Extract(text, tuple(terms.most_telling(found, MOST_FACTS)))
+
+
+def key_facts(entries: "Sequence[Entry]", *, focus: str | None = None) -> tuple[str, ...]:
+    """Return the most telling terms of what leaves the view, most telling first.
+
+    They are what a model's summary is held against. Less is read than for an extract.
+    """
+    found = terms.rank(
+        read(entries, FACTS_SHARE), most=CANDIDATES, focus=terms.words_of(focus or "")
+    )
+    return tuple(terms.most_telling(found, MOST_FACTS))
 
 
 def _carried(previous: str, budget_tokens: int) -> _Carried:

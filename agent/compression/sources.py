@@ -36,8 +36,13 @@ class Piece(NamedTuple):
     text: str
 
 
-def read(entries: "Sequence[Entry]") -> list[Piece]:
-    """Return what is read of each message, in order; long texts by their head and tail."""
+def read(entries: "Sequence[Entry]", share: float = 1.0) -> list[Piece]:
+    """Return what is read of each message, in order; long texts by their head and tail.
+
+    Args:
+        entries: The messages.
+        share: How much of the usual amount.
+    """
     seqs: list[int] = []
     roles: list[str] = []
     texts: list[str] = []
@@ -51,7 +56,7 @@ def read(entries: "Sequence[Entry]") -> list[Piece]:
             seqs.append(seq)
             roles.append("call")
             texts.append(f"{function['name']} {clip(function['arguments'], MOST_CHARS['call'])}")
-    limits = _limits(roles, texts)
+    limits = _limits(roles, texts, share)
     clipped = [clip(text, limits[role]) for role, text in zip(roles, texts, strict=True)]
     return list(map(Piece, seqs, roles, _redacted(roles, clipped)))
 
@@ -62,16 +67,16 @@ def _role(message: ChatMessage) -> str:
     return role if role in ROOM_CHARS else "system"
 
 
-def _limits(roles: Sequence[str], texts: Sequence[str]) -> dict[str, int]:
+def _limits(roles: Sequence[str], texts: Sequence[str], share: float) -> dict[str, int]:
     """Return for each role the length at which its texts are clipped."""
     sizes: dict[str, list[int]] = {role: [] for role in ROOM_CHARS}
     for role, text in zip(roles, texts, strict=True):
         sizes[role].append(len(text))
-    share = min(1.0, MANY_TEXTS / max(1, len(texts)))
+    people = share * min(1.0, MANY_TEXTS / max(1, len(texts)))
     limits = {}
     for role, room in ROOM_CHARS.items():
         most = MOST_CHARS.get(role)
-        level = _level(sizes[role], room if most else int(room * share))
+        level = _level(sizes[role], int(room * (share if most else people)))
         limits[role] = max(LEAST_CHARS, min(level, most or level))
     return limits
 

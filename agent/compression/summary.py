@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from agent.compression.extract import Extract, missing_facts_line, retained_share
+from agent.compression.extract import missing_facts_line, retained_share
 from agent.compression.summary_parts import (
     Part,
     Piece,
@@ -71,7 +71,7 @@ def summary_budget(content_tokens: int, limits: Limits) -> int:
 def write_summary(
     entries: Sequence[Entry],
     previous: str,
-    extracted: Extract,
+    facts: Sequence[str],
     budget_tokens: int,
     request: CompressionRequest,
 ) -> Written:
@@ -83,7 +83,7 @@ def write_summary(
     Args:
         entries: The originals that leave the view, in order; none: `previous` stands as it is.
         previous: The summary of what left the view before; empty for none.
-        extracted: What the extractor made of the same messages.
+        facts: The key facts of the same messages, which the text must hold.
         budget_tokens: How long the summary may be.
         request: The model, its window, the focus and the date.
 
@@ -94,7 +94,7 @@ def write_summary(
     if not entries:
         if not previous:
             raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
-        return Written(previous, retained_share(extracted.facts, previous))
+        return Written(previous, retained_share(facts, previous))
     writer = _Writer.of(request, budget_tokens)
     text = writer.write(entries, previous)
     if request.today:
@@ -104,7 +104,7 @@ def write_summary(
         raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
     if not _is_longer(entries, previous, tokens):
         raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
-    return _with_facts(text, extracted.facts, tokens, budget_tokens)
+    return _with_facts(text, facts, tokens, budget_tokens)
 
 
 def _is_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agent.compression.assemble import assemble
 from agent.compression.boundaries import Boundaries
-from agent.compression.extract import extract, retained_share
+from agent.compression.extract import key_facts, retained_share
 from agent.compression.sizes import Sizes
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
@@ -81,8 +81,7 @@ class RoundsEngine(ContextEngine):
         if tokens >= request.tokens:
             return None
         level: Level = "summary" if archive.source == "model" else "extract"
-        facts = extract(entries, earlier_text(request), request.limits.max_summary_tokens).facts
-        share = retained_share(facts, archive.text)
+        share = retained_share(key_facts(entries), archive.text)
         return Compressed(plan, level, tokens, share, archive.failure)
 
     def _archive(self, entries: Sequence[Entry], request: CompressionRequest) -> Archive:

@@ -30,7 +30,6 @@ from tests.support.long_chats import (
     LongChatModel,
     chatted,
     compactions,
-    digest,
     fact,
     faithful,
     live_tips,
@@ -145,14 +144,34 @@ async def summaries(chat: Running) -> list[Summary]:
     return [plan.summaries[0] for plan in plans if plan.summaries]
 
 
+async def test_a_window_too_small_for_summaries_says_so(tmp_path: Path) -> None:
+    """Every row has the reason, however far down the ladder its compaction had to go."""
+    model = LongChatModel(lambda _: "ok " * 10, context_length=2_500)
+    async with running(tmp_path, model) as chat:
+        for n in range(1, 40):
+            await chat.ask(f"Where is order {fact(n)}? {'w' * 60}")
+        failures = [row.failure for row in await compactions(chat)]
+    assert len(failures) >= 2
+    assert set(failures) == {"a window of 2500 tokens is too small"}
+    assert model.wrong == []
+
+
+async def test_what_a_model_forgets_of_an_earlier_summary_is_appended(tmp_path: Path) -> None:
+    """The second summary says nothing of what the first one held: the facts are still in view."""
+    model = LongChatModel(context_length=WINDOW_TOKENS, summary=faithful)
+    async with running(tmp_path, model, compression={"protect_last_n": 4}) as chat:
+        n = await until_compacted(chat)
+        model.summary = SUMMARY
+        n = await until_compacted(chat, n, 2)
+        await nothing_is_lost(chat, model, n)
+
+
 async def test_a_summary_model_that_recovers_is_asked_again(tmp_path: Path) -> None:
     """Once the cooldown is over, an extract is followed by a written summary."""
     model = LongChatModel(context_length=WINDOW_TOKENS, summary=RateLimited("429", 0.01))
     async with running(tmp_path, model, compression={"protect_last_n": 4}) as chat:
         n = await until_compacted(chat)
         assert (await summaries(chat))[-1].source == "extract"
-        before = await digest(chat)
-        assert before
     model.summary = SUMMARY
     async with running(tmp_path, model, compression={"protect_last_n": 4}) as chat:
         await over(chat)
@@ -187,8 +206,7 @@ async def compacted(home: Path, server: AnthropicServer) -> tuple[str | None, st
     model = LongChatModel(summary=faithful)
     sections = {"compression": {"protect_last_n": 2}, "auxiliary": auxiliary(server)}
     async with running(home, model, **sections) as chat:
-        n = await until_compacted(chat)
-        await nothing_is_lost(chat, model, n)
+        await until_compacted(chat)
         [row] = await compactions(chat)
     assert model.wrong == []
     assert server.refused == []

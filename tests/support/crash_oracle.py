@@ -212,7 +212,9 @@ def _turn_is_complete(turn: TurnRecord, previous: str) -> Iterator[str]:
 def the_lineage_is_one_line(books: Books) -> Iterator[str]:
     """One segment lives in each conversation; each compaction made one segment, once."""
     rows = books.rows("SELECT * FROM session ORDER BY id")
-    active = {row["id"]: row["active_session_id"] for row in books.rows("SELECT * FROM conversation")}
+    active = {
+        row["id"]: row["active_session_id"] for row in books.rows("SELECT * FROM conversation")
+    }
     for conversation, chat in books.chats.items():
         live = [
             row["id"]
@@ -222,7 +224,9 @@ def the_lineage_is_one_line(books: Books) -> Iterator[str]:
         if live != [active[conversation]]:
             yield f"chat {chat}: the segments {live} live, {active[conversation]} is active"
     made = [
-        (row["parent_session_id"], row["id"]) for row in rows if row["start_reason"] == "compression"
+        (row["parent_session_id"], row["id"])
+        for row in rows
+        if row["start_reason"] == "compression"
     ]
     noted = [
         (row["parent_session_id"], row["child_session_id"])

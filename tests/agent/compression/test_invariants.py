@@ -15,8 +15,8 @@ from agent.library import compact_messages
 from agent.messages import ChatMessage
 from agent.tokens import estimate_message
 from agent.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan
-from tests.support.crash import DEEP
 from tests.support.conversations import conversation_of, faults, plain
+from tests.support.crash import DEEP
 
 SHARDS = 4
 CASES = (200_000 if DEEP else 400) // SHARDS
@@ -49,9 +49,7 @@ def test_every_view_is_valid_small_and_true(shard: int) -> None:
     check()
 
 
-def compacted(
-    messages: list[ChatMessage], window: int, summary: str | None
-) -> list[ChatMessage]:
+def compacted(messages: list[ChatMessage], window: int, summary: str | None) -> list[ChatMessage]:
     """Compact, hold the result against the invariants, and return it."""
 
     def write(_prompt: str, _max_tokens: int) -> str:

@@ -39,7 +39,6 @@ Move the database.
 1. read_file src/a.py:12, fine
 ## Critical Context
 Port 5433."""
-NOTHING = Extract("", ())
 LONG = "the quick brown fox jumps over the lazy dog. " * 100
 FENCED = re.compile(r"<<([0-9a-f]{8}) BEGIN>>\n(.*)\n<<\1 END>>", re.DOTALL)
 
@@ -84,7 +83,7 @@ def write(
         trigger="manual",
         **{"summarise": model, **changes},
     )
-    return write_summary(entries, previous, Extract("", facts), budget_tokens, request)
+    return write_summary(entries, previous, facts, budget_tokens, request)
 
 
 def fenced(prompt: str) -> str:

@@ -1,0 +1,98 @@
+"""A long chat with the real process: compactions, a kill, and what the command line shows."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.web_chat import WebChat
+from tests.support.process import ParleyProcess
+
+SETTINGS = {"model": {"context_length": 6000}, "compression": {"protect_last_n": 4}}
+FILLER = "and here follows what nobody needs to read " * 25
+
+
+@pytest.fixture
+async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
+    """A gateway on the offline model with a small window."""
+    async with ParleyProcess(tmp_path / "home", SETTINGS) as process:
+        yield process
+
+
+async def until_compacted(chat: WebChat, times: int) -> int:
+    """Write until there were so many compactions; return how many messages were written."""
+    written = 0
+    while len(chat.parley.named("context_compressed")) < times:
+        written += 1
+        await chat.ask(f"The code of box {written} is BX-{written:04d}; {FILLER}")
+        assert written < 60, "nothing is ever compacted"
+    return written
+
+
+@pytest.mark.timeout(90)
+async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyProcess) -> None:
+    """Kill -9 and restart: it goes on; lineage, show and export print every segment and message."""
+    chat = WebChat(parley)
+    await chat.ask("My name is Ann.")
+    written = await until_compacted(chat, 2)
+    before = parley.transcript()
+    await parley.kill9()
+    await parley.restart()
+    assert await chat.ask("what is my name?") == "Your name is Ann."
+    assert parley.transcript()[: len(before)] == before
+
+    lineage = await parley.run("sessions", "lineage", "1")
+    assert lineage.code == 0, lineage.stderr
+    assert lineage.stdout.count("compression") >= 2
+    assert "#3" in lineage.stdout
+
+    shown = await parley.run("sessions", "show", "1", "--from", "1", "--limit", "3")
+    assert "My name is Ann." in shown.stdout
+
+    export = await parley.run("sessions", "export", "1")
+    assert export.code == 0, export.stderr
+    records = [json.loads(line) for line in export.stdout.splitlines()]
+    assert len(records) > len(before)
+    for n in range(1, written + 1):
+        assert f"The code of box {n} is BX-{n:04d}" in export.stdout
+    assert parley.rows("SELECT count(*) FROM session WHERE ended_at IS NULL") == [(1,)]
+
+
+@pytest.mark.timeout(60)
+async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> None:
+    """`/compress` is on record when it was accepted: the next process carries it out, once."""
+    chat = WebChat(parley)
+    for n in range(4):
+        await chat.ask(f"Note {n}: {FILLER}")
+    await chat.say("count to 30")
+    await chat.until(lambda: chat.preview)
+    seq = await chat.say("/compress notes")
+    await parley.kill9()
+    await parley.restart()
+    await chat.until(lambda: seq in chat.answered())
+    told = [text for text in chat.answers if text.startswith("Condensed: ")]
+    assert len(told) == 1
+    assert "Topic: `notes`" in told[0]
+    assert parley.rows("SELECT trigger FROM compaction") == [("manual",)]
+
+
+@pytest.mark.timeout(60)
+async def test_a_smaller_window_after_a_restart(parley: ParleyProcess) -> None:
+    """The operator names a model with a smaller window: hygiene makes the history fit."""
+    parley.settings["model"] = {"context_length": 60_000}
+    await parley.terminate()
+    await parley.restart()
+    chat = WebChat(parley)
+    for n in range(12):
+        await chat.ask(f"Note {n}: {FILLER}")
+    assert parley.named("context_compressed") == []
+    await parley.terminate()
+    parley.settings["model"] = {"context_length": 4_000}
+    await parley.restart()
+    await chat.ask("hello again")
+    [event] = parley.named("context_compressed")
+    assert event["trigger"] == "hygiene"
+    assert event["tokens_before"] >= 0.85 * 4_000 > event["tokens_after"]
+    status = await chat.ask("/status")
+    assert "of 4,000 tokens" in status

@@ -1,0 +1,117 @@
+"""What a turn starts with to keep its view within the window."""
+
+from pathlib import Path
+
+from sqlalchemy import update
+
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import Limits
+from agent.engines.rounds import RoundsEngine
+from agent.meter import Report
+from agent.models.scripted import ScriptedModel
+from agent.ports import PlannerState
+from agent.summariser import Summariser
+from agent.tools.builtin import read_conversation
+from agent.view import ViewPlan
+from gateway.app import build_context
+from gateway.context import ContextParts, meter_of, report_of
+from gateway.storage import models
+from gateway.storage.lineage import Session
+from tests.support.gateway import agent_of, running, settings_of
+from tests.support.long_chats import LongChatModel, chatted
+
+MODEL = ScriptedModel([], context_length=50_000)
+REPORTED = Session(
+    7,
+    1,
+    ViewPlan(),
+    "prompt",
+    prompt_tokens=900,
+    prompt_upto_seq=12,
+    prompt_output_tokens=30,
+    report_model="scripted",
+    token_ratio=1.4,
+    planner_state=PlannerState(poor_savings=1, paused_at_tokens=5, summary_not_before=9.0),
+)
+
+
+def parts(home: Path, **sections: dict[str, object]) -> ContextParts:
+    """Return what the settings make of the scripted model."""
+    return build_context(settings_of(home, **sections), agent_of(MODEL))
+
+
+def test_a_report_belongs_to_a_place_in_the_transcript() -> None:
+    """Without one the view is estimated; a report without its place is none."""
+    assert report_of(REPORTED) == Report(900, 30, 12)
+    assert report_of(Session(7, 1, ViewPlan(), None, None)) is None
+    assert report_of(Session(7, 1, ViewPlan(), None, 900)) is None
+
+
+def test_what_was_learned_holds_for_the_model_that_reported() -> None:
+    """Another model's ratio starts afresh; its report is still the best that is known."""
+    assert meter_of(agent_of(MODEL), REPORTED).ratio == 1.4
+    other = ScriptedModel([])
+    other.name = "another"
+    meter = meter_of(agent_of(other), REPORTED)
+    assert (meter.ratio, meter.report) == (1.0, report_of(REPORTED))
+
+
+def test_the_meter_counts_the_tools() -> None:
+    """Their schemas are part of every request."""
+    system = {"role": "system", "content": "prompt"}
+    with_tools = agent_of(MODEL, tools=[read_conversation.TOOL])
+    bare, full = (meter_of(agent, REPORTED) for agent in (agent_of(MODEL), with_tools))
+    assert full.fixed_tokens(system) > bare.fixed_tokens(system) + 200  # type: ignore[arg-type]
+
+
+def test_limits_come_from_the_settings_and_the_model(tmp_path: Path) -> None:
+    """The window is the model's, the shares are those of `compression`."""
+    compression = {"threshold": 0.7, "target_ratio": 0.3, "protect_last_n": 5}
+    assert parts(tmp_path, compression=compression).limits == Limits(50_000, 0.7, 0.3, 5)
+    assert parts(tmp_path).enabled
+    assert not parts(tmp_path, compression={"enabled": False}).enabled
+
+
+def test_the_engine_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """With the options of its own block."""
+    built_in, named = (
+        parts(tmp_path),
+        parts(tmp_path, context={"engine": "rounds", "rounds": {"threshold": 0.6}}),
+    )
+    assert isinstance(built_in.make_engine(built_in.limits), ContextCompressor)
+    engine = named.make_engine(named.limits)
+    assert isinstance(engine, RoundsEngine)
+    assert engine.should_compress(30_001)
+    assert not engine.should_compress(30_000)
+
+
+def test_the_main_model_writes_summaries_unless_another_is_set(tmp_path: Path) -> None:
+    """`auxiliary.compression` puts its model first; the main one stands in."""
+    own = parts(tmp_path).summariser
+    assert isinstance(own, Summariser)
+    assert (own.models, own.timeout_s, own.window_tokens) == ([MODEL], 60, 50_000)
+    block = {"provider": "anthropic", "api_key": "k", "model": "tiny", "timeout_s": 9}
+    both = parts(tmp_path, auxiliary={"compression": block}).summariser
+    assert isinstance(both, Summariser)
+    assert [model.name for model in both.models] == ["tiny", "scripted"]
+    assert both.timeout_s == 9
+
+
+def test_a_model_that_plays_a_part_writes_none(tmp_path: Path) -> None:
+    """The offline model would not know how: the extractor is used alone."""
+    offline = ScriptedModel([])
+    offline.provider = "offline"
+    assert build_context(settings_of(tmp_path), agent_of(offline)).summariser is None
+
+
+async def test_what_the_planner_remembers_outlives_a_restart(tmp_path: Path) -> None:
+    """Its state and what the meter learned are stored with the segment, and inherited."""
+    async with running(tmp_path, LongChatModel()) as chat:
+        await chatted(chat, 1, 2)
+        stored = update(models.session).values(token_ratio=1.25, report_model="scripted")
+        await chat.execute(stored)
+        await chatted(chat, 3, 10)
+        rows = await chat.rows(models.session)
+    assert len(rows) >= 2
+    assert all(row.token_ratio != 1.0 for row in rows)
+    assert all(row.report_model == "scripted" for row in rows)

@@ -1,0 +1,158 @@
+"""The agent's ports on the database: what a turn records, in which segment, and what it reads."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import structlog
+from sqlalchemy import update
+
+from agent.messages import assistant_message, tool_message
+from agent.models.base import Usage
+from agent.models.scripted import tool_call
+from agent.ports import PlannerState
+from agent.view import Summary, ViewPlan
+from gateway.errors import LeaseLost, TurnCancelled
+from gateway.journal import Journal, Reader
+from gateway.storage import compactions, leases, lineage, models, transcript, turns
+from gateway.storage.engine import Database
+from gateway.storage.lineage import Session
+from tests.support.storage import compaction, turn_of
+
+PLAN = ViewPlan(first_seq=2)
+STATE = PlannerState(poor_savings=1)
+CALL = tool_call("look", {"where": "here"})
+
+
+@dataclass
+class Asked:
+    """What a journal asked of the gateway around it."""
+
+    ahead: list[Session] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    async def tell(self, what: str) -> None:
+        self.told.append(what)
+
+
+@pytest.fixture
+def asked() -> Asked:
+    """Nothing yet."""
+    return Asked()
+
+
+@pytest.fixture
+async def journal(database: Database, asked: Asked) -> Journal:
+    """The journal of a turn that has just begun."""
+    turn = await database.write(turn_of, "hello")
+    return Journal(database, turn, "small", asked.ahead.append, asked.tell)
+
+
+async def rows(journal: Journal, table: str) -> list[tuple[object, ...]]:
+    """Return the rows of a table."""
+    query = models.metadata.tables[table].select()
+    return await journal.database.read(lambda conn: [tuple(row) for row in conn.execute(query)])
+
+
+async def active(journal: Journal) -> Session:
+    """Return the segment that the conversation is in."""
+    return await journal.database.read(lineage.active, journal.turn.lease.conversation)
+
+
+async def test_messages_and_results_get_the_next_places(journal: Journal) -> None:
+    """In the order in which they are recorded; the report is kept under the journal's model."""
+    step = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    assert await journal.record_message(step, Usage(500, 7), 1.2) == 2  # type: ignore[arg-type]
+    await journal.start_tool(CALL, "side_effect")
+    result = tool_message(CALL["id"], "look", "seen")
+    assert await journal.record_result(result, "ok") == 3
+    here = await active(journal)
+    assert (here.prompt_tokens, here.prompt_upto_seq, here.token_ratio) == (500, 2, 1.2)
+    assert here.report_model == "small"
+
+
+async def test_after_a_compaction_records_belong_to_the_new_segment(journal: Journal) -> None:
+    """The turn goes on in it, and the log's lines name it."""
+    begun = journal.turn.session
+    with structlog.contextvars.bound_contextvars(session=begun.id):
+        child = await journal.commit(compaction(PLAN), STATE)
+        assert structlog.contextvars.get_contextvars()["session"] == int(child)
+    await journal.record_message(assistant_message("go on"), Usage(70, 1))
+    here = await active(journal)
+    assert (str(here.id), here.plan, here.planner_state) == (child, PLAN, STATE)
+    assert journal.turn.session.id == here.id != begun.id
+    assert here.prompt_tokens == 70
+    [_, said] = await rows(journal, "message")
+    assert said[2] == here.id
+
+
+async def test_a_second_compaction_continues_the_first(journal: Journal) -> None:
+    """Each splits the segment that the turn is in by then."""
+    for n in (2, 3):
+        await journal.commit(compaction(ViewPlan(first_seq=n)), STATE)
+    here = await active(journal)
+    assert (here.number, here.plan.first_seq) == (3, 3)
+    assert [row[2:4] for row in await rows(journal, "compaction")] == [(1, 2), (2, 3)]
+
+
+async def test_a_compaction_of_a_lost_lease_writes_nothing(journal: Journal) -> None:
+    """Another process has the conversation: the turn is dropped."""
+    other = await journal.database.write(leases.register, "other")
+    await journal.database.write(leases.reap_others, other)
+    with pytest.raises(LeaseLost):
+        await journal.commit(compaction(PLAN), STATE)
+    assert await rows(journal, "compaction") == []
+    assert (await active(journal)).id == journal.turn.session.id
+
+
+async def test_a_compaction_of_a_stopped_turn_writes_nothing(journal: Journal) -> None:
+    """The user's word is in the row before the compaction is."""
+    stop = update(models.conversation).values(cancel_upto_seq=1)
+    await journal.database.write(lambda conn: conn.execute(stop))
+    with pytest.raises(TurnCancelled):
+        await journal.commit(compaction(PLAN), STATE)
+    assert await rows(journal, "compaction") == []
+
+
+async def test_what_was_prepared_is_found_for_its_segment_only(
+    journal: Journal, asked: Asked
+) -> None:
+    """After a compaction it is gone, and another one is asked for the new segment."""
+    begun = journal.turn.session
+    prepared = Summary("settled", 1, 1, source="model", model="small")
+    await journal.database.write(compactions.put_candidate, begun.id, begun.conversation, prepared)
+    assert await journal.prepared() == prepared
+    journal.prepare()
+    await journal.commit(compaction(PLAN), STATE)
+    assert await journal.prepared() is None
+    journal.prepare()
+    assert [session.id for session in asked.ahead] == [begun.id, journal.turn.session.id]
+
+
+async def test_the_user_is_told_through_the_gateway(journal: Journal, asked: Asked) -> None:
+    """What a compaction could not spare them."""
+    await journal.tell("clipped")
+    assert asked.told == ["clipped"]
+
+
+async def test_a_reader_sees_its_conversation_whatever_is_in_view(journal: Journal) -> None:
+    """All messages, also those that left the view; stored outputs of this conversation alone."""
+    output_id = await journal.store_output("the whole output")
+    await journal.commit(compaction(PLAN), STATE)
+    reader = Reader(journal.database, journal.turn.lease.conversation)
+    stranger = Reader(journal.database, journal.turn.lease.conversation + 1)
+    [past] = await reader.read(from_seq=None, limit=5, contains=None)
+    assert (past.seq, past.text) == (1, "hello")
+    assert await reader.read_output(output_id) == "the whole output"
+    assert await stranger.read_output(output_id) is None
+    assert await stranger.read(from_seq=1, limit=5, contains=None) == []
+
+
+async def test_a_compaction_and_the_answer_agree_on_the_segment(journal: Journal) -> None:
+    """The final message and its report are entered where the turn stands by then."""
+    await journal.commit(compaction(PLAN), STATE)
+    end = turns.TurnEnd("final_text", Usage(90, 2), "small")
+    await journal.database.write(turns.commit, journal.turn, [assistant_message("done")], [], end)
+    shown = await journal.database.read(transcript.load_view, 1, PLAN)
+    assert [message["content"] for message in shown] == ["done"]
+    [row] = await rows(journal, "compaction")
+    assert row[11] == 90
