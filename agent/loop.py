@@ -171,7 +171,8 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
         state.add(
             await run_calls(again, agent.tools, ports.tool_context, ports.journal, agent.output)
         )
-    state.view.adopt(state.view.plan)
+    if calls:
+        state.view.adopt(state.view.plan)
 
 
 async def call_model(

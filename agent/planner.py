@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -147,15 +148,20 @@ class Planner:
             if calls is not None:
                 calls.close()
         if found is None:
+            await self._tell_floor(_floor(request))
             return None
-        duration_ms = round((time.monotonic() - started) * 1000)
-        engine = found.engine or self.engine.name
-        compaction = _compaction(view, request, found, engine, duration_ms)
-        compaction = replace(compaction, summary_model=_written_by(request, found, calls))
+        # Rendering thousands of edits takes longer than the event loop may be held.
+        after = await _in_thread(partial(View, view.system, found.plan), list(view.entries))
+        compaction = replace(
+            _compaction(view, after, request, found),
+            engine=found.engine or self.engine.name,
+            summary_model=_written_by(request, found, calls),
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
         state = self._state_after(request, found, calls)
         self._enter(await self.store.commit(compaction, state))
         self.state = state
-        view.adopt(found.plan)
+        view.take(after)
         self.meter.forget_report()
         _report(compaction)
         await self._tell(compaction)
@@ -174,8 +180,11 @@ class Planner:
         """Have the user told what a compaction could not spare them."""
         if compaction.level == "clip_newest":
             await self.store.tell("clipped")
-        if self.engine.should_compress(compaction.tokens_after):
-            log.warning("context_floor_reached", tokens=compaction.tokens_after)
+        await self._tell_floor(compaction.tokens_after)
+
+    async def _tell_floor(self, tokens: int) -> None:
+        if self.engine.should_compress(tokens):
+            log.warning("context_floor_reached", tokens=tokens)
             await self.store.tell("floor")
 
     def _held_back(self, tokens: int) -> bool:
@@ -273,20 +282,19 @@ async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
 
 
 def _compaction(
-    view: View, request: CompressionRequest, found: Compressed, engine: str, duration_ms: int
+    view: View, after: View, request: CompressionRequest, found: Compressed
 ) -> Compaction:
-    after = View(view.system, found.plan, list(view.entries)).messages
     return Compaction(
         plan=found.plan,
         trigger=request.trigger,
-        engine=engine,
+        engine=found.engine,
         level=found.level,
         messages_before=len(view.messages),
-        messages_after=len(after),
+        messages_after=len(after.messages),
         tokens_before=request.tokens,
         tokens_after=found.tokens,
-        duration_ms=duration_ms,
-        cache_tokens_lost=_behind_first_change(request, view.messages, after),
+        duration_ms=0,
+        cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
         retained_share=found.retained_share,
         failure=found.failure,
     )

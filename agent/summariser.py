@@ -114,6 +114,9 @@ class SummaryCalls:
         self._running = asyncio.run_coroutine_threadsafe(
             model.complete(request, _Silent()), self._loop
         )
+        if self._closed:
+            # Closed since it was looked at: `close` may not have seen this call.
+            self._running.cancel()
         try:
             completion = self._running.result(left_s)
         except (TimeoutError, concurrent.futures.CancelledError) as exc:

@@ -224,6 +224,10 @@ class View:
         system = ChatMessage(role="system", content=noted(self.system, plan))
         self.messages = [system, *render(plan, self.entries)]
 
+    def take(self, other: "View") -> None:
+        """Show what another view of the same transcript shows; it is given up."""
+        self.plan, self.entries, self.messages = other.plan, other.entries, other.messages
+
     def append(self, entry: Entry) -> None:
         """Add the newest message of the transcript."""
         self.extend([entry])

@@ -94,6 +94,8 @@ def clip(
 
     That size is as large as the target allows; smaller messages are not touched.
     """
+    if sizes.view(plan) <= target_tokens(request):
+        return plan
     clips = _Clips.of(request, sizes, plan, seqs)
     target = int(target_tokens(request) * MARGIN)
     low, high = 0, max(clips.tokens.values(), default=0)

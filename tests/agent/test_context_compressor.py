@@ -255,11 +255,11 @@ def test_a_summary_that_does_not_fit_is_asked_for_again_in_half() -> None:
     assert found.tokens <= TARGET
 
 
-def test_the_extractor_takes_over_where_no_summary_fits() -> None:
-    """It is the last rung before messages are clipped (CONTEXT.md §3, the ladder)."""
+def test_where_the_short_summary_does_not_fit_messages_are_clipped() -> None:
+    """A model's text is worth more than the ends of long messages."""
     found = compressed(request_of(tight(), summarise=Writer(LONG, LONG)))
-    assert (found.level, found.plan.edits) == ("extract", ())
-    assert found.failure is not None
+    assert (found.level, summary_of(found).source) == ("clip_tail", "model")
+    assert found.tokens <= TARGET
 
 
 @pytest.mark.parametrize("words", range(200, 300, 20))

@@ -10,6 +10,8 @@ from agent.tools.registry import Arguments, Tool, ToolContext
 
 TOTAL_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
+MARK_CHARS = 15
+"""Room for the mark of a cut message: 60 bytes, counted as characters of 4."""
 ROW_CHARS = 1000
 """Where a long line of a stored output goes on in the next row."""
 
@@ -44,7 +46,7 @@ async def read_conversation(context: ToolContext, arguments: ReadArguments) -> s
 
 def _shown_messages(messages: Sequence[PastMessage], from_char: int) -> Iterator[str]:
     """Yield "#seq role time: text"; texts beyond their share of the total are cut."""
-    share = TOTAL_CHARS // len(messages)
+    share = TOTAL_CHARS // len(messages) - MARK_CHARS
     for message in messages:
         text = message.text[from_char : from_char + share]
         end = from_char + len(text)

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from agent.compression.extract import Extract
 from agent.compression.summary import Written, summary_budget, write_summary
 from agent.compression.summary_parts import Piece, new_piece, pack, slices, split, weigh
 from agent.compression.summary_prompts import SECTIONS, Order, build_prompt, unused_mark
