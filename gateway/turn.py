@@ -238,7 +238,9 @@ class TurnRunner:
         entries = await self._database.read(
             transcript.load_entries, session.conversation, session.plan
         )
-        view = View(session.system_prompt or self._system_prompt, session.plan, entries)
+        shown = (session.system_prompt or self._system_prompt, session.plan, entries)
+        # Thousands of edits take longer to render than the event loop may be held.
+        view = await asyncio.to_thread(View, *shown) if session.plan.edits else View(*shown)
         return view, self._context.planner(self._agent, session, journal)
 
     async def _notify(self, turn: Turn, kind: str, text: str) -> None:
