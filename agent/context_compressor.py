@@ -24,11 +24,14 @@ from agent.compression.sizes import Sizes
 from agent.compression.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level
 from agent.errors import SummaryFailed, SummaryTooLong
+from agent.messages import user_message
 from agent.tokens import estimate_tokens
 from agent.view import Edit, Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2
 """How far a guess by characters may be off before pruned messages are counted exactly."""
+PREPARED_SHARE = 0.75
+"""A summary that was written ahead is used if the view comes under this share of the threshold."""
 EXTRACT_VIEW_SHARE = 0.4
 EXTRACT_SHARE = 2
 """An extract, which cannot judge what matters, may fill the view up to this share of the threshold,
@@ -41,7 +44,7 @@ class Draft:
 
     plan: ViewPlan
     level: Level
-    retained_share: float | None
+    retained_share: float
     failure: str | None = None
 
 
@@ -63,7 +66,9 @@ class ContextCompressor(ContextEngine):
         cut = find_boundaries(request, list(starts_before(request.entries, tail_start)))
         if cut is None:
             return clip_only(request, sizes)
-        draft = use_prepared(request, sizes) or summarise(request, cut, sizes)
+        if ready := use_prepared(request, sizes):
+            return ready
+        draft = summarise(request, cut, sizes)
         end = converge(request, sizes, draft.plan, draft.level)
         found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:
@@ -77,7 +82,9 @@ class ContextCompressor(ContextEngine):
             return found
         fewer = replace(limits, protect_last_n=max(1, limits.protect_last_n // 4))
         again = self.compress(replace(request, limits=fewer, summarise=None, prepared=None))
-        return again if again and again.tokens < found.tokens else found
+        if again is None or again.tokens >= found.tokens:
+            return found
+        return replace(again, failure=again.failure or found.failure)
 
 
 def prepare_summary(request: CompressionRequest) -> Summary | None:
@@ -131,8 +138,11 @@ def guess_after_pruning(request: CompressionRequest, edits: Sequence[Edit]) -> f
     return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
 
 
-def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
-    """Return a plan around the summary that was written ahead; None if it does not fit."""
+def use_prepared(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
+    """Return a plan around the summary that was written ahead; None if it does not fit.
+
+    It may leave the view somewhat over the target, since nobody has to wait for it.
+    """
     prepared = request.prepared
     if prepared is None:
         return None
@@ -141,8 +151,9 @@ def use_prepared(request: CompressionRequest, sizes: Sizes) -> Draft | None:
     if cut is None:
         return None
     plan = assemble(request, cut, prepared.text, prepared.source, prepared.model)
-    fits = sizes.view(plan) <= target_tokens(request)
-    return Draft(plan, "summary", None) if fits else None
+    tokens = sizes.view(plan)
+    most = max(target_tokens(request), int(request.limits.threshold_tokens * PREPARED_SHARE))
+    return Compressed(plan, "summary", tokens) if tokens <= most else None
 
 
 def summarise(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> Draft:
@@ -175,8 +186,10 @@ def by_model(
     Raises:
         SummaryFailed: There is none that can be used.
     """
-    written = write_summary(evicted(request, cut), previous_text(request), facts, budget, request)
-    plan = assemble(request, cut, written.text, "model")
+    leaving = evicted(request, cut)
+    written = write_summary(leaving, previous_text(request), facts, budget, request)
+    ahead = "" if leaving or request.prepared is None else request.prepared.model
+    plan = assemble(request, cut, written.text, "model", ahead)
     return Draft(plan, "summary", written.retained_share)
 
 
@@ -228,8 +241,11 @@ def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Ext
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
-    """Return the key facts of what is cut."""
-    return key_facts(evicted(request, cut), focus=request.focus)
+    """Return the key facts of what is cut, and of the summary of what was cut before."""
+    leaving = evicted(request, cut)
+    if earlier := previous_text(request):
+        leaving.insert(0, Entry(0, user_message(earlier)))
+    return key_facts(leaving, focus=request.focus)
 
 
 def evicted(request: CompressionRequest, cut: Boundaries) -> list[Entry]:

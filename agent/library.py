@@ -66,11 +66,14 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         raise ValueError(f"context_length must be positive, not {context_length}")
     taken = Taken.of(cast("Sequence[ChatMessage]", messages))
     before = estimate_messages(taken.all, model)
+    mended = sanitise(taken.all)
+    # What mending adds ("the conversation goes on") is there whatever the plan.
+    added = 0 if mended is taken.all else max(0, estimate_messages(mended, model) - before)
     request = CompressionRequest(
         plan=taken.plan,
         entries=taken.entries,
-        tokens=before,
-        fixed_tokens=estimate_message(taken.system, model) if taken.system else 0,
+        tokens=before + added,
+        fixed_tokens=added + (estimate_message(taken.system, model) if taken.system else 0),
         limits=Limits(context_length, threshold, target_ratio, protect_last_n),
         estimate=lambda message: estimate_message(message, model),
         trigger="threshold",

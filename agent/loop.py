@@ -200,7 +200,7 @@ async def request_answer(
     """
     ports.sink.restart()
     request = ModelRequest(
-        messages=sanitise(state.view.messages),
+        messages=list(sanitise(state.view.messages)),
         tools=agent.tools.schemas,
         max_output_tokens=agent.max_output_tokens,
         allow_tools=allow_tools,

@@ -30,7 +30,7 @@ from agent.messages import ChatMessage
 from agent.meter import Measure, TokenMeter
 from agent.models.base import Usage
 from agent.ports import Compaction, CompactionStore, PlannerState
-from agent.summariser import Summariser, SummaryCalls
+from agent.summariser import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.view import Summary, View
 
 log = structlog.get_logger()
@@ -209,9 +209,10 @@ class Planner:
         return self.summariser.calls(timeout_s)
 
     def _may_ask_model(self) -> bool:
-        left_s = self.state.summary_not_before - time.time()
+        if self.summariser is None or self.summariser.resting:
+            return False
         # A clock that was set back must not make a cooldown last.
-        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+        return not 0 < self.state.summary_not_before - time.time() <= LONGEST_COOLDOWN_S
 
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
@@ -239,13 +240,19 @@ class Planner:
         saved = request.tokens - found.tokens
         compressible = request.tokens - _floor(request)
         poor = self.state.poor_savings + 1 if saved < POOR_SAVING * compressible else 0
-        failure = calls.failure if calls else None
-        cooled = time.time() + failure.cooldown_s if failure else self.state.summary_not_before
         return PlannerState(
             poor_savings=poor,
             paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
-            summary_not_before=cooled,
+            summary_not_before=self._cooled(found, calls),
         )
+
+    def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
+        """Return until when the loop does not ask the summary model again."""
+        if calls is not None and calls.failure is not None:
+            return time.time() + calls.failure.cooldown_s
+        if calls is not None and found.failure is not None:
+            return time.time() + TRANSIENT_COOLDOWN_S
+        return self.state.summary_not_before
 
 
 async def prepare(

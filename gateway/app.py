@@ -202,7 +202,8 @@ async def assembled(
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
     async with AsyncExitStack() as closing:
-        for each in agent.models:
+        writers = context.summariser.models if context.summariser else ()
+        for each in {id(model): model for model in (*agent.models, *writers)}.values():
             closing.push_async_callback(each.close)
         closing.push_async_callback(server.stop)
         for adapter in adapters.values():

@@ -46,10 +46,14 @@ async def clean(planner: Planner, view: View, tell: Callable[[], Awaitable[None]
     tokens = (await planner.measured(view)).tokens
     if not planner.enabled or not is_due(tokens, window_tokens, len(view.entries)):
         return
-    async with asyncio.TaskGroup() as tasks:
-        telling = tasks.create_task(_tell_later(tell), name="hygiene notice")
-        done = await planner.compact(view, "hygiene", timeout_s=TIMEOUT_S)
-        telling.cancel()
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            telling = tasks.create_task(_tell_later(tell), name="hygiene notice")
+            done = await planner.compact(view, "hygiene", timeout_s=TIMEOUT_S)
+            telling.cancel()
+    except BaseExceptionGroup as failures:
+        # The caller tells errors apart by their class.
+        raise failures.exceptions[0] from failures
     if done is None:
         log.warning("hygiene_without_effect", tokens=tokens, window_tokens=window_tokens)
 

@@ -26,7 +26,7 @@ from gateway.live import LiveAnswer
 from gateway.preparing import Preparations
 from gateway.sessions import reset_due
 from gateway.settings import QueueSettings, SessionSettings
-from gateway.storage import inbox, leases, lineage, outbox, transcript, turns
+from gateway.storage import compactions, inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.inbox import Entry
 from gateway.storage.leases import Lease
@@ -177,7 +177,7 @@ class TurnRunner:
 
     def _journal(self, turn: Turn) -> Journal:
         async def tell_user(what: str) -> None:
-            await self._notify(turn, what, notices.CONTEXT[what])
+            await self._notify(turn, _told_once(turn, what), notices.CONTEXT[what])
 
         model = self._agent.models[0].name
         return Journal(self._database, turn, model, self.preparations.ask, tell_user)
@@ -221,15 +221,17 @@ class TurnRunner:
         return Done(parts, end, [result.message] if result.message else [])
 
     def _slow_teller(self, turn: Turn) -> Callable[[], Awaitable[None]]:
-        return lambda: self._notify(turn, "hygiene", notices.HYGIENE)
+        return lambda: self._notify(turn, f"turn:{turn.id}:hygiene", notices.HYGIENE)
 
     async def _compress(self, journal: Journal, live: LiveAnswer) -> Done:
         """Carry out `/compress`."""
         turn = journal.turn
         view, planner = await self._open_view(journal)
         topic = commands.topic(turn.command or "")
-        with closing(planner):
-            done = await planner.compact(view, "manual", focus=topic or None)
+        done = await self._database.read(compactions.made_by, turn)
+        if done is None:
+            with closing(planner):
+                done = await planner.compact(view, "manual", focus=topic or None)
         parts = self._parts(turn, "answer", commands.compress_text(done, topic), live.ref)
         return Done(parts, TurnEnd("compressed"), [])
 
@@ -243,9 +245,9 @@ class TurnRunner:
         view = await asyncio.to_thread(View, *shown) if session.plan.edits else View(*shown)
         return view, self._context.planner(self._agent, session, journal)
 
-    async def _notify(self, turn: Turn, kind: str, text: str) -> None:
-        """Tell the chat something while the turn goes on; each kind once."""
-        parts = self._parts(turn, kind, text, None)
+    async def _notify(self, turn: Turn, key: str, text: str) -> None:
+        """Tell the chat something while the turn goes on; once for each key."""
+        parts = parts_of(self._adapter(turn.lease).render, key, text, reply_to=turn.reply_to)
         await self._database.write(turns.notify, turn, parts)
         self._wakeups.outbox(turn.lease.conversation)
 
@@ -257,7 +259,7 @@ class TurnRunner:
             nonlocal failures
             failures += 1
             if failures == TROUBLE_NOTICE_AFTER:
-                await self._notify(turn, "trouble", notices.TROUBLE)
+                await self._notify(turn, f"turn:{turn.id}:trouble", notices.TROUBLE)
 
         return tell
 
@@ -360,6 +362,13 @@ class TurnRunner:
             duration_ms=round((time.monotonic() - started) * 1000),
             error=end.error,
         )
+
+
+def _told_once(turn: Turn, what: str) -> str:
+    """Return the key of a notice about the context: a full floor is told once, until `/new`."""
+    if what == "floor":
+        return f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
+    return f"turn:{turn.id}:{what}"
 
 
 def burst(waiting: Sequence[Entry], queue: QueueSettings) -> list[Entry]:

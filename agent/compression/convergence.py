@@ -65,7 +65,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     newest = _newest_seq(request)
     results = {entry.seq for entry in request.entries if is_tool_work(entry.message)}
     tools = _clipped(request, sizes, plan, results, "clip_tail")
-    if tools.tokens <= target:
+    if tools.tokens <= int(target * MARGIN):
         return tools
     others = {entry.seq for entry in request.entries} - {newest}
     bare = without_images(request, plan, others)

@@ -4,7 +4,7 @@ A compaction is one transaction of a running turn (invariant 5). Neither message
 whose number grows with the conversation is read or written.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, delete, select
@@ -14,7 +14,7 @@ from agent.view import Summary
 from gateway.storage import lineage, turns
 from gateway.storage.lineage import Session
 from gateway.storage.models import compaction as table
-from gateway.storage.models import now_s, session, summary_candidate
+from gateway.storage.models import now_s, session, summary_candidate, turn
 from gateway.storage.statements import built_once
 from gateway.storage.turns import Turn
 
@@ -87,6 +87,22 @@ def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str
         "failure": compaction.failure,
         "duration_ms": compaction.duration_ms,
     }
+
+
+def made_by(conn: Connection, current: Turn) -> Compaction | None:
+    """Return what a `/compress` has committed before its process ended; None for nothing."""
+    begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
+    row = conn.execute(
+        select(table).where(
+            table.c.child_session_id == current.session.id,
+            table.c.trigger == "manual",
+            table.c.at >= begun_at,
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    names = {field.name for field in fields(Compaction)} - {"plan"}
+    return Compaction(plan=current.session.plan, **{name: getattr(row, name) for name in names})
 
 
 def put_candidate(

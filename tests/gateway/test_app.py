@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import update
 
 from adapters.settings import TelegramSettings
-from gateway.app import build_adapters, build_agent, prepare_home, run
+from gateway.app import build_adapters, build_agent, build_context, prepare_home, run
 from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, SettingsError
 from gateway.storage import models
@@ -197,6 +197,27 @@ def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> N
     agent = build_agent(settings)
     assert [model.name for model in agent.models] == ["parley-offline"] * 2
     assert [schema.name for schema in agent.tools.schemas] == ["calculate"]
+
+
+async def test_the_summary_model_is_closed_with_the_others(tmp_path: Path) -> None:
+    """A model of its own has connections of its own."""
+    block = {"provider": "anthropic", "api_key": "k", "model": "tiny"}
+    async with running(tmp_path, auxiliary={"compression": block}) as chat:
+        summariser = chat.gateway.preparations._parts.summariser
+        assert summariser is not None
+        client = summariser.models[0]._client  # type: ignore[attr-defined]
+        assert not client.is_closed()
+    assert client.is_closed()
+
+
+@pytest.mark.parametrize(
+    "block", [{"provider": "anthropic", "model": "tiny"}, {"provider": "openai", "model": "tiny"}]
+)
+def test_a_summary_model_without_a_key_is_refused(tmp_path: Path, block: dict[str, str]) -> None:
+    """At the start, not in the middle of a conversation; the error names the setting."""
+    settings = settings_of(tmp_path, auxiliary={"compression": block})
+    with pytest.raises(SettingsError, match=r"auxiliary\.compression: "):
+        build_context(settings, build_agent(settings))
 
 
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What a turn starts with to keep its view within the window."""
 
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import update
 
@@ -35,7 +36,7 @@ REPORTED = Session(
 )
 
 
-def parts(home: Path, **sections: dict[str, object]) -> ContextParts:
+def parts(home: Path, **sections: dict[str, Any]) -> ContextParts:
     """Return what the settings make of the scripted model."""
     return build_context(settings_of(home, **sections), agent_of(MODEL))
 

@@ -111,10 +111,16 @@ async def test_without_effect_there_is_a_warning_and_an_answer(tmp_path: Path) -
     settings = AgentSettings(instructions="obey " * 1_350)
     agent = replace(agent_of(model), settings=settings)
     async with running(tmp_path, agent) as chat:
-        for text in ("a", "b", "c"):
-            await chat.ask(text)
+        for n in (1, 2, 3):
+            await chat.say("hello")
+            await answered(chat, n)
         assert chat.events("hygiene_without_effect")[0]["window_tokens"] == 3_000
         assert await compactions(chat) == []
+
+
+async def answered(chat: Running, times: int) -> None:
+    """Wait until the chat was answered so often, whatever else it was told."""
+    await chat.until(lambda: chat.texts().count("ok") == times)
 
 
 async def test_switched_off_it_does_nothing(tmp_path: Path) -> None:

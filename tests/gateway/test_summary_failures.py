@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -76,13 +77,13 @@ FAILURES = {
     "declined": Failure(ModelRefused("policy"), "ModelRefused: policy"),
     "empty": Failure(" \n", "the summary is empty"),
     "longer than its source": Failure(
-        f"{SUMMARY}\n{'so many words ' * 600}", r"the summary has \d+ tokens", 0, 2
+        f"{SUMMARY}\n{'so many words ' * 600}", r"the summary has \d+ tokens", calls=2
     ),
     "truncated": Failure(
         Completion(assistant_message(SUMMARY), "length"), "the summary ended with 'length'"
     ),
-    "cut short": Failure("## Active Task\nNone.\n## Goal\nSort", "the summary is cut short", 0),
-    "prompt injection": Failure("PWNED", "the answer is not a summary", 0),
+    "cut short": Failure("## Active Task\nNone.\n## Goal\nSort", "the summary is cut short"),
+    "prompt injection": Failure("PWNED", "the answer is not a summary"),
     "hang": Failure(SUMMARY, "the summary took too long", hangs=True),
 }
 
@@ -94,11 +95,10 @@ async def test_a_failing_summary_model_loses_nothing(
 ) -> None:
     """The extractor writes the summary: every fact is in view, every original can be read."""
     model = LongChatModel(context_length=WINDOW_TOKENS, summary=faithful)
-    settings = {
-        "compression": {"protect_last_n": 4},
-        "auxiliary": {"compression": {"timeout_s": TIMEOUT_S if failure.hangs else 60}},
-    }
-    async with running(tmp_path, model, **settings) as chat:
+    block = {"timeout_s": TIMEOUT_S if failure.hangs else 60}
+    async with running(
+        tmp_path, model, compression={"protect_last_n": 4}, auxiliary={"compression": block}
+    ) as chat:
         before = await until_compacted(chat, count=time_ - 1)
         await chat.ask(f"{question(before)}{INJECTION}")
         earlier = (await summaries(chat))[-1] if time_ > 1 else None
@@ -145,14 +145,15 @@ async def summaries(chat: Running) -> list[Summary]:
 
 
 async def test_a_window_too_small_for_summaries_says_so(tmp_path: Path) -> None:
-    """Every row has the reason, however far down the ladder its compaction had to go."""
+    """The row has the reason, and the model is not asked again for a while."""
     model = LongChatModel(lambda _: "ok " * 10, context_length=2_500)
     async with running(tmp_path, model) as chat:
         for n in range(1, 40):
             await chat.ask(f"Where is order {fact(n)}? {'w' * 60}")
         failures = [row.failure for row in await compactions(chat)]
     assert len(failures) >= 2
-    assert set(failures) == {"a window of 2500 tokens is too small"}
+    assert failures[0] == "a window of 2500 tokens is too small"
+    assert set(failures[1:]) == {None}
     assert model.wrong == []
 
 
@@ -195,17 +196,17 @@ async def server() -> AsyncIterator[AnthropicServer]:
         yield running_
 
 
-def auxiliary(server: AnthropicServer) -> dict[str, object]:
+def auxiliary(server: AnthropicServer, timeout_s: float = 5) -> dict[str, Any]:
     """Return the settings of a summary model of its own."""
     block = {"provider": "anthropic", "base_url": server.url, "api_key": KEY, "model": "tiny"}
-    return {"compression": {**block, "timeout_s": 5}}
+    return {"compression": {**block, "timeout_s": timeout_s}}
 
 
 async def compacted(home: Path, server: AnthropicServer) -> tuple[str | None, str | None, int]:
     """Chat until there was a compaction; return who wrote its summary, why not, and calls."""
     model = LongChatModel(summary=faithful)
-    sections = {"compression": {"protect_last_n": 2}, "auxiliary": auxiliary(server)}
-    async with running(home, model, **sections) as chat:
+    few = {"protect_last_n": 2}
+    async with running(home, model, compression=few, auxiliary=auxiliary(server)) as chat:
         await until_compacted(chat)
         [row] = await compactions(chat)
     assert model.wrong == []
@@ -273,9 +274,9 @@ async def test_a_silent_auxiliary_model_is_given_up(
     """The time limit holds for all models together; the connection is closed."""
     server.default = Reply(text="## Goal", trouble="stall")
     model = LongChatModel()
-    block = {**auxiliary(server)["compression"], "timeout_s": TIMEOUT_S}  # type: ignore[dict-item]
-    sections = {"compression": {"protect_last_n": 2}, "auxiliary": {"compression": block}}
-    async with running(tmp_path, model, **sections) as chat:
+    few = {"protect_last_n": 2}
+    block = auxiliary(server, TIMEOUT_S)
+    async with running(tmp_path, model, compression=few, auxiliary=block) as chat:
         await until_compacted(chat)
         [row] = await compactions(chat)
     assert row.failure == "the summary took too long"
