@@ -22,7 +22,7 @@ from agent.compression.extract import Extract, extract, key_facts, retained_shar
 from agent.compression.prune import prune
 from agent.compression.sizes import Sizes
 from agent.compression.summary import summary_budget, write_summary
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
 from agent.tokens import estimate_tokens
@@ -30,6 +30,10 @@ from agent.view import Edit, Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2
 """How far a guess by characters may be off before pruned messages are counted exactly."""
+MANUAL_TAIL_SHARE = 0.25
+MANUAL_LAST_N = 6
+"""What stays verbatim when a person asks for a compaction: this share of the view, or so many
+messages if they are more."""
 PREPARED_SHARE = 0.75
 """A summary that was written ahead is used if the view comes under this share of the threshold."""
 EXTRACT_VIEW_SHARE = 0.4
@@ -57,7 +61,9 @@ class ContextCompressor(ContextEngine):
     @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Make the view smaller than its target; None where it is already, or nothing can go."""
-        if request.tokens <= target_tokens(request) and request.trigger != "manual":
+        if request.trigger == "manual":
+            request = replace(request, limits=thorough(request))
+        elif request.tokens <= target_tokens(request):
             return None
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
@@ -65,7 +71,7 @@ class ContextCompressor(ContextEngine):
             return pruned
         cut = find_boundaries(request, list(starts_before(request.entries, tail_start)))
         if cut is None:
-            return clip_only(request, sizes)
+            return self._smaller(request, clip_only(request, sizes))
         if ready := use_prepared(request, sizes):
             return ready
         draft = summarise(request, cut, sizes)
@@ -73,18 +79,34 @@ class ContextCompressor(ContextEngine):
         found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:
             return clip_only(request, sizes)
-        return found if end.tokens <= target_tokens(request) else self._smaller(request, found)
+        return self._smaller(request, found)
 
-    def _smaller(self, request: CompressionRequest, found: Compressed) -> Compressed:
-        """Give up messages that `protect_last_n` keeps, where the window is too small for them."""
+    def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
+        """Give up messages that `protect_last_n` keeps, where the window is too small for them.
+
+        What a model has written by then is not asked for again.
+        """
         limits = request.limits
-        if limits.protect_last_n == 1:
+        if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
             return found
         fewer = replace(limits, protect_last_n=max(1, limits.protect_last_n // 4))
-        again = self.compress(replace(request, limits=fewer, summarise=None, prepared=None))
-        if again is None or again.tokens >= found.tokens:
+        written = found.plan.summaries[0] if found and found.plan.compacted else None
+        ahead = written if written and written.source == "model" else request.prepared
+        again = self.compress(replace(request, limits=fewer, summarise=None, prepared=ahead))
+        if again is None or (found and again.tokens >= found.tokens):
             return found
-        return replace(again, failure=again.failure or found.failure)
+        return replace(again, failure=again.failure or (found.failure if found else None))
+
+
+def thorough(request: CompressionRequest) -> Limits:
+    """Return the limits of a compaction that a person asked for: only the newest turns stay."""
+    limits, room = request.limits, request.tokens - request.fixed_tokens
+    share = room * MANUAL_TAIL_SHARE / max(1, limits.threshold_tokens)
+    return replace(
+        limits,
+        target_ratio=min(limits.target_ratio, share),
+        protect_last_n=min(limits.protect_last_n, MANUAL_LAST_N),
+    )
 
 
 def prepare_summary(request: CompressionRequest) -> Summary | None:
@@ -186,7 +208,7 @@ def by_model(
     Raises:
         SummaryFailed: There is none that can be used.
     """
-    leaving = evicted(request, cut)
+    leaving = uncovered(request, cut)
     written = write_summary(leaving, previous_text(request), facts, budget, request)
     ahead = "" if leaving or request.prepared is None else request.prepared.model
     plan = assemble(request, cut, written.text, "model", ahead)
@@ -237,18 +259,18 @@ def kept_tokens(request: CompressionRequest, cut: Boundaries, sizes: Sizes) -> i
 
 def extract_of(request: CompressionRequest, cut: Boundaries, budget: int) -> Extract:
     """Return the extractor's summary of what is cut."""
-    return extract(evicted(request, cut), previous_text(request), budget, focus=request.focus)
+    return extract(uncovered(request, cut), previous_text(request), budget, focus=request.focus)
 
 
 def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
     """Return the key facts of what is cut, and of the summary of what was cut before."""
-    leaving = evicted(request, cut)
+    leaving = uncovered(request, cut)
     if earlier := previous_text(request):
         leaving.insert(0, Entry(0, user_message(earlier)))
     return key_facts(leaving, focus=request.focus)
 
 
-def evicted(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
+def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
     """Return the originals that leave the view and that no earlier summary covers."""
     covered = request.prepared.last_seq if request.prepared else 0
     entries = (request.entries[n] for n in cut.evicted)

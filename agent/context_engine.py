@@ -65,6 +65,11 @@ class Limits:
         return int(self.threshold_tokens * 0.6)
 
     @property
+    def guard_tokens(self) -> int:
+        """From this size on nothing may hold a compaction back: 85 % of the window."""
+        return int(self.context_length * 0.85)
+
+    @property
     def max_summary_tokens(self) -> int:
         """Largest summary: 5 % of the window, never over 12,000."""
         return min(int(self.context_length * 0.05), 12_000)

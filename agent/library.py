@@ -1,16 +1,22 @@
 """Compaction as a library: lists of OpenAI chat messages in and out, no database, no network."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import structlog
+
 from agent.compression.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, Level, Limits
+from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, text_of
 from agent.tokens import estimate_message, estimate_messages
-from agent.view import MARKER, NOTE, Entry, Summary, ViewPlan, render
+from agent.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,7 @@ class CompactionResult:
         tokens_before: Estimate for the input.
         tokens_after: Estimate for `messages`.
         evicted: Positions of the input that are not in `messages`, in order.
+        failure: Why the text of `summarise` was not used; None if it was, or was not asked for.
     """
 
     messages: list[dict[str, Any]]
@@ -30,6 +37,7 @@ class CompactionResult:
     tokens_before: int
     tokens_after: int
     evicted: list[int]
+    failure: str | None = None
 
 
 def compact_messages(  # noqa: PLR0913 - the customer's signature
@@ -56,14 +64,16 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         protect_last_n: Newest messages that stay in any case (clipped if they must).
         focus: What the summary is to dwell on.
         summarise: Called with a prompt and the most tokens to answer with; None: the extractor
-            writes the summary, without any model. May raise SummaryFailed.
+            writes the summary, without any model. It does so too where this raises anything.
         model: Name of the model for whose tokenizer is estimated; None: the largest estimate.
 
     Raises:
-        ValueError: `context_length` is not positive.
+        ValueError: A number is out of its range (`context_length` and `protect_last_n` from 1,
+            the two shares above 0 and up to 1), or a message has no role.
     """
-    if context_length < 1:
-        raise ValueError(f"context_length must be positive, not {context_length}")
+    _check(context_length, threshold, target_ratio, protect_last_n)
+    if nameless := [n for n, message in enumerate(messages) if "role" not in message]:
+        raise ValueError(f"messages without a role: {nameless[:5]}")
     taken = Taken.of(cast("Sequence[ChatMessage]", messages))
     before = estimate_messages(taken.all, model)
     mended = sanitise(taken.all)
@@ -78,7 +88,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         estimate=lambda message: estimate_message(message, model),
         trigger="threshold",
         focus=focus,
-        summarise=summarise,
+        summarise=_guarded(summarise) if summarise else None,
         summary_window=context_length,
         today=datetime.now(UTC).date().isoformat(),
     )
@@ -92,7 +102,35 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
         tokens_before=before,
         tokens_after=estimate_messages(cast("list[ChatMessage]", shown), model),
         evicted=taken.evicted(found.plan),
+        failure=found.failure,
     )
+
+
+def _guarded(summarise: Callable[[str, int], str]) -> Callable[[str, int], str]:
+    """Return the caller's function with every failure of it as SummaryFailed."""
+
+    def ask(prompt: str, max_tokens: int) -> str:
+        try:
+            text = summarise(prompt, max_tokens)
+        except SummaryFailed:
+            raise
+        except Exception as exc:
+            log.warning("summary_call_failed", error=type(exc).__name__, exc_info=exc)
+            raise SummaryFailed(f"{type(exc).__name__}: {exc}") from exc
+        if not isinstance(text, str):
+            raise SummaryFailed(f"the summary is no text but {type(text).__name__}")
+        return text
+
+    return ask
+
+
+def _check(context_length: int, threshold: float, target_ratio: float, protect_last_n: int) -> None:
+    for name, number in (("context_length", context_length), ("protect_last_n", protect_last_n)):
+        if number < 1:
+            raise ValueError(f"{name} must be positive, not {number}")
+    for name, share in (("threshold", threshold), ("target_ratio", target_ratio)):
+        if not 0 < share <= 1:
+            raise ValueError(f"{name} must be above 0 and at most 1, not {share}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +197,10 @@ def _plain(message: ChatMessage) -> dict[str, Any]:
 
 
 def _is_summary(message: ChatMessage) -> bool:
+    """Whether a message was written by `compact_messages`; a quotation of its start is none."""
     content = message.get("content")
-    return isinstance(content, str) and content.startswith(MARKER)
+    spoken = message["role"] in {"user", "assistant"}
+    return spoken and isinstance(content, str) and _SUMMARY.match(content) is not None
+
+
+_SUMMARY = re.compile(re.escape(REFERENCE) + r" \(messages \d+ to \d+\)\n\n")

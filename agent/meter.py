@@ -44,11 +44,13 @@ class Report:
         prompt_tokens: Everything it read, cached or not.
         output_tokens: Everything it wrote, thoughts included.
         upto_seq: The newest message that both cover: the answer itself.
+        model: Who reported, by the name that the meter has; None where that is not known.
     """
 
     prompt_tokens: int
     output_tokens: int
     upto_seq: int
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +115,16 @@ class TokenMeter:
         if usage.prompt_tokens <= 0:
             return
         anchored = self._anchored(view)
+        if self.report is not None and self.report.model not in {None, self._model}:
+            # What lies between two tokenizers says nothing about either.
+            anchored = None
         if anchored is None:
             if not _has_images(view.messages):
                 self._learn(usage.prompt_tokens, self._raw_view(view))
         elif not _has_images(anchored.added):
             growth = usage.prompt_tokens - anchored.tokens
             self._learn(growth, sum(map(self._raw, anchored.added)))
-        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq)
+        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq, self._model)
 
     def forget_report(self) -> None:
         """Start afresh with another plan: what was reported is the size of another view."""

@@ -8,8 +8,6 @@ meter and one state, which is committed with the compaction.
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -26,6 +24,7 @@ from agent.context_engine import (
     Limits,
     Trigger,
 )
+from agent.engines.threads import in_daemon
 from agent.messages import ChatMessage
 from agent.meter import Measure, TokenMeter
 from agent.models.base import Usage
@@ -43,16 +42,12 @@ MAX_OVERFLOWS = 3
 PREPARE_SHARE = 0.8
 PRESSURE_SHARE = 0.85
 """Shares of the threshold. Source: CONTEXT.md §3."""
-GUARD_SHARE = 0.85
-"""From this share of the window on nothing holds a compaction back. Source: CONTEXT.md §1."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 RESUME_GROWTH = 1.10
 """Anti-thrash. Source: CONTEXT.md §3."""
 LONGEST_COOLDOWN_S = 600.0
-
-_THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="compress")
-"""Not asyncio's own: compactions that wait for a model must not starve what else needs a thread."""
+PAUSED = "not asked: the summary model failed a short time ago"
 
 
 @dataclass(slots=True)
@@ -156,6 +151,7 @@ class Planner:
             _compaction(view, after, request, found),
             engine=found.engine or self.engine.name,
             summary_model=_written_by(request, found, calls),
+            failure=found.failure or self._not_asked(found, calls),
             duration_ms=round((time.monotonic() - started) * 1000),
         )
         state = self._state_after(request, found, calls)
@@ -189,7 +185,7 @@ class Planner:
 
     def _held_back(self, tokens: int) -> bool:
         """Whether anti-thrash pauses the loop's own compactions; never close to the window."""
-        if tokens >= GUARD_SHARE * self.engine.limits.context_length:
+        if tokens >= self.engine.limits.guard_tokens:
             return False
         return tokens < self.state.paused_at_tokens * RESUME_GROWTH
 
@@ -209,10 +205,9 @@ class Planner:
         return self.summariser.calls(timeout_s)
 
     def _may_ask_model(self) -> bool:
-        if self.summariser is None or self.summariser.resting:
-            return False
+        left_s = self.state.summary_not_before - time.time()
         # A clock that was set back must not make a cooldown last.
-        return not 0 < self.state.summary_not_before - time.time() <= LONGEST_COOLDOWN_S
+        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
 
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
@@ -245,6 +240,12 @@ class Planner:
             paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
             summary_not_before=self._cooled(found, calls),
         )
+
+    def _not_asked(self, found: Compressed, calls: SummaryCalls | None) -> str | None:
+        """Return why a summary is an extract although there is a model for it."""
+        summaries = found.plan.summaries
+        extracted = found.retained_share is not None and summaries[0].source == "extract"
+        return PAUSED if self.summariser and calls is None and extracted else None
 
     def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
         """Return until when the loop does not ask the summary model again."""
@@ -284,8 +285,8 @@ async def prepare(
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
-    run = copy_context().run
-    return await asyncio.get_running_loop().run_in_executor(_THREADS, run, fn, argument)
+    """Run a pure function in a thread of its own: one that waits must not starve the others."""
+    return await asyncio.wrap_future(in_daemon(partial(fn, argument)))
 
 
 def _compaction(

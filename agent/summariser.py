@@ -29,27 +29,18 @@ _TRY_NEXT = (ModelNotFound, ModelUnreachable, CredentialsRefused)
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Summariser:
     """The models that write summaries, in order of preference, the main model last.
-
-    Shared by all conversations: after a failure of the models none of them asks for a while.
 
     Attributes:
         timeout_s: For all calls of one compaction together.
         redact: Masks configured secrets in what is sent and what comes back.
-        rests_until: By the monotonic clock; what a restart must not forget is in the database.
     """
 
     models: Sequence[ChatModel]
     timeout_s: float
     redact: Callable[[str], str] = str
-    rests_until: float = 0.0
-
-    @property
-    def resting(self) -> bool:
-        """Whether the models failed a short time ago."""
-        return time.monotonic() < self.rests_until
 
     @property
     def window_tokens(self) -> int:
@@ -96,7 +87,6 @@ class SummaryCalls:
             return redact(self._first_answer(redact(prompt), max_tokens))
         except SummaryFailed as exc:
             self.failure = exc
-            self._summariser.rests_until = time.monotonic() + exc.cooldown_s
             raise
 
     def close(self) -> None:

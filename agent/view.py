@@ -109,8 +109,14 @@ class ViewPlan:
         return seq >= self.tail_from or seq <= self.head_upto or seq in self.pinned
 
     def hiding(self, low: int, high: int) -> "ViewPlan":
-        """Return this plan with one more hidden range."""
-        return replace(self, hidden=(*self.hidden, (low, high)))
+        """Return this plan with one more hidden range.
+
+        Where all that the summaries stand for is hidden, they go too.
+        """
+        plan = replace(self, hidden=(*self.hidden, (low, high)))
+        if any(not low <= s.first_seq <= s.last_seq <= high for s in self.summaries):
+            return plan
+        return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0)
 
 
 def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:

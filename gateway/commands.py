@@ -184,8 +184,9 @@ def compress_text(compaction: "Compaction | None", topic: str = "") -> str:
         f"{compaction.messages_before:,} → {compaction.messages_after:,} messages,"
         f" {compaction.tokens_before:,} → {compaction.tokens_after:,} tokens (estimated)"
     )
-    steps = [f"Condensed: {figures}.", *_summary_text(compaction), *_LEVELS[compaction.level]]
-    if topic:
+    summary = _summary_text(compaction)
+    steps = [f"Condensed: {figures}.", *summary, *_LEVELS[compaction.level]]
+    if topic and summary:
         steps.append(f"Topic: {_quoted(topic)}.")
     return " ".join(steps) + " Every message stays on record."
 
@@ -207,7 +208,7 @@ _LEVELS: dict["Level", tuple[str, ...]] = {
     "summary": (),
     "short_summary": ("It had to be a short one.",),
     "extract": (),
-    "clip_tail": ("Very long messages are cut to their beginning and end.",),
+    "clip_tail": ("Long messages are cut to their beginning and end.",),
     "clip_newest": ("Even your newest message is cut to its beginning and end.",),
 }
 

@@ -61,7 +61,12 @@ def report_of(session: Session) -> Report | None:
     """Return what the model last reported for the segment's view."""
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None
-    return Report(session.prompt_tokens, session.prompt_output_tokens or 0, session.prompt_upto_seq)
+    return Report(
+        prompt_tokens=session.prompt_tokens,
+        output_tokens=session.prompt_output_tokens or 0,
+        upto_seq=session.prompt_upto_seq,
+        model=session.report_model,
+    )
 
 
 def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:

@@ -1,7 +1,7 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting (CONTEXT.md §3). Whatever goes wrong here costs nothing.
+needs it commits it without waiting (CONTEXT.md §3). What goes wrong here ends no turn.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 AT_ONCE = 2
 """Summaries that are written side by side; they are never urgent."""
+REST_S = 60.0
+"""How long a segment is left alone where there was nothing to summarise, or something broke."""
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""
@@ -64,6 +66,9 @@ class Preparations:
                 log.warning("summary_not_prepared", session=session.id, reason=str(exc))
             except StorageError as exc:
                 log.warning("summary_not_prepared", session=session.id, reason=str(exc))
+            except Exception:
+                self._cool_down(session.id, REST_S)
+                log.exception("summary_preparation_failed", session=session.id)
             finally:
                 self._known.discard(session.id)
 
@@ -76,6 +81,7 @@ class Preparations:
         meter = meter_of(self._agent, session)
         summary = await prepare(view, meter, self._parts.limits, self._parts.summariser)
         if summary is None:
+            self._cool_down(session.id, REST_S)
             return
         await self._database.write(
             compactions.put_candidate, session.id, session.conversation, summary

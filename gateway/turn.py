@@ -216,7 +216,9 @@ class TurnRunner:
         with closing(planner):
             await hygiene.clean(planner, view, self._slow_teller(turn))
             result = await run_turn(state, self._agent, ports)
-        end = TurnEnd(result.outcome, result.usage, result.model, ratio=result.ratio)
+        end = TurnEnd(
+            result.outcome, result.usage, result.model, ratio=result.ratio, metered=journal.model
+        )
         parts = self._parts(turn, "answer", notices.answer_text(result), live.ref)
         return Done(parts, end, [result.message] if result.message else [])
 
@@ -299,7 +301,7 @@ class TurnRunner:
             leases.release(conn, lease)
             return None, commanded
         entries = burst(waiting, self._rules.queue)
-        self._reset_if_due(conn, lease, entries[0].at)
+        self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
         text = merged_text(entries, named=lease.shared)
         return turns.begin(conn, lease, entries, text, self._system_prompt), commanded
 
@@ -313,7 +315,7 @@ class TurnRunner:
         if name == "compress":
             return turns.begin(conn, lease, [command], None, self._system_prompt)
         if name == "new":
-            self._start_anew(conn, lease, "new")
+            self._start_anew(conn, lease, "new", commands.argument(command.text))
             asked, otherwise = commands.argument(command.text), commands.NEW_TEXT
         else:
             asked = turns.hide_newest(conn, lease.conversation) or ""
@@ -324,19 +326,20 @@ class TurnRunner:
         inbox.finish(conn, command, "done")
         return None
 
-    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float) -> None:
+    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> None:
         """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
         first_seq = lineage.active(conn, lease.conversation).plan.first_seq
         newest_at = transcript.newest_at(conn, lease.conversation, first_seq)
         last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
         reason = reset_due(self._rules.sessions, last, datetime.fromtimestamp(asked_at, UTC))
         if reason is not None:
-            self._start_anew(conn, lease, reason)
+            self._start_anew(conn, lease, reason, title)
 
-    def _start_anew(self, conn: Connection, lease: Lease, reason: str) -> None:
+    def _start_anew(self, conn: Connection, lease: Lease, reason: str, title: str) -> None:
         lineage.end(conn, lineage.active(conn, lease.conversation).id, reason)
         head = leases.fence(conn, lease).message_head
         lineage.start_root(conn, lease.conversation, reason, first_seq=head + 1)
+        inbox.rename(conn, lease.conversation, title)
 
     def _reply(self, conn: Connection, lease: Lease, command: Entry, text: str) -> None:
         key = f"reply:{command.conversation}:{command.seq}"

@@ -7,19 +7,19 @@ reached is told by the size: system prompt, tools and the newest messages are th
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from agent.compression.boundaries import Newest
+from agent.compression.boundaries import Newest, group_start
 from agent.compression.sizes import Sizes
 from agent.context_engine import CompressionRequest, Level
 from agent.messages import ChatMessage
 from agent.view import Edit, Entry, ViewPlan
 
 NEWEST_SHARE = 0.9
-"""Only a view over this share of the threshold has its newest user message clipped."""
-LEAST_SHARE = 0.1
-"""Share of the threshold that messages get even where system prompt and tools fill the target."""
+"""The newest user message is clipped only where it alone would exceed this of the threshold."""
+LEAST_SHARE = 0.2
+"""Share of what system prompt and tools leave of the window that messages get in any case."""
 MARGIN = 0.98
 """Clips aim a little below the target: estimates of one message round up."""
-MIN_CLIP_CHARS = 40
+MIN_CLIP_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ def target_tokens(request: CompressionRequest) -> int:
     limits = request.limits
     target = limits.target_tokens
     if request.trigger == "overflow":
-        target = min(target, request.tokens // 2)
-    least = request.fixed_tokens + int(limits.threshold_tokens * LEAST_SHARE)
-    return max(target, least)
+        return min(target, request.fixed_tokens + (request.tokens - request.fixed_tokens) // 2)
+    free = max(0, limits.context_length - request.fixed_tokens)
+    return max(target, request.fixed_tokens + int(free * LEAST_SHARE))
 
 
 def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
     """Return the plan, clipped until it is under its target.
 
-    First what tools were given and gave back is clipped; if that is not enough, everything but the
-    newest user message, images included; that message only if the view would still be far too
-    large.
+    First what tools were given and gave back is clipped; if that is not enough, everything, images
+    included. The step that the model is at comes last. The newest user message is clipped only if
+    it alone is too large.
 
     Args:
         request: What is compacted.
@@ -63,16 +63,27 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     if start.tokens <= target:
         return start
     newest = _newest_seq(request)
-    results = {entry.seq for entry in request.entries if is_tool_work(entry.message)}
-    tools = _clipped(request, sizes, plan, results, "clip_tail")
-    if tools.tokens <= int(target * MARGIN):
-        return tools
-    others = {entry.seq for entry in request.entries} - {newest}
-    bare = without_images(request, plan, others)
-    rest = _clipped(request, sizes, bare, others, "clip_tail")
-    if rest.tokens > max(target, int(request.limits.threshold_tokens * NEWEST_SHARE)):
-        rest = _clipped(request, sizes, rest.plan, {newest}, "clip_newest")
-    return rest if rest.tokens < start.tokens else start
+    at_work = group_start(request.entries, len(request.entries) - 1)
+    earlier = {entry.seq for entry in request.entries[:at_work]}
+    results = {entry.seq for entry in request.entries[:at_work] if is_tool_work(entry.message)}
+    everything = {entry.seq for entry in request.entries}
+    bare = without_images(request, plan, everything - {newest})
+    spared = set() if _newest_is_too_large(request, sizes, bare, newest) else {newest}
+    last: Level = "clip_tail" if spared else "clip_newest"
+    found = _clipped(request, sizes, plan, results, "clip_tail")
+    for seqs in (earlier - spared, everything - spared):
+        if found.tokens > int(target * MARGIN):
+            found = _clipped(request, sizes, bare, seqs, last)
+    return found if found.tokens < start.tokens else start
+
+
+def _newest_is_too_large(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, newest: int
+) -> bool:
+    """Whether the newest user message has to be clipped, or was before."""
+    alone = request.fixed_tokens + sizes.shown(plan).get(newest, 0)
+    most = max(target_tokens(request), int(request.limits.threshold_tokens * NEWEST_SHARE))
+    return alone > most or any(e.kind == "clip" and e.seq == newest for e in plan.edits)
 
 
 def is_tool_work(message: ChatMessage) -> bool:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from agent.view import Entry
 
 NARRATIVE_SHARE = 0.12
+LEAST_TOLD_TOKENS = 150
+"""The newest request and the last state are told also where there is little room."""
 EARLIER_SHARE = 0.5
 """Most of the budget that a model's earlier summary takes, which is kept as it is."""
 
@@ -100,7 +102,8 @@ def extract(
     carried = _carried(previous, budget_tokens)
     pieces = read(entries)
     found = _found(pieces, carried, budget_tokens, focus)
-    story = narrate(pieces, carried.story, int(budget_tokens * NARRATIVE_SHARE))
+    told = max(int(budget_tokens * NARRATIVE_SHARE), min(LEAST_TOLD_TOKENS, budget_tokens // 2))
+    story = narrate(pieces, carried.story, told)
     text = _fitted(story, found, carried, budget_tokens)
     return Extract(text, tuple(terms.most_telling(found, MOST_FACTS)))
 

@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 TIME_LIMIT_S = 90.0
 """Longest `compress` of a plugin, its summary model included."""
-GUARD_SHARE = 0.85
-"""From this share of the window on a compaction is called for. Source: CONTEXT.md §1."""
 
 
 def host(
@@ -166,7 +164,7 @@ class HostedEngine(ContextEngine):
         )
 
     def _close_to_window(self, tokens: int) -> bool:
-        return tokens >= GUARD_SHARE * self.limits.context_length
+        return tokens >= self.limits.guard_tokens
 
     @override
     def on_session_start(self, session_id: str) -> None:

@@ -6,7 +6,7 @@ the window is left to the built-in compressor.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
@@ -28,9 +28,6 @@ from agent.engines.archive import counted, is_ask, written
 from agent.errors import SummaryFailed
 from agent.settings import RoundsSettings
 from agent.view import Entry
-
-GUARD_SHARE = 0.85
-"""From this share of the window on the built-in compressor helps out. Source: CONTEXT.md §1."""
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})
 
@@ -66,9 +63,10 @@ class RoundsEngine(ContextEngine):
         found = self._archived(request)
         tokens = request.tokens if found is None else found.tokens
         stuck = found is None and request.trigger in _MUST_SHRINK
-        if not stuck and tokens <= GUARD_SHARE * request.limits.context_length:
+        if not stuck and tokens <= request.limits.guard_tokens:
             return found
-        return ContextCompressor(request.limits, {}).compress(request) or found
+        own = ContextCompressor(request.limits, {}).compress(request)
+        return replace(own, engine=ContextCompressor.name) if own else found
 
     def _archived(self, request: CompressionRequest) -> Compressed | None:
         cut = old_rounds(request, self._settings.min_retain_rounds)

@@ -163,6 +163,13 @@ def set_title(conn: Connection, conversation_id: int, text: str) -> None:
     )
 
 
+def rename(conn: Connection, conversation_id: int, text: str) -> None:
+    """Name a conversation anew after the message that it begins again with; "" for not yet."""
+    conn.execute(
+        update(conversation).where(conversation.c.id == conversation_id).values(title=_title(text))
+    )
+
+
 def count_pending(conn: Connection, conversation_id: int) -> int:
     """Return how many entries wait or are being answered."""
     return conn.scalar(*_count_pending(conversation_id)) or 0

@@ -77,7 +77,8 @@ class Turn:
 class TurnEnd:
     """What is stored about a finished turn.
 
-    `ratio` is what the meter has learned by now (agent/meter.py); None for nothing new.
+    `ratio` is what the meter has learned by now (agent/meter.py), None for nothing new; `metered`
+    is the name under which it learns, `model` the one that the provider gave.
     """
 
     outcome: str
@@ -85,6 +86,7 @@ class TurnEnd:
     model: str = ""
     error: str | None = None
     ratio: float | None = None
+    metered: str = ""
 
 
 class Report(NamedTuple):
@@ -286,7 +288,7 @@ def commit(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
     if messages or end.last_usage is not None:
-        _journal_model(conn, current, Report(end.last_usage, end.model, end.ratio), seq)
+        _journal_model(conn, current, Report(end.last_usage, end.metered, end.ratio), seq)
     return _close(conn, current, "done", "done", end)
 
 

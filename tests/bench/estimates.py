@@ -9,6 +9,7 @@ of each segment is given to the meter, which cannot learn from it.
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,10 @@ class Followed:
 
 def measure() -> Iterator[Figure]:
     """Yield the accuracy on the billed sessions, then the speed."""
-    for name in SESSIONS if SHARED else ():
-        path = SHARED / "pi" / f"{name}.jsonl"
-        yield from _accuracy(name, follow(path), cold_errors(path))
+    if SHARED is not None:
+        for name in SESSIONS:
+            path = SHARED / "pi" / f"{name}.jsonl"
+            yield from _accuracy(name, follow(path), cold_errors(path))
     yield from _speed()
 
 
@@ -85,6 +87,7 @@ def cold_errors(path: Path) -> list[float]:
     """Return the error at each billed call before the session's first compaction."""
     errors: list[float] = []
     first = added = 0
+    model = ""
     for step in segments(path)[0]:
         if step.usage is not None:
             first = first or step.usage.prompt_tokens
@@ -179,10 +182,10 @@ def _accuracy(name: str, followed: Followed, cold: list[float]) -> Iterator[Figu
 def _speed() -> Iterator[Figure]:
     for name, text in TEXTS.items():
         long = text * (LONG_BYTES // len(text.encode()))
-        taken_s = _best_s(lambda long=long: estimate_tokens(long))
+        taken_s = _best_s(partial(estimate_tokens, long))
         yield Figure(f"estimate, {name}", LONG_BYTES / 1e6 / taken_s, "MB/s", at_least=20)
     short = [user_message(f"How is order {n}? Please tell me soon.") for n in range(SHORT_MESSAGES)]
-    yield Figure("10,000 short messages", _best_s(lambda: estimate_tokens(short)) * 1e3, "ms")
+    yield Figure("10,000 short messages", _best_s(partial(estimate_tokens, short)) * 1e3, "ms")
 
 
 def _best_s(run: Callable[[], object]) -> float:

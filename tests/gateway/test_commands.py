@@ -214,7 +214,7 @@ def test_compress_without_a_topic_names_none() -> None:
         ("none", ""),
         ("prune", "Old tool results are shortened."),
         ("short_summary", "It had to be a short one."),
-        ("clip_tail", "Very long messages are cut"),
+        ("clip_tail", "Long messages are cut"),
         ("clip_newest", "Even your newest message is cut"),
     ],
 )

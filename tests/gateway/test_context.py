@@ -43,7 +43,7 @@ def parts(home: Path, **sections: dict[str, Any]) -> ContextParts:
 
 def test_a_report_belongs_to_a_place_in_the_transcript() -> None:
     """Without one the view is estimated; a report without its place is none."""
-    assert report_of(REPORTED) == Report(900, 30, 12)
+    assert report_of(REPORTED) == Report(900, 30, 12, REPORTED.report_model)
     assert report_of(Session(7, 1, ViewPlan(), None, None)) is None
     assert report_of(Session(7, 1, ViewPlan(), None, 900)) is None
 

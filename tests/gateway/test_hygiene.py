@@ -11,6 +11,7 @@ from sqlalchemy import update
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, Usage
 from agent.models.scripted import Step
+from agent.planner import PAUSED
 from agent.ports import PlannerState
 from agent.settings import AgentSettings
 from agent.view import load_plan
@@ -261,4 +262,5 @@ async def test_only_the_loop_respects_a_cooldown(
         [row] = await compactions(chat)
     assert row.trigger == ("hygiene" if asked else "preflight")
     assert bool(model.prompts) is asked
-    assert (row.summary_model, row.failure) == ("scripted" if asked else None, None)
+    told = ("scripted", None) if asked else (None, PAUSED)
+    assert (row.summary_model, row.failure) == told

@@ -1,6 +1,6 @@
 """The agent's ports on the database: what a turn records, in which segment, and what it reads."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 import structlog
@@ -116,13 +116,14 @@ async def test_a_compaction_of_a_stopped_turn_writes_nothing(journal: Journal) -
 async def test_what_was_prepared_is_found_for_its_segment_only(
     journal: Journal, asked: Asked
 ) -> None:
-    """After a compaction it is gone, and another one is asked for the new segment."""
+    """After a compaction that summarises it is gone, and another one is asked for."""
     begun = journal.turn.session
     prepared = Summary("settled", 1, 1, source="model", model="small")
     await journal.database.write(compactions.put_candidate, begun.id, begun.conversation, prepared)
     assert await journal.prepared() == prepared
     journal.prepare()
-    await journal.commit(compaction(PLAN), STATE)
+    summarised = replace(PLAN, summaries=(prepared,))
+    await journal.commit(compaction(summarised), STATE)
     assert await journal.prepared() is None
     journal.prepare()
     assert [session.id for session in asked.ahead] == [begun.id, journal.turn.session.id]

@@ -18,10 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typing_extensions import override
 
+from agent.redaction import MASK, Redactor, printable
 from gateway.errors import SettingsError
 from gateway.logfile import LogFile, log_path, predecessors
 from gateway.logs import Output, configure_logging
-from agent.redaction import MASK, Redactor, printable
 from gateway.settings import LoggingSettings
 
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"

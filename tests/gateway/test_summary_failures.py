@@ -21,6 +21,7 @@ from agent.errors import (
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.scripted import Step
+from agent.planner import PAUSED
 from agent.view import Summary, load_plan
 from gateway.journal import Reader
 from gateway.storage import models
@@ -153,7 +154,7 @@ async def test_a_window_too_small_for_summaries_says_so(tmp_path: Path) -> None:
         failures = [row.failure for row in await compactions(chat)]
     assert len(failures) >= 2
     assert failures[0] == "a window of 2500 tokens is too small"
-    assert set(failures[1:]) == {None}
+    assert set(failures[1:]) == {PAUSED}
     assert model.wrong == []
 
 
