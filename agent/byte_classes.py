@@ -23,6 +23,8 @@ def rough_tokens(text: str, model: str | None = None) -> int:
             which are the larger ones.
     """
     weights = _weights_for(model)
+    if len(text) <= CHUNK_CHARS:
+        return -(-_hundredths(text, weights) // 100)
     hundredths = 0
     inside_word = False
     for start in range(0, len(text), CHUNK_CHARS):

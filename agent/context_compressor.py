@@ -19,14 +19,14 @@ from agent.compression.boundaries import (
 )
 from agent.compression.convergence import chars_of, converge, target_tokens
 from agent.compression.extract import Extract, extract, key_facts, retained_share
-from agent.compression.prune import prune
+from agent.compression.prune import may_be_pruned, prune
 from agent.compression.sizes import Sizes
 from agent.compression.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
 from agent.tokens import estimate_tokens
-from agent.view import Edit, Entry, Summary, ViewPlan
+from agent.view import Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2
 """How far a guess by characters may be off before pruned messages are counted exactly."""
@@ -84,18 +84,28 @@ class ContextCompressor(ContextEngine):
     def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
         """Give up messages that `protect_last_n` keeps, where the window is too small for them.
 
-        What a model has written by then is not asked for again.
+        What is compacted then is the view as found; what a model has written is updated without it.
         """
         limits = request.limits
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):
             return found
-        fewer = replace(limits, protect_last_n=max(1, limits.protect_last_n // 4))
-        written = found.plan.summaries[0] if found and found.plan.compacted else None
-        ahead = written if written and written.source == "model" else request.prepared
-        again = self.compress(replace(request, limits=fewer, summarise=None, prepared=ahead))
-        if again is None or (found and again.tokens >= found.tokens):
-            return found
-        return replace(again, failure=again.failure or (found.failure if found else None))
+        plan = found.plan if found else request.plan
+        written = found is not None and found.retained_share is not None
+        again = self.compress(
+            replace(
+                request,
+                plan=plan,
+                entries=plan.select(list(request.entries)),
+                tokens=found.tokens if found else request.tokens,
+                fixed_tokens=Sizes(request).fixed(plan),
+                limits=replace(limits, protect_last_n=max(1, limits.protect_last_n // 4)),
+                summarise=None if written else request.summarise,
+                prepared=None,
+            )
+        )
+        if again is None or found is None:
+            return again or found
+        return replace(again, failure=again.failure or found.failure)
 
 
 def thorough(request: CompressionRequest) -> Limits:
@@ -133,12 +143,14 @@ def prune_old_results(
 
     A manual compaction is asked for its summary, so pruning never replaces it.
     """
+    target = target_tokens(request)
+    if request.trigger == "manual":
+        return None
+    if guess_after_pruning(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
+        return None
     known = set(request.plan.edits)
     fresh = [edit for edit in prune(request.entries, tail_start) if edit not in known]
-    target = target_tokens(request)
-    if request.trigger == "manual" or not fresh:
-        return None
-    if guess_after_pruning(request, fresh) > target * PRUNE_ESTIMATE_SLACK:
+    if not fresh:
         return None
     plan = replace(
         request.plan,
@@ -149,14 +161,13 @@ def prune_old_results(
     return Compressed(plan, "prune", tokens) if tokens <= target else None
 
 
-def guess_after_pruning(request: CompressionRequest, edits: Sequence[Edit]) -> float:
-    """Return about how large the view is without what these edits cut, by characters."""
-    pruned = {edit.seq for edit in edits}
+def guess_after_pruning(request: CompressionRequest, tail_start: int) -> float:
+    """Return about how large the view is without what pruning may cut, by characters."""
     total = left = 1
-    for seq, message in request.entries:
+    for place, (_, message) in enumerate(request.entries):
         size = chars_of(message)
         total += size
-        left += 0 if seq in pruned else size
+        left += 0 if place < tail_start and may_be_pruned(message) else size
     return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
 
 

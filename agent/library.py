@@ -147,7 +147,7 @@ class Taken:
         """Take a list apart; an earlier summary becomes part of the plan."""
         every = list(messages)
         system = every[0] if every and every[0]["role"] == "system" else None
-        numbered = [Entry(n, message) for n, message in enumerate(every, start=1)]
+        numbered = list(map(Entry, range(1, len(every) + 1), every))
         entries = numbered[1:] if system else numbered
         earlier = next((entry for entry in entries if _is_summary(entry.message)), None)
         if earlier is None:
@@ -171,7 +171,7 @@ class Taken:
     def evicted(self, plan: ViewPlan) -> list[int]:
         """Return the positions that a plan does not show; an earlier summary is replaced."""
         first = 1 if self.system else 0
-        shown = {entry.seq for entry in self.entries if plan.shows(entry.seq)}
+        shown = {entry.seq for entry in plan.select(self.entries)}
         return [n for n in range(first, len(self.all)) if n + 1 not in shown]
 
 

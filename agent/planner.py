@@ -6,16 +6,19 @@ meter and one state, which is committed with the compaction.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from itertools import takewhile
 from typing import TypeVar
 
 import structlog
 
 from agent.compression.boundaries import Newest
+from agent.compression.convergence import chars_of
 from agent.context_compressor import prepare_summary
 from agent.context_engine import (
     Compressed,
@@ -44,6 +47,8 @@ PRESSURE_SHARE = 0.85
 """Shares of the threshold. Source: CONTEXT.md §3."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
+MOST_COUNTED_CHARS = 100_000
+"""More new text is counted in a thread: an encoding takes 10 ms for it."""
 RESUME_GROWTH = 1.10
 """Anti-thrash. Source: CONTEXT.md §3."""
 LONGEST_COOLDOWN_S = 600.0
@@ -81,9 +86,11 @@ class Planner:
     async def measured(self, view: View) -> Measure:
         """Return how large the view is, tool schemas included.
 
-        Without a report every message is counted, which is too slow for the event loop.
+        Without a report every message is counted, which is too slow for the event loop; so is a
+        message of a megabyte.
         """
-        if self.meter.report is None:
+        report = self.meter.report
+        if report is None or _chars_since(report.upto_seq, view) > MOST_COUNTED_CHARS:
             return await _in_thread(self.meter.measure, view)
         return self.meter.measure(view)
 
@@ -212,14 +219,15 @@ class Planner:
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
     ) -> CompressionRequest:
-        fixed = self.meter.fixed_tokens(view.messages[0])
+        measure = await self.measured(view)
+        scale = await _in_thread(partial(_scale, self.meter, measure), view)
         return CompressionRequest(
             plan=view.plan,
             entries=tuple(view.entries),
-            tokens=(await self.measured(view)).tokens,
-            fixed_tokens=fixed,
+            tokens=measure.tokens,
+            fixed_tokens=math.ceil(scale * self.meter.fixed_tokens(view.messages[0])),
             limits=self.engine.limits,
-            estimate=self.meter.estimate,
+            estimate=lambda message: math.ceil(scale * self.meter.estimate(message)),
             trigger=trigger,
             focus=focus,
             summarise=calls,
@@ -306,6 +314,20 @@ def _compaction(
         retained_share=found.retained_share,
         failure=found.failure,
     )
+
+
+def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
+    """Return what brings estimates into the scale of a measured view, 0.5 to 2."""
+    if measure.source == "estimated":
+        return 1.0
+    estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
+    return min(2.0, max(0.5, measure.tokens / estimated))
+
+
+def _chars_since(seq: int, view: View) -> int:
+    """Return the characters of the messages behind a place in the transcript."""
+    added = takewhile(lambda entry: entry.seq > seq, reversed(view.entries))
+    return sum(chars_of(entry.message) for entry in added)
 
 
 def _behind_first_change(

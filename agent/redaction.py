@@ -4,7 +4,7 @@ Logs, errors, `config show`, and what goes to the summary model and comes back f
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -74,6 +74,9 @@ _ASSIGNMENT = re.compile(
     r"\s?(?:=>|[=:])\s?[\"'`*]{0,3})(?![/~.]|https?:)"
     rf"(?=(?:(?!\d){_VALUE})*\d)(?=(?:(?![A-Za-z]){_VALUE})*[A-Za-z]){_VALUE}{{8,}}"
 )
+# Stands, letter case apart, wherever the pattern above matches; found in a tenth of the time.
+_ASSIGNED_NAME = re.compile(r"(?:passwd|password|passphrase|secret|key|token)[\"'`*]{0,3}\s?[=:]")
+_BORDER = "\x1f"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -106,6 +109,21 @@ class Redactor:
                 text = shape.secret.sub(shape.masked, text)
         return text
 
+    def texts(self, texts: Sequence[str]) -> list[str]:
+        """Return each text with its secrets masked, as `text` does; made for thousands of them.
+
+        Those in ASCII are looked at apart: with a single emoji among them all would take four
+        times the memory.
+        """
+        masked = list(texts)
+        for ascii_ones in (True, False):
+            places = [n for n, text in enumerate(texts) if text.isascii() == ascii_ones]
+            together = _BORDER.join([texts[n] for n in places])
+            if self.text(together) != together:
+                for n in places:
+                    masked[n] = self.text(texts[n])
+        return masked
+
     def value(self, value: Any) -> Any:
         """Return a copy of JSON data with every string in it masked, keys of maps included."""
         match value:
@@ -130,7 +148,9 @@ def masked_assignments(text: str) -> str:
 
     Only values of 8 characters or more with letters and digits: others are words, numbers, code.
     """
-    return _ASSIGNMENT.sub(rf"\1{MASK}", text)
+    if _ASSIGNED_NAME.search(text.casefold()):
+        return _ASSIGNMENT.sub(rf"\1{MASK}", text)
+    return text
 
 
 def printable(text: str) -> str:

@@ -129,6 +129,7 @@ def counter_for(model: str) -> TokenCounter:
     return TokenCounter(model)
 
 
+@lru_cache(maxsize=64)
 def is_openai_family(model: str | None) -> bool:
     """Return whether a name, with or without a vendor in front, is one of OpenAI's."""
     return model is not None and _OPENAI.match(_plain_name(model)) is not None

@@ -4,9 +4,12 @@ A plan is a small value that names messages by their `seq`; it never holds their
 the summaries that stand in place of what it leaves out.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Literal, NamedTuple, TypeVar
 
 import orjson
 
@@ -25,7 +28,11 @@ NOTE = (
     " space. The summary is background; build on it and do not redo work that it reports as done.]"
 )
 
+E = TypeVar("E", bound=tuple[int, ChatMessage])
 EditKind = Literal["prune", "duplicate", "arguments", "images", "clip"]
+
+
+_seq = itemgetter(0)
 
 
 class Entry(NamedTuple):
@@ -108,13 +115,27 @@ class ViewPlan:
             return False
         return seq >= self.tail_from or seq <= self.head_upto or seq in self.pinned
 
+    def select(self, entries: Sequence[E]) -> list[E]:
+        """Return those of the entries, in order of seq, that are in the view; see `shows`.
+
+        Costs as much as what is shown, not as what there is.
+        """
+        first = bisect_left(entries, self.first_seq, key=_seq)
+        head_end = bisect_right(entries, self.head_upto, lo=first, key=_seq)
+        tail_start = bisect_left(entries, self.tail_from, lo=head_end, key=_seq)
+        middle = entries[head_end:tail_start] if self.pinned else ()
+        pinned = [entry for entry in middle if entry[0] in self.pinned]
+        shown = [*entries[first:head_end], *pinned, *entries[tail_start:]]
+        return [entry for entry in shown if self.shows(entry[0])] if self.hidden else shown
+
     def hiding(self, low: int, high: int) -> "ViewPlan":
         """Return this plan with one more hidden range.
 
         Where all that the summaries stand for is hidden, they go too.
         """
         plan = replace(self, hidden=(*self.hidden, (low, high)))
-        if any(not low <= s.first_seq <= s.last_seq <= high for s in self.summaries):
+        covered = (low <= each.first_seq <= each.last_seq <= high for each in self.summaries)
+        if not self.summaries or not all(covered):
             return plan
         return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0)
 
@@ -128,9 +149,9 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
         plan: The plan of the active session.
         entries: (seq, message) in order of seq; more than the plan shows is allowed.
     """
-    shown = [Entry(seq, message) for seq, message in entries if plan.shows(seq)]
+    shown = plan.select(list(entries))
     messages = rewrite(plan, shown)
-    behind_head = sum(entry.seq <= plan.head_upto for entry in shown)
+    behind_head = bisect_right(shown, plan.head_upto, key=_seq)
     head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
     return [*head, *map(summary_message, plan.summaries), *rest]
 
@@ -147,10 +168,10 @@ def noted(system: str, plan: ViewPlan) -> str:
     return system + NOTE if plan.compacted else system
 
 
-def rewrite(plan: ViewPlan, shown: Sequence[Entry]) -> list[ChatMessage]:
+def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[ChatMessage]:
     """Return the messages with the plan's edits applied; untouched ones are the same objects."""
     if not plan.edits and not plan.thinking_from:
-        return [entry.message for entry in shown]
+        return [message for _, message in shown]
     by_seq: dict[int, list[Edit]] = {}
     for edit in plan.edits:
         by_seq.setdefault(edit.seq, []).append(edit)
@@ -160,7 +181,8 @@ def rewrite(plan: ViewPlan, shown: Sequence[Entry]) -> list[ChatMessage]:
         if message["role"] == "assistant":
             calls = {call["id"]: call for call in message.get("tool_calls") or ()}
         kept = message if seq >= plan.thinking_from else rewriting.without_thinking(message)
-        messages.append(_edited(Entry(seq, kept), by_seq.get(seq, ()), calls))
+        edits = by_seq.get(seq)
+        messages.append(_edited(Entry(seq, kept), edits, calls) if edits else kept)
     return messages
 
 
@@ -192,19 +214,18 @@ def order_results(messages: list[ChatMessage]) -> list[ChatMessage]:
     next to each other in the transcript.
     """
     ordered: list[ChatMessage] = []
-    places: dict[str, int] = {}
-    start = 0
-    for message in messages:
-        if message["role"] == "tool":
-            ordered.append(message)
-            ordered[start:] = sorted(
-                ordered[start:], key=lambda m: places.get(m["tool_call_id"], 0)
-            )
-            continue
-        ordered.append(message)
-        places = {call["id"]: n for n, call in enumerate(message.get("tool_calls") or ())}
-        start = len(ordered)
+    for is_result, run in groupby(messages, key=_is_result):
+        group = list(run)
+        if is_result and len(group) > 1 and ordered:
+            calls = ordered[-1].get("tool_calls") or ()
+            places = {call["id"]: n for n, call in enumerate(calls)}
+            group.sort(key=lambda message: places.get(message["tool_call_id"], 0))
+        ordered += group
     return ordered
+
+
+def _is_result(message: ChatMessage) -> bool:
+    return message["role"] == "tool"
 
 
 @dataclass(slots=True)
@@ -226,7 +247,7 @@ class View:
     def adopt(self, plan: ViewPlan) -> None:
         """Show another plan of the same transcript; originals out of view are let go."""
         self.plan = plan
-        self.entries = [entry for entry in self.entries if plan.shows(entry.seq)]
+        self.entries = plan.select(self.entries)
         system = ChatMessage(role="system", content=noted(self.system, plan))
         self.messages = [system, *render(plan, self.entries)]
 
@@ -249,7 +270,8 @@ class View:
 
 def dump_plan(plan: ViewPlan) -> str:
     """Return the plan as versioned JSON text."""
-    return orjson.dumps({"version": VERSION, **asdict(plan)}).decode()
+    named = {each.name: getattr(plan, each.name) for each in fields(plan)}
+    return orjson.dumps({"version": VERSION, **named}).decode()
 
 
 def load_plan(text: str) -> ViewPlan:

@@ -1,5 +1,6 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -10,7 +11,13 @@ from agent.meter import Report, TokenMeter
 from agent.planner import Planner
 from agent.ports import CompactionStore
 from agent.summariser import Summariser
+from agent.view import View, ViewPlan
+from gateway.storage import transcript
+from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
+
+FEW_MESSAGES = 200
+"""Opened on the event loop: a thread would cost more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +51,21 @@ class ContextParts:
             summariser=self.summariser,
             state=session.planner_state,
         )
+
+
+async def open_view(database: Database, session: Session, plan: ViewPlan, system: str) -> View:
+    """Load what a plan shows of a segment's conversation.
+
+    Decoding and rendering thousands of messages takes longer than the event loop may be held.
+    """
+    rows = await database.read(transcript.load_rows, session.conversation, plan)
+    if len(rows) <= FEW_MESSAGES and not plan.edits:
+        return _view(system, plan, rows)
+    return await asyncio.to_thread(_view, system, plan, rows)
+
+
+def _view(system: str, plan: ViewPlan, rows: list[tuple[int, str]]) -> View:
+    return View(system, plan, transcript.decoded(rows))
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:

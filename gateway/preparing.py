@@ -13,8 +13,8 @@ import structlog
 from agent.errors import SummaryFailed
 from agent.loop import Agent
 from agent.planner import prepare
-from agent.view import View, ViewPlan
-from gateway.context import ContextParts, meter_of
+from agent.view import View
+from gateway.context import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
 from gateway.storage import compactions, transcript
 from gateway.storage.engine import Database
@@ -103,11 +103,7 @@ class Preparations:
             tokens = await self._database.read(transcript.tokens_shown, session.conversation, whole)
             if tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens():
                 plan = whole
-        return await self._load(session, plan)
-
-    async def _load(self, session: Session, plan: ViewPlan) -> View:
-        entries = await self._database.read(transcript.load_entries, session.conversation, plan)
-        return View(session.system_prompt or "", plan, entries)
+        return await open_view(self._database, session, plan, session.system_prompt or "")
 
     def _window_tokens(self) -> int:
         return self._parts.summariser.window_tokens if self._parts.summariser else 0

@@ -19,7 +19,7 @@ from agent.prompt import build_system_prompt
 from agent.tools.registry import ToolContext
 from agent.view import View
 from gateway import commands, hygiene, notices
-from gateway.context import ContextParts
+from gateway.context import ContextParts, open_view
 from gateway.errors import TurnCancelled
 from gateway.journal import Journal, Reader
 from gateway.live import LiveAnswer
@@ -239,12 +239,8 @@ class TurnRunner:
 
     async def _open_view(self, journal: Journal) -> tuple[View, Planner]:
         session = journal.turn.session
-        entries = await self._database.read(
-            transcript.load_entries, session.conversation, session.plan
-        )
-        shown = (session.system_prompt or self._system_prompt, session.plan, entries)
-        # Thousands of edits take longer to render than the event loop may be held.
-        view = await asyncio.to_thread(View, *shown) if session.plan.edits else View(*shown)
+        system = session.system_prompt or self._system_prompt
+        view = await open_view(self._database, session, session.plan, system)
         return view, self._context.planner(self._agent, session, journal)
 
     async def _notify(self, turn: Turn, key: str, text: str) -> None:

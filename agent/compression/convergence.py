@@ -38,11 +38,11 @@ def target_tokens(request: CompressionRequest) -> int:
     than believed.
     """
     limits = request.limits
-    target = limits.target_tokens
+    free = max(0, limits.context_length - request.fixed_tokens)
+    target = max(limits.target_tokens, request.fixed_tokens + int(free * LEAST_SHARE))
     if request.trigger == "overflow":
         return min(target, request.fixed_tokens + (request.tokens - request.fixed_tokens) // 2)
-    free = max(0, limits.context_length - request.fixed_tokens)
-    return max(target, request.fixed_tokens + int(free * LEAST_SHARE))
+    return target
 
 
 def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
@@ -165,9 +165,10 @@ def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection
 def chars_of(message: ChatMessage) -> int:
     """Return the characters of a message's texts and call arguments."""
     content = message.get("content")
-    parts = [content] if isinstance(content, str) else [_text(part) for part in content or ()]
-    calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-    return sum(map(len, parts)) + sum(map(len, calls))
+    chars = len(content) if isinstance(content, str) else sum(len(_text(p)) for p in content or ())
+    for call in message.get("tool_calls") or ():
+        chars += len(call["function"]["arguments"])
+    return chars
 
 
 def _text(part: object) -> str:

@@ -7,6 +7,8 @@ telling terms by place (agent/compression/terms.py): what is not told can be fou
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from agent.compression import terms
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from agent.view import Entry
 
 NARRATIVE_SHARE = 0.12
-LEAST_TOLD_TOKENS = 150
+LEAST_TOLD_TOKENS = 80
 """The newest request and the last state are told also where there is little room."""
 EARLIER_SHARE = 0.5
 """Most of the budget that a model's earlier summary takes, which is kept as it is."""
@@ -41,6 +43,8 @@ The tail that stays verbatim has about as many tokens as an extract.
 MOST_FACTS = 300
 FACTS_SHARE = 0.15
 """How much is read for facts alone, as a share of what is read for an extract."""
+FACTS_MESSAGES = 600
+"""From how many messages. Source: 1,000 of them take half of the time for a whole compaction."""
 CANDIDATES = 1500
 CANDIDATES_PER_TOKEN = 0.3
 """How many words compete for a place, beside those that have one: about twice what fits."""
@@ -111,12 +115,33 @@ def extract(
 def key_facts(entries: "Sequence[Entry]", *, focus: str | None = None) -> tuple[str, ...]:
     """Return the most telling terms of what leaves the view, most telling first.
 
-    They are what a model's summary is held against. Less is read than for an extract.
+    They are what a model's summary is held against. Less is read than for an extract: a sample of
+    many messages, half of it from people.
     """
+    sample = _sampled(entries)
     found = terms.rank(
-        read(entries, FACTS_SHARE), most=CANDIDATES, focus=terms.words_of(focus or "")
+        read(sample, FACTS_SHARE),
+        most=CANDIDATES,
+        messages=len(sample),
+        focus=terms.words_of(focus or ""),
     )
     return tuple(terms.most_telling(found, MOST_FACTS))
+
+
+def _sampled(entries: "Sequence[Entry]") -> "Sequence[Entry]":
+    """Return the first message and at most `FACTS_MESSAGES` others, spread evenly, in order."""
+    if len(entries) <= FACTS_MESSAGES:
+        return entries
+    first, *rest = entries
+    asked = _spread([entry for entry in rest if entry.message["role"] == "user"])
+    others = _spread([entry for entry in rest if entry.message["role"] != "user"])
+    return [first, *sorted([*asked, *others], key=itemgetter(0))]
+
+
+def _spread(entries: "Sequence[Entry]") -> "Sequence[Entry]":
+    """Return every n-th entry from the newest back, half of `FACTS_MESSAGES` at most."""
+    step = -(-len(entries) // (FACTS_MESSAGES // 2))
+    return entries[::-1][:: max(1, step)]
 
 
 def _carried(previous: str, budget_tokens: int) -> _Carried:
@@ -215,4 +240,10 @@ def missing_facts_line(facts: Sequence[str], text: str, budget_tokens: int) -> s
 
 def _missing(facts: Sequence[str], text: str) -> list[str]:
     words = terms.words_of(text)
-    return [fact for fact in facts if not terms.words_of(fact) <= words]
+    return [fact for fact in facts if not _words_of_fact(fact) <= words]
+
+
+@lru_cache(maxsize=2 * MOST_FACTS)
+def _words_of_fact(fact: str) -> frozenset[str]:
+    """Return the words of a fact; each is looked up up to three times for one summary."""
+    return frozenset(terms.words_of(fact))

@@ -47,6 +47,11 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
     return tuple(edits)
 
 
+def may_be_pruned(message: ChatMessage) -> bool:
+    """Whether there is an edit that shortens this message, wherever it stands."""
+    return _is_long_result(message) or _has_long_arguments(message) or _has_image(message)
+
+
 def _repeated_later(entries: Sequence[Entry]) -> set[int]:
     """Return the positions of long results that a later result repeats."""
     newest: dict[str | bytes, int] = {}
@@ -91,5 +96,7 @@ def _is_image(part: Mapping[str, Any]) -> bool:
 
 
 def _has_long_arguments(message: ChatMessage) -> bool:
-    calls = message.get("tool_calls") or ()
-    return any(len(call["function"]["arguments"]) > LONG_CHARS for call in calls)
+    for call in message.get("tool_calls") or ():
+        if len(call["function"]["arguments"]) > LONG_CHARS:
+            return True
+    return False

@@ -25,13 +25,16 @@ class Sizes:
 
     def view(self, plan: ViewPlan) -> int:
         """Return the size of the whole view under a plan, what no plan can change included."""
-        noted = self._note_tokens if plan.compacted and not self._request.plan.compacted else 0
-        shown = sum(self.shown(plan).values()) + self.summaries(plan)
-        return self._request.fixed_tokens + noted + shown
+        return self.fixed(plan) + sum(self.shown(plan).values()) + self.summaries(plan)
+
+    def fixed(self, plan: ViewPlan) -> int:
+        """Return what stays whatever is cut; the first compaction adds its note to it."""
+        noted = plan.compacted and not self._request.plan.compacted
+        return self._request.fixed_tokens + (self._note_tokens if noted else 0)
 
     def shown(self, plan: ViewPlan) -> dict[int, int]:
         """Return the size of each message that the plan shows, by seq."""
-        shown = [entry for entry in self._request.entries if plan.shows(entry.seq)]
+        shown = plan.select(self._request.entries)
         messages = rewrite(plan, shown)
         return {
             entry.seq: self.message(message) for entry, message in zip(shown, messages, strict=True)

@@ -13,6 +13,7 @@ from agent.compression.extract import missing_facts_line, retained_share
 from agent.compression.summary_parts import (
     Part,
     Piece,
+    masked,
     new_piece,
     pack,
     slices,
@@ -143,7 +144,8 @@ class _Writer:
         if request.summarise is None:
             raise SummaryFailed("there is no summary model to ask", cooldown_s=0)
         budget_tokens = min(budget_tokens, int(request.summary_window * ANSWER_SHARE))
-        order = Order(budget_tokens, request.focus, request.today)
+        focus = request.focus and _redactor.text(request.focus)
+        order = Order(budget_tokens, focus, request.today)
         return cls(request.summarise, order, request.summary_window, request.tokens)
 
     def write(self, entries: Sequence[Entry], previous: str) -> str:
@@ -209,7 +211,7 @@ class _Writer:
 
     def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
         """Return the model's summary of the material, checked to be one."""
-        prompt = _redactor.text(build_prompt(kind, self.order, material))
+        prompt = build_prompt(kind, self.order, masked(material))
         text = _tidy(self.summarise(prompt, _longest_answer(self.order)))
         _check(text)
         return text

@@ -6,7 +6,6 @@ so does the line above each message: nothing in it can end the fence or pass for
 
 import hashlib
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -111,13 +110,13 @@ class Order:
 def build_prompt(kind: Kind, order: Order, material: "Sequence[Piece]") -> str:
     """Return the whole prompt; the same arguments give the same text."""
     mark = unused_mark(material)
-    fenced = chain(
-        (f"<<{mark} BEGIN>>",),
-        (f"<<{mark} {piece.label}>>\n{piece.body}" for piece in material),
-        (f"<<{mark} END>>",),
-    )
     told = (TASKS[kind], SECTIONS, _rules(order), FENCE.format(mark=mark))
-    return "\n\n".join((*told, "\n".join(fenced), CLOSING))
+    # One join of everything: what is copied here may be megabytes.
+    lines = ["\n\n".join((*told, f"<<{mark} BEGIN>>"))]
+    for piece in material:
+        lines += (f"<<{mark} {piece.label}>>", piece.body)
+    lines.append(f"<<{mark} END>>\n\n{CLOSING}")
+    return "\n".join(lines)
 
 
 def unused_mark(material: "Sequence[Piece]") -> str:

@@ -70,7 +70,12 @@ def words_of(text: str) -> set[str]:
 
 
 def rank(
-    pieces: Sequence[Piece], *, most: int, senior: int = 0, focus: Set[str] = frozenset()
+    pieces: Sequence[Piece],
+    *,
+    most: int,
+    messages: int = 0,
+    senior: int = 0,
+    focus: Set[str] = frozenset(),
 ) -> Vocabulary:
     """Return the terms of pieces by worth for what they cost, best first.
 
@@ -78,9 +83,9 @@ def rank(
     shorter these messages are.
 
     Args:
-        pieces: What was read, in order. The last seq tells how long the conversation is, and so
-            what is common in it.
+        pieces: What was read, in order.
         most: How many words are looked at closely.
+        messages: How many they come from; 0 for as many as the last seq tells.
         senior: Messages up to this seq are worth more.
         focus: Terms in lower case; messages that hold one are worth more.
     """
@@ -100,7 +105,8 @@ def rank(
     worth, counts = _sums(classes)
     best = sorted(worth, key=worth.__getitem__, reverse=True)[:most]
     terms = _merged(best, worth, counts, places)
-    return _ordered(terms, max(4, (pieces[-1].seq if pieces else 0) // 40))
+    messages = messages or (pieces[-1].seq if pieces else 0)
+    return _ordered(terms, max(4, messages // 40))
 
 
 def _raw(text: str) -> list[bytes]:

@@ -1,6 +1,6 @@
 """The transcript: append-only rows, and the stored originals of long tool outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -74,7 +74,17 @@ def load_view(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[Ch
 
 def load_entries(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[Entry]:
     """Return the originals that the plan shows, in order; nothing else is read."""
+    return decoded(load_rows(conn, conversation_id, plan))
+
+
+def load_rows(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[tuple[int, str]]:
+    """Return the same as they are stored: decoding many is not for the event loop."""
     rows = conn.execute(_within(conversation_id, shown_ranges(plan)))
+    return [(seq, body) for seq, body in rows]
+
+
+def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
+    """Return rows as entries, in order of seq."""
     return sorted((_entry(seq, body) for seq, body in rows), key=itemgetter(0))
 
 

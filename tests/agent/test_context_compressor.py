@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from agent.context_compressor import ContextCompressor, prepare_summary
+from agent.compression.boundaries import protected_tail
+from agent.compression.sizes import Sizes
+from agent.context_compressor import ContextCompressor, prepare_summary, thorough
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -122,6 +124,13 @@ def test_a_command_compacts_a_view_below_its_target() -> None:
     found = compressed(request_of(talk(25), trigger="manual"))
     assert found.level == "extract"
     assert found.plan.compacted
+
+
+@pytest.mark.parametrize(("turns", "words", "most"), [(25, 80, 14), (10, 300, 8)])
+def test_a_command_keeps_only_the_newest_messages(turns: int, words: int, most: int) -> None:
+    """A quarter of the view, or six if they are more; the loop would keep twenty."""
+    found = compressed(request_of(talk(turns, words), trigger="manual"))
+    assert most - 2 <= 2 * turns + 1 - found.plan.tail_from <= most
 
 
 def test_a_command_finds_nothing_in_a_short_view() -> None:
@@ -270,10 +279,11 @@ def test_the_extractors_summary_keeps_the_view_within_its_target(words: int) -> 
 
 def test_a_summary_longer_than_its_source_is_not_made() -> None:
     """A command finds a middle, but what stands for it would be longer; with more it would not."""
-    limits = Limits(WINDOW, target_ratio=0.1, protect_last_n=1)
-    short = request_of(talk(78, words=1), trigger="manual", limits=limits)
-    assert ContextCompressor(limits, {}).compress(short) is None
-    assert compressed(replace(request_of(talk(114, words=1)), trigger="manual", limits=limits))
+    short = request_of(talk(15, words=1), trigger="manual")
+    tail_start = protected_tail(replace(short, limits=thorough(short)), Sizes(short))
+    assert tail_start > 2
+    assert ContextCompressor(short.limits, {}).compress(short) is None
+    assert compressed(request_of(talk(40, words=1), trigger="manual"))
 
 
 def test_an_earlier_summary_is_updated_and_replaced() -> None:
@@ -389,13 +399,62 @@ def test_large_messages_in_the_tail_are_clipped_behind_a_summary() -> None:
     assert all(found.plan.shows(seq) for seq in range(len(messages) - 19, len(messages) + 1))
 
 
-@pytest.mark.parametrize("window", [1_024, 2_048, 4_000])
+def test_a_tiny_window_keeps_the_newest_message_whole() -> None:
+    """It would fit alone, so everything else is clipped, and the view stays over its threshold."""
+    request = request_of(talk(60), limits=Limits(1_024))
+    found = compressed(request)
+    assert found.level != "clip_newest"
+    assert request.limits.threshold_tokens < found.tokens < 700
+    assert request.entries[118].message in shown_by(request, found.plan)
+
+
+@pytest.mark.parametrize("window", [2_048, 4_000])
 def test_a_window_that_is_too_small_for_the_newest_messages_gets_fewer(window: int) -> None:
     """Twenty messages do not fit even when they are clipped."""
     request = request_of(talk(60), limits=Limits(window))
     found = compressed(request)
     assert found.tokens <= request.limits.threshold_tokens
     assert found.plan.shows(119)
+
+
+def test_what_a_model_wrote_is_not_lost_where_fewer_messages_stay() -> None:
+    """It is asked once, and what it said is in the summary of the smaller view."""
+    writer = Writer(GOOD)
+    found = compressed(request_of(talk(60), limits=Limits(4_000), summarise=writer))
+    assert found.tokens <= 1_200
+    assert len(writer.prompts) == 1
+    assert "the order has number 4711" in summary_of(found).text
+
+
+def test_messages_that_are_all_protected_make_way_where_clipping_is_not_enough() -> None:
+    """Twenty messages have no middle; a window that is too small for them makes one."""
+    found = compressed(request_of(talk(10, 300), limits=Limits(4_000)))
+    assert found.tokens <= 1_200
+    assert found.plan.compacted
+    assert found.plan.shows(19)
+
+
+def test_a_pinned_message_that_leaves_later_is_summarised() -> None:
+    """The summary that stood around it does not cover it."""
+    messages = talk(15, 300)
+    messages[9] = assistant_message("the door code is 8472-XK")
+    old = Summary("## Goal\nships", 3, 18, source="model")
+    plan = ViewPlan(head_upto=2, summaries=(old,), pinned=(10,), tail_from=19)
+    found = compressed(request_of(messages, plan, limits=Limits(4_000)))
+    assert not found.plan.shows(10)
+    assert "8472-XK" in summary_of(found).text
+
+
+def test_a_turn_that_is_asked_again_is_summarised_again() -> None:
+    """What stood for its hidden steps is gone, and nothing of it comes back."""
+    messages = tool_talk(60)
+    first = compressed(request_of(messages))
+    hidden = first.plan.hiding(1, len(messages))
+    assert first.plan.compacted
+    request = request_of([*messages, *tool_talk(60)], hidden)
+    assert request.entries[0].seq == len(messages) + 1
+    later = compressed(request)
+    assert summary_of(later).first_seq > len(messages)
 
 
 def test_it_gets_smaller_each_time_and_then_stays() -> None:

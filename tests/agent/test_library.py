@@ -5,11 +5,12 @@ from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.tokens import estimate_messages
-from agent.view import MARKER, NOTE
+from agent.view import MARKER, NOTE, REFERENCE
 from tests.support.conversations import PNG, faults
 
 WINDOW = 20_000
@@ -158,17 +159,32 @@ def test_the_summary_is_written_by_the_callers_function() -> None:
 def test_a_summary_that_failed_is_replaced_by_the_extractors() -> None:
     """A caller says so with SummaryFailed."""
     failed = compact(long_talk(), summarise=Writer(SummaryFailed("down")))
-    assert failed.level == "extract"
+    assert (failed.level, failed.failure) == ("extract", "down")
     assert failed.messages == compact(long_talk()).messages
 
 
-def test_other_errors_of_the_callers_function_are_the_callers() -> None:
-    """A bug of theirs must not look like a model that is down."""
-    messages = long_talk()
-    before = copy.deepcopy(messages)
-    with pytest.raises(ZeroDivisionError):
-        compact(messages, summarise=Writer(ZeroDivisionError()))
-    assert messages == before
+def test_any_error_of_the_callers_function_is_a_failed_summary() -> None:
+    """The conversation goes on; the log and the result tell what went wrong."""
+    with capture_logs() as logs:
+        result = compact(long_talk(), summarise=Writer(ZeroDivisionError("by zero")))
+    assert result.messages == compact(long_talk()).messages
+    assert (result.level, result.failure) == ("extract", "ZeroDivisionError: by zero")
+    (line,) = [line for line in logs if line["event"] == "summary_call_failed"]
+    assert (line["log_level"], line["error"]) == ("warning", "ZeroDivisionError")
+
+
+@pytest.mark.parametrize("answer", [None, b"## Goal", {"content": GOOD}])
+def test_an_answer_that_is_no_text_is_a_failed_summary(answer: Any) -> None:
+    """Clients return all kinds of things."""
+    result = compact(long_talk(), summarise=lambda _prompt, _most: answer)
+    assert result.level == "extract"
+    assert result.failure == f"the summary is no text but {type(answer).__name__}"
+
+
+@pytest.mark.parametrize("summarise", [None, Writer(GOOD)])
+def test_without_a_failure_none_is_told(summarise: Writer | None) -> None:
+    """Nobody was asked, or the answer was used."""
+    assert compact(long_talk(), summarise=summarise).failure is None
 
 
 @pytest.mark.parametrize("answer", ["", "no headings at all", GOOD[: len(GOOD) // 2]])
@@ -237,11 +253,36 @@ def test_many_compactions_keep_the_head_and_the_size() -> None:
     assert str(messages[0]["content"]).count(NOTE) == 1
 
 
-def test_what_only_looks_like_a_summary_inside_a_text_is_none() -> None:
-    """A user may quote one."""
-    quoting = {"role": "user", "content": f"What does {MARKER} mean?"}
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"What does {MARKER} mean?",
+        f"{MARKER} is what it says.",
+        f"{REFERENCE} What does that mean?",
+        f"{REFERENCE} (messages 2 to 9) is odd",
+        f"Look: {REFERENCE} (messages 2 to 9)\n\nGoal: tea.",
+    ],
+)
+def test_what_only_looks_like_a_summary_is_none(text: str) -> None:
+    """A user may quote one, or the start of one."""
+    quoting = {"role": "user", "content": text}
     result = compact([SYSTEM, quoting, *talk(40)])
     assert result.messages[1] == quoting
+
+
+def test_a_tools_result_is_no_summary() -> None:
+    """It may show the file in which one stands."""
+    calls = [{"id": "c", "type": "function", "function": {"name": "read", "arguments": "{}"}}]
+    text = f"{REFERENCE} (messages 2 to 9)\n\nGoal: tea."
+    result = compact([
+        SYSTEM,
+        {"role": "user", "content": "Go."},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "c", "content": text},
+        *talk(40),
+    ])
+    assert result.messages[3] == {"role": "tool", "tool_call_id": "c", "content": text}
+    assert faults(result.messages) == []  # type: ignore[arg-type]
 
 
 # Shapes
@@ -321,6 +362,28 @@ def test_a_window_has_a_size(window: int) -> None:
     """Anything else is a mistake of the caller."""
     with pytest.raises(ValueError, match="context_length must be positive"):
         compact_messages(long_talk(), context_length=window)
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("protect_last_n", 0),
+        ("threshold", 0.0),
+        ("threshold", 1.01),
+        ("target_ratio", 0.0),
+        ("target_ratio", 50),
+    ],
+)
+def test_numbers_are_in_their_ranges(name: str, number: float) -> None:
+    """A percentage in place of a share, for one."""
+    with pytest.raises(ValueError, match=f"{name} must be .*, not {number}"):
+        compact(long_talk(), **{name: number})
+
+
+def test_a_message_has_a_role() -> None:
+    """Its position is told."""
+    with pytest.raises(ValueError, match=r"messages without a role: \[1\]"):
+        compact([SYSTEM, {"content": "hi"}])
 
 
 def test_an_empty_list_stays_empty() -> None:

@@ -111,7 +111,7 @@ def test_a_report_moves_k_towards_what_the_growth_was() -> None:
     view = view_of(user_message("hi"), assistant_message("hello"), LONG, LONG, LONG, LONG)
     meter.note(Usage(input_tokens=5003 + int(0.7 * raw), output_tokens=9), view, 7)
     assert 0.7 < meter.ratio < 0.85
-    assert meter.report == Report(5003 + int(0.7 * raw), 9, 7)
+    assert meter.report == Report(5003 + int(0.7 * raw), 9, 7, MODEL)
 
 
 def test_the_first_report_teaches_from_the_whole_view() -> None:
@@ -148,7 +148,18 @@ def test_samples_that_say_nothing_leave_k_alone(added: ChatMessage, prompt_token
     meter = meter_of(Report(5000, 3, 2))
     view = view_of(user_message("hi"), assistant_message("hello"), added)
     meter.note(Usage(input_tokens=prompt_tokens, output_tokens=5), view, 4)
-    assert (meter.ratio, meter.report) == (1.0, Report(prompt_tokens, 5, 4))
+    assert (meter.ratio, meter.report) == (1.0, Report(prompt_tokens, 5, 4, MODEL))
+
+
+@pytest.mark.parametrize(("reporter", "learns"), [("gpt-4o", False), (MODEL, True), (None, True)])
+def test_growth_between_two_models_is_not_learned(reporter: str | None, learns: bool) -> None:
+    """Another tokenizer counted what lies before: the sample is the view as a whole."""
+    view = view_of(*[LONG] * 4, assistant_message("hello"), *[LONG] * 4)
+    meter = meter_of(Report(10, 3, 5, reporter))
+    meter.note(Usage(input_tokens=meter_of().measure(view).tokens), view, 10)
+    assert (meter.ratio > 1.2, meter.ratio == 1.0) == (learns, not learns)
+    assert meter.report is not None
+    assert meter.report.model == MODEL
 
 
 def test_a_cold_view_with_images_teaches_nothing() -> None:

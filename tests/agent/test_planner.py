@@ -23,10 +23,10 @@ from agent.context_engine import (
 )
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.meter import Report, TokenMeter
+from agent.meter import Measure, Report, TokenMeter
 from agent.models.base import Usage
 from agent.models.scripted import ScriptedModel, tool_call
-from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, Planner, prepare
+from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner, prepare
 from agent.ports import PlannerState
 from agent.summariser import Summariser
 from agent.view import Entry, Summary, View, ViewPlan
@@ -283,9 +283,25 @@ async def test_the_engine_sees_the_view_and_what_is_asked() -> None:
     (request,) = engine.requests
     assert (request.plan, request.entries) == (view.plan, tuple(view.entries))
     assert (request.tokens, request.limits) == (5_000, engine.limits)
-    assert request.fixed_tokens == planner.meter.fixed_tokens(view.messages[0])
     assert (request.focus, request.prepared, request.summary_window) == ("the order", ahead, 9_000)
     assert time.strptime(request.today, "%Y-%m-%d")
+
+
+@pytest.mark.parametrize(("share", "scale"), [(None, 1), (1.5, 1.5), (9, 2), (0.1, 0.5)])
+async def test_the_engine_counts_in_the_scale_of_the_report(
+    share: float | None, scale: float
+) -> None:
+    """What was reported of the whole holds for its parts, too, within a factor of two."""
+    planner = planner_of(engine := Engine(nothing))
+    view = view_of(20, LONG_WORDS)
+    estimated = (await planner.measured(view)).tokens
+    if share is not None:
+        reported(planner, view, int(share * estimated))
+    await planner.compact(view, "threshold")
+    (request,) = engine.requests
+    parts = [request.fixed_tokens, *(request.estimate(entry.message) for entry in view.entries)]
+    assert request.tokens == int((share or 1) * estimated)
+    assert sum(parts) == pytest.approx(scale * estimated, rel=0.02)
 
 
 async def test_a_command_does_not_get_what_was_written_ahead() -> None:
@@ -468,6 +484,30 @@ async def test_a_cooldown_outlives_the_compactions_in_it(now: float) -> None:
     assert planner.state == state
 
 
+async def test_an_extract_during_a_cooldown_tells_why(now: float) -> None:
+    """The row does not leave open why no model wrote it."""
+    state = PlannerState(summary_not_before=now + 60)
+    engine = ContextCompressor(Limits(WINDOW), {})
+    planner = planner_of(engine, ScriptedModel([]), state=state)
+    await planner.keep_within(long_view())
+    (done,) = store_of(planner).committed
+    assert (done.level, done.failure) == ("extract", PAUSED)
+
+
+@pytest.mark.parametrize(
+    ("engine", "models"),
+    [(ContextCompressor(Limits(WINDOW), {}), 0), (Engine(claiming(100)), 1)],
+)
+async def test_where_no_model_is_missed_nothing_failed(
+    engine: ContextEngine, models: int, now: float
+) -> None:
+    """There is none, or nothing was summarised."""
+    state = PlannerState(summary_not_before=now + 60)
+    planner = planner_of(engine, *[ScriptedModel([])] * models, state=state)
+    await planner.compact(long_view(), "threshold")
+    assert [done.failure for done in store_of(planner).committed] == [None]
+
+
 # Looking ahead
 
 
@@ -601,7 +641,7 @@ async def test_the_cache_is_lost_behind_the_first_change() -> None:
     view = view_of()
     reported(planner, view, 5_000)
     done = await planner.compact(view, "threshold")
-    kept = sum(map(planner.meter.estimate, [view.messages[0], said(1), entry.message]))
+    kept = 2 * sum(map(planner.meter.estimate, [view.messages[0], said(1), entry.message]))
     assert done is not None
     assert done.cache_tokens_lost == 5_000 - kept
 
@@ -627,6 +667,40 @@ async def test_the_event_loop_goes_on_while_an_engine_computes() -> None:
         tasks.create_task(heartbeat())
         done = tasks.create_task(planner.compact(view_of(), "manual"))
     assert done.result() is not None
+
+
+@pytest.mark.parametrize(("words", "in_loop"), [(1_000, True), (30_000, False)])
+async def test_a_message_of_a_megabyte_is_measured_in_a_thread(
+    words: int, in_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although there is a report: what came since would hold the event loop."""
+    threads: list[threading.Thread] = []
+    measure = TokenMeter.measure
+
+    def watched(meter: TokenMeter, view: View) -> Measure:
+        threads.append(threading.current_thread())
+        return measure(meter, view)
+
+    monkeypatch.setattr(TokenMeter, "measure", watched)
+    planner, view = planner_of(Engine(nothing)), view_of()
+    reported(planner, view, 5_000)
+    view.append(Entry(5, said(5, words)))
+    assert (await planner.measured(view)).source == "reported"
+    assert (threads == [threading.main_thread()]) is in_loop
+
+
+async def test_an_engine_computes_in_a_daemon_thread() -> None:
+    """One that hangs holds up neither the others nor the end of the process."""
+    threads: list[threading.Thread] = []
+
+    def answer(_: CompressionRequest) -> None:
+        threads.append(threading.current_thread())
+
+    planner = planner_of(Engine(answer))
+    for _ in range(2):
+        await planner.compact(view_of(), "manual")
+    assert all(thread.daemon for thread in threads)
+    assert threads[0] is not threads[1]
 
 
 def looking(steps: int) -> View:
@@ -713,7 +787,7 @@ async def test_a_report_is_noted_for_the_answer_that_follows() -> None:
     planner = planner_of(engine := Engine(nothing))
     view = view_of()
     planner.note(Usage(input_tokens=700, cache_read_tokens=300, output_tokens=20), view)
-    assert planner.meter.report == Report(1_000, 20, upto_seq=5)
+    assert planner.meter.report == Report(1_000, 20, upto_seq=5, model="scripted")
     assert engine.prompt_tokens == 1_000
 
 

@@ -1,10 +1,11 @@
 """Views: rendering is pure, loses nothing and invents nothing."""
 
 import copy
+from dataclasses import replace
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agent.messages import (
@@ -162,10 +163,26 @@ def test_call_ids_may_come_again_in_another_group() -> None:
 
 @given(plans, st.tuples(seqs, seqs))
 def test_hiding_hides_a_range_and_nothing_else(plan: ViewPlan, hidden: tuple[int, int]) -> None:
-    """Both ends are included; what was hidden before stays hidden."""
+    """Both ends are included; what was hidden before, or left out, stays so."""
     low, high = hidden
+    assume(not plan.summaries or not covers(plan, low, high))
     for seq in range(1, 61):
         assert plan.hiding(low, high).shows(seq) == (plan.shows(seq) and not low <= seq <= high)
+
+
+def covers(plan: ViewPlan, low: int, high: int) -> bool:
+    """Whether all that the summaries stand for lies in a range."""
+    return all(low <= each.first_seq <= each.last_seq <= high for each in plan.summaries)
+
+
+def test_hiding_all_that_was_summarised_takes_the_summaries_along() -> None:
+    """A turn that is asked again must not be told of in its own summary."""
+    edited = ViewPlan(head_upto=4, pinned=(6,), tail_from=9, edits=(Edit(2, "prune"),))
+    plan = replace(edited, summaries=(Summary("a", 5, 6), Summary("b", 7, 8)))
+    hidden = plan.hiding(5, 8)
+    assert hidden == ViewPlan(hidden=((5, 8),), edits=(Edit(2, "prune"),))
+    assert [seq for seq in range(1, 11) if hidden.shows(seq)] == [1, 2, 3, 4, 9, 10]
+    assert plan.hiding(5, 7).summaries == plan.hiding(6, 9).summaries == plan.summaries
 
 
 @given(transcripts(), plans)

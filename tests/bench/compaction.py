@@ -35,14 +35,14 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
 from agent.ports import Compaction, PlannerState
 from agent.view import Summary, ViewPlan
-from gateway.storage import compactions, inbox, leases, transcript, turns
+from gateway.storage import compactions, transcript
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database
 from gateway.storage.turns import Turn
 from tests.bench.echo import EchoModel
 from tests.bench.figures import Figure
 from tests.bench.running import Chats, inbound, running
-from tests.bench.seeding import seed
+from tests.bench.seeding import begun, seed
 from tests.support.long_chats import SUMMARY, is_summary
 
 if TYPE_CHECKING:
@@ -118,8 +118,10 @@ async def _commits() -> list[Figure]:
     async with _store() as database:
         await database.write(_make_counter)
         split = {
-            "long": await database.write(_begun, "long", said(MESSAGES)),
-            "short": await database.write(_begun, "short", said(FEW_MESSAGES)),
+            "long": await database.write(begun, inbound("long", "long", "Go on."), said(MESSAGES)),
+            "short": await database.write(
+                begun, inbound("short", "short", "Go on."), said(FEW_MESSAGES)
+            ),
         }
         took: dict[str, list[float]] = {"empty": [], "long": [], "short": []}
         rows: dict[str, int] = {}
@@ -159,18 +161,6 @@ def _make_counter(conn: Connection) -> None:
 
 def _count_up(conn: Connection) -> None:
     conn.exec_driver_sql("UPDATE bench SET n = n + 1")
-
-
-def _begun(conn: Connection, chat: str, messages: list[ChatMessage]) -> Turn:
-    """Return a running turn of a conversation that has these messages."""
-    first = inbound(chat, chat, "Go on.")
-    place = seed(conn, first, messages)
-    inbox.append(conn, place.conversation, first, kind="message", state="queued")
-    leases.make_ready(conn, place.conversation)
-    replica = leases.register(conn, chat)
-    (lease,) = leases.claim(conn, replica, 1, [("null", "default")])
-    waiting = inbox.queued(conn, place.conversation)
-    return turns.begin(conn, lease, waiting, first.text, "You are a bench.")
 
 
 def _split(conn: Connection, current: Turn) -> tuple[Turn, int]:
@@ -346,7 +336,7 @@ def _share_shown(messages: list[Any]) -> float:
 async def _loads() -> list[Figure]:
     """Compare the view of a compacted conversation with all of its messages."""
     async with _store() as database:
-        current = await database.write(_begun, "long", said(MESSAGES))
+        current = await database.write(begun, inbound("long", "long", "Go on."), said(MESSAGES))
         full = await _load_s(database, current, ViewPlan())
         short = await _load_s(database, current, _plan(current))
     return [

@@ -20,7 +20,7 @@ from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.recovery import RetryPolicy
 from agent.tools.catalog import builtin_tools
-from gateway.app import Gateway, assembled, prepare_home
+from gateway.app import Gateway, assembled, prepare_home, settle_memory
 from gateway.logs import configure_logging
 from gateway.settings import Settings, load_settings
 from gateway.storage.engine import Database
@@ -60,6 +60,7 @@ async def running(
         ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
+        settle_memory()
         parts = [
             tasks.create_task(gateway.worker.run(), name="worker"),
             tasks.create_task(gateway.delivery.run(), name="delivery"),

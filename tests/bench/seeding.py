@@ -7,8 +7,9 @@ from sqlalchemy import Connection
 from adapters.messages import InboundMessage
 from agent.messages import ChatMessage
 from gateway.sessions import session_key, sole_sender
-from gateway.storage import inbox, lineage, transcript
+from gateway.storage import inbox, leases, lineage, transcript, turns
 from gateway.storage.transcript import Place
+from gateway.storage.turns import Turn
 
 
 def seed(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessage]) -> Place:
@@ -16,6 +17,17 @@ def seed(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessage
     place = open_place(conn, first)
     transcript.append(conn, place, messages)
     return place
+
+
+def begun(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessage] = ()) -> Turn:
+    """Return a running turn that answers `first`, behind these messages."""
+    place = seed(conn, first, messages)
+    inbox.append(conn, place.conversation, first, kind="message", state="queued")
+    leases.make_ready(conn, place.conversation)
+    replica = leases.register(conn, "bench")
+    (lease,) = leases.claim(conn, replica, 1, [("null", "default")])
+    waiting = inbox.queued(conn, place.conversation)
+    return turns.begin(conn, lease, waiting, first.text, "You are a bench.")
 
 
 def open_place(conn: Connection, first: InboundMessage) -> Place:

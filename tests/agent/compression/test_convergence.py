@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.compression.convergence import (
-    LEAST_SHARE,
     MIN_CLIP_CHARS,
     chars_of,
     clip,
@@ -165,13 +164,13 @@ def test_a_newest_message_that_fits_is_not_clipped_for_the_target() -> None:
 
 
 def test_a_system_prompt_over_the_target_leaves_room_for_messages() -> None:
-    """The floor is larger than the target: messages get a tenth of the threshold all the same."""
+    """The floor is larger than the target: messages get a fifth of what it leaves of the window."""
     system = ChatMessage(role="system", content=text_of_chars(300_000))
     result = compact([system, *ten_huge_results()])
     room = result.tokens_after - estimate_message(system)
     assert result.messages[0]["content"].startswith(system["content"])
     assert QUESTION in result.messages
-    assert 0 < room <= 10_000 + 500
+    assert 0 < room <= 0.2 * (WINDOW - estimate_message(system))
     assert faults(result.messages) == []  # type: ignore[arg-type]
 
 
@@ -228,6 +227,13 @@ def test_tools_give_way_before_people() -> None:
     assert {edit.seq for edit in converged(request)} == {4}
 
 
+@pytest.mark.parametrize(("chars", "clipped"), [(3_000, {3}), (40_000, {3, 5})])
+def test_the_step_that_the_model_is_at_gives_way_last(chars: int, clipped: set[int]) -> None:
+    """It asked for that result, and has not read it yet."""
+    request = request_of([QUESTION, *group(0, 2_800), *group(1, chars)])
+    assert {edit.seq for edit in converged(request)} == clipped
+
+
 def test_call_arguments_are_clipped_like_results() -> None:
     """Both are what tools left behind."""
     request = request_of([QUESTION, *group(0, 30, arguments=40_000)])
@@ -249,6 +255,25 @@ def test_what_people_said_is_clipped_before_the_newest_message() -> None:
     long = text_of_chars(30_000)
     request = request_of([user_message(long), assistant_message(long), QUESTION])
     assert [(edit.seq, edit.kind) for edit in converged(request)] == [(1, "clip"), (2, "clip")]
+
+
+@pytest.mark.parametrize(("chars", "level"), [(6_500, "clip_tail"), (7_800, "clip_newest")])
+def test_the_newest_message_is_clipped_only_for_its_own_size(chars: int, level: str) -> None:
+    """Nine tenths of the threshold count for it alone, however much stands beside it."""
+    small = [assistant_message(f"{n} {text_of_chars(200, n)}") for n in range(90)]
+    request = request_of([*small, user_message(text_of_chars(chars))])
+    found = converge(request, Sizes(request), request.plan, "summary")
+    assert found.tokens > 0.9 * request.limits.threshold_tokens
+    assert found.level == level
+    assert (91 in {edit.seq for edit in found.plan.edits}) is (level == "clip_newest")
+
+
+def test_what_is_fixed_counts_with_the_newest_message() -> None:
+    """A message that fits alone may not fit under a long system prompt."""
+    request = request_of([*group(0, 40_000), user_message(text_of_chars(4_000))])
+    assert converge(request, Sizes(request), request.plan, "summary").level == "clip_tail"
+    fixed = replace(request, fixed_tokens=2_500, tokens=request.tokens + 2_500)
+    assert converge(fixed, Sizes(fixed), fixed.plan, "summary").level == "clip_newest"
 
 
 def test_messages_of_one_kind_are_clipped_to_one_size() -> None:
@@ -305,20 +330,22 @@ def test_an_image_gets_one_label() -> None:
     ("trigger", "tokens", "fixed_tokens", "target"),
     [
         ("threshold", 9_000, 0, 2_400),
-        ("hygiene", 9_000, 2_000, 2_400),
-        ("threshold", 9_000, 3_000, 3_400),
+        ("hygiene", 9_000, 1_000, 2_400),
+        ("hygiene", 9_000, 2_000, 3_200),
+        ("threshold", 9_000, 3_000, 4_000),
+        ("threshold", 9_999, 9_000, 9_000),
         ("overflow", 9_000, 0, 2_400),
         ("overflow", 4_000, 0, 2_000),
-        ("overflow", 500, 0, 400),
+        ("overflow", 2_500, 2_000, 2_250),
+        ("overflow", 500, 0, 250),
     ],
 )
 def test_the_target_of_a_view(
     trigger: Trigger, tokens: int, fixed_tokens: int, target: int
 ) -> None:
-    """60 % of the threshold; half of what was refused; always room for some messages."""
+    """60 % of the threshold, or a fifth of the free window; half of the messages refused."""
     request = request_of([], trigger=trigger, tokens=tokens, fixed_tokens=fixed_tokens)
     assert target_tokens(request) == target
-    assert int(request.limits.threshold_tokens * LEAST_SHARE) == 400
 
 
 def test_characters_are_those_of_texts_and_arguments() -> None:

@@ -1,8 +1,10 @@
 """Parley in `bench_store.py` of ../shared/peerbench: its SQLite file, one writer, fsync on commit.
 
 Named by `STORE_OURS_MODULE=store_ours`. Every append is one `transcript.append` in a transaction of
-its own, committed (synchronous=FULL) when it returns. Search comes later. The database belongs to
-one process: the row "two processes" is refused with DatabaseLocked.
+its own, committed (synchronous=FULL) when it returns. A compaction is a turn that begins, and the
+split of its session with a summary of 40 KB; the first one of a process, which builds its
+statements, is done when the file is opened. Search comes later. The database belongs to one
+process: the row "two processes" is refused with DatabaseLocked.
 """
 
 import sys
@@ -13,15 +15,18 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from agent.messages import ChatMessage
-from agent.view import ViewPlan
-from gateway.storage import transcript
+from agent.ports import Compaction, PlannerState
+from agent.view import Summary, ViewPlan
+from gateway.storage import compactions, transcript
 from gateway.storage.opening import open_database
 from tests.bench.running import inbound
-from tests.bench.seeding import open_place
+from tests.bench.seeding import begun, open_place
 
 if TYPE_CHECKING:
     from gateway.storage.engine import Database
     from gateway.storage.transcript import Place
+
+SUMMARY = "Order 4711 left the warehouse on 2026-05-07. " * 900
 
 
 class Store:
@@ -35,6 +40,8 @@ class Store:
         self._stack = AsyncExitStack()
         self._database: Database = await self._stack.enter_async_context(open_database(self._path))
         self._places: dict[str, Place] = {}
+        await self.create("warm up")
+        await self.compact("warm up", [])
 
     def info(self) -> dict[str, Any]:
         """Return how the file is kept."""
@@ -62,9 +69,17 @@ class Store:
         """Not there yet; `has_search` is False."""
         raise NotImplementedError(q)
 
-    def compact(self, sid: str, msgs: list[ChatMessage]) -> None:
-        """Not there yet; recorded as an error and not as a time."""
-        raise NotImplementedError(sid)
+    async def compact(self, sid: str, msgs: list[ChatMessage]) -> None:
+        """Have a turn begin and show only the newest messages, so many as are named."""
+        current = await self._database.write(begun, inbound(sid, f"{sid} goes on", "Go on."))
+        newest_seq = current.entries[0].seq
+        plan = ViewPlan(
+            head_upto=3,
+            summaries=(Summary(SUMMARY, 4, newest_seq - len(msgs)),),
+            tail_from=newest_seq - len(msgs) + 1,
+        )
+        done = Compaction(plan, "threshold", "compressor", "summary", 1_000, len(msgs), 9, 3, 1, 0)
+        await self._database.write(compactions.compact, current, done, PlannerState())
 
     def size_bytes(self) -> int:
         """Return the size of the file and its log."""
