@@ -88,11 +88,18 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What is to be committed at the end of a turn."""
+    """What is to be committed at the end of a turn.
 
-    parts: list[Part]
+    Attributes:
+        text: What the chat is told.
+        messages: What the transcript gets.
+        kind: Of the text: an answer, or that there is none.
+    """
+
+    text: str
     end: TurnEnd
     messages: list[ChatMessage]
+    kind: str = "answer"
 
 
 class TurnRunner:
@@ -166,8 +173,9 @@ class TurnRunner:
         try:
             done = await self._think(journal, live)
             end = done.end
+            parts = self._parts(turn, done.kind, done.text, live.ref)
             totals = await self._database.write(
-                turns.commit, journal.turn, done.messages, done.parts, end
+                turns.commit, journal.turn, done.messages, parts, end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted")
@@ -188,18 +196,19 @@ class TurnRunner:
         if turn.stopped:
             raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
         scope = asyncio.timeout(None)
-        work = self._compress if turn.command is not None else self._run_loop
         try:
             async with live.shown(), scope:
                 with self.stops.covering(turn, scope):
-                    return await work(journal, live)
+                    if turn.command is not None:
+                        return await self._compress(journal)
+                    return await self._run_loop(journal, live)
         except TimeoutError as exc:
             if not scope.expired():
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except ModelError as exc:
-            parts = self._parts(turn, "failed", notices.failure_text(exc), live.ref)
-            return Done(parts, TurnEnd("provider_failed", error=str(exc)), [])
+            end = TurnEnd("provider_failed", error=str(exc))
+            return Done(notices.failure_text(exc), end, [], kind="failed")
 
     async def _run_loop(self, journal: Journal, live: LiveAnswer) -> Done:
         """Answer: hygiene, then the agent's loop."""
@@ -219,13 +228,12 @@ class TurnRunner:
         end = TurnEnd(
             result.outcome, result.usage, result.model, ratio=result.ratio, metered=journal.model
         )
-        parts = self._parts(turn, "answer", notices.answer_text(result), live.ref)
-        return Done(parts, end, [result.message] if result.message else [])
+        return Done(notices.answer_text(result), end, [result.message] if result.message else [])
 
     def _slow_teller(self, turn: Turn) -> Callable[[], Awaitable[None]]:
         return lambda: self._notify(turn, f"turn:{turn.id}:hygiene", notices.HYGIENE)
 
-    async def _compress(self, journal: Journal, live: LiveAnswer) -> Done:
+    async def _compress(self, journal: Journal) -> Done:
         """Carry out `/compress`."""
         turn = journal.turn
         view, planner = await self._open_view(journal)
@@ -234,8 +242,7 @@ class TurnRunner:
         if done is None:
             with closing(planner):
                 done = await planner.compact(view, "manual", focus=topic or None)
-        parts = self._parts(turn, "answer", commands.compress_text(done, topic), live.ref)
-        return Done(parts, TurnEnd("compressed"), [])
+        return Done(commands.compress_text(done, topic), TurnEnd("compressed"), [])
 
     async def _open_view(self, journal: Journal) -> tuple[View, Planner]:
         session = journal.turn.session

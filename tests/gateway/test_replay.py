@@ -133,7 +133,7 @@ async def test_the_engine_that_was_tried_is_told(
     page = report.read_text("utf-8")
     assert f"<dt>engine</dt><dd>{engine}</dd>" in page
     assert f"<dt>threshold</dt><dd>{threshold}, " in page
-    assert f"<td>{engine}</td>" in page
+    assert "<td>compressor</td>" in page  # `rounds` leaves a window this small to it
 
 
 async def test_plugins_are_those_of_the_home(tmp_path: Path) -> None:
