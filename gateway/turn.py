@@ -199,9 +199,7 @@ class TurnRunner:
         try:
             async with live.shown(), scope:
                 with self.stops.covering(turn, scope):
-                    if turn.command is not None:
-                        return await self._compress(journal)
-                    return await self._run_loop(journal, live)
+                    return await self._work(journal, live)
         except TimeoutError as exc:
             if not scope.expired():
                 raise
@@ -209,6 +207,11 @@ class TurnRunner:
         except ModelError as exc:
             end = TurnEnd("provider_failed", error=str(exc))
             return Done(notices.failure_text(exc), end, [], kind="failed")
+
+    async def _work(self, journal: Journal, live: LiveAnswer) -> Done:
+        if journal.turn.command is not None:
+            return await self._compress(journal)
+        return await self._run_loop(journal, live)
 
     async def _run_loop(self, journal: Journal, live: LiveAnswer) -> Done:
         """Answer: hygiene, then the agent's loop."""

@@ -8,7 +8,8 @@ import orjson
 from agent.messages import ChatMessage, ToolCall, assistant_message, tool_message, user_message
 from agent.models.scripted import tool_call
 
-WORDS = "the order 4711 of Ada Lovelace was shipped to Rome on 2026-05-07 after the audit ".split()
+SENTENCE = "the order 4711 of Ada Lovelace was shipped to Rome on 2026-05-07 after the audit"
+WORDS = SENTENCE.split()
 HAN = "订单已于五月七日寄往罗马并由审计人员确认无误"
 PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
