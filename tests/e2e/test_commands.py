@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.storage.models import REVISION
 from tests.e2e.web_chat import WebChat
 from tests.support.process import Finished, ParleyProcess
 
@@ -107,7 +108,7 @@ async def test_db_current_and_check(parley: ParleyProcess) -> None:
     """Both work beside the running gateway."""
     current = await parley.run("db", "current")
     check = await parley.run("db", "check")
-    assert current.stdout.split()[0] == "0001"
+    assert current.stdout.split()[0] == REVISION
     assert check.code == 0
 
 
