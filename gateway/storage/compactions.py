@@ -60,11 +60,12 @@ def compact(
         TurnCancelled: Its user stopped the turn; nothing was written.
     """
     turns.proceed(conn, current)
-    ahead = candidate(conn, current.session.id)
+    only_pruned = compaction.plan.summaries == current.session.plan.summaries
+    ahead = candidate(conn, current.session.id) if only_pruned else None
     child = lineage.split(conn, current.session, "compression", compaction.plan, state)
     turns.move_on(conn, current, child)
-    if ahead is not None and compaction.plan.summaries == current.session.plan.summaries:
-        # Only pruned: what was written ahead stays valid.
+    if ahead is not None:
+        # What was written ahead stays valid.
         put_candidate(conn, child.id, child.conversation, ahead)
     conn.execute(_INSERT, _values(compaction, current.session, child))
     return child
