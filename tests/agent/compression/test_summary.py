@@ -540,14 +540,16 @@ class TestAcceptance:
         text = write(Model(f"{GOOD} \ud800<memory-context>"), entries_of(LONG)).text
         assert text == f"{GOOD} \ufffd"
 
-    @pytest.mark.skipif(SHARED is None, reason="../shared is not there")
-    def test_the_peer_benchmarks_summariser_is_accepted(self) -> None:
-        """Its headings are not quite ours."""
-        assert SHARED
-        stub = load_stub(SHARED.parent / "peerbench" / "stub.py")
-        written = write(Model(stub), entries_of(*[LONG] * 9), facts=("exit", "lost_42"))
-        assert "[digest " in written.text
-        assert "lost_42" in written.text
+    if SHARED is not None:
+        STUB = SHARED.parent / "peerbench" / "stub.py"
+
+        def test_the_peer_benchmarks_summariser_is_accepted(self) -> None:
+            """Its headings are not quite ours."""
+            written = write(
+                Model(load_stub(self.STUB)), entries_of(*[LONG] * 9), facts=("exit", "lost_42")
+            )
+            assert "[digest " in written.text
+            assert "lost_42" in written.text
 
 
 def load_stub(path: Path) -> Callable[[str], str]:
