@@ -287,8 +287,17 @@ def letters_drop(letter: Annotated[str, typer.Argument(help="Id from the list.")
 
 
 def _log_problems_only() -> None:
-    """Have a command that is not the gateway log to stderr, and only what went wrong."""
+    """Have a command that is not the gateway log to stderr, and only what went wrong.
+
+    Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
+    """
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            plain,
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
