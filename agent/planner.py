@@ -251,8 +251,8 @@ class Planner:
 
     def _not_asked(self, found: Compressed, calls: SummaryCalls | None) -> str | None:
         """Return why a summary is an extract although there is a model for it."""
-        summaries = found.plan.summaries
-        extracted = found.retained_share is not None and summaries[0].source == "extract"
+        fresh = found.plan.summaries if found.retained_share is not None else ()
+        extracted = any(summary.source == "extract" for summary in fresh)
         return PAUSED if self.summariser and calls is None and extracted else None
 
     def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
