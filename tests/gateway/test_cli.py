@@ -20,7 +20,7 @@ import pytest
 import structlog
 
 from adapters.errors import SendRejected
-from gateway import cli
+from gateway import cli, logs
 from gateway.control import SOCKET
 from gateway.storage.engine import lock_database
 from gateway.storage.models import REVISION
@@ -48,8 +48,11 @@ def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
-    before = structlog.get_config()
+    before, closers, configure = structlog.get_config(), [], logs.configure_logging
+    monkeypatch.setattr(logs, "configure_logging", lambda *given: closers.append(configure(*given)))
     yield
+    for close in closers:
+        close()
     structlog.configure(**before)
     cli.chosen["config"] = None
 
