@@ -26,7 +26,7 @@ SYSTEM = ChatMessage(role="system", content="You are a careful assistant. " * 20
 GOOD = "## Goal\nShip order 4711.\n## Progress\n### Done\n1. asked\n## Critical Context\n2026-05-07"
 SUMMARIES = (GOOD, "", "no headings at all", GOOD * 400, None)
 
-programs = st.binary(min_size=2, max_size=160)
+programs = st.binary(min_size=2, max_size=100)
 
 
 @pytest.mark.timeout(1200)
