@@ -747,14 +747,6 @@ async def test_the_watch_sees_who_holds_the_loop() -> None:
     assert await longest_hold_ms(compute()) >= 30
 
 
-async def test_a_compaction_does_not_hold_the_loop() -> None:
-    """Measuring, planning and rendering thousands of edits happen in a thread."""
-    planner = planner_of(ContextCompressor(Limits(1_500_000), {}))
-    held_ms = await longest_hold_ms(planner.keep_within(looking(1_500)))
-    assert [done.level for done in store_of(planner).committed] == ["prune"]
-    assert held_ms <= MOST_HELD_MS
-
-
 async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:
     """The provider's connection is closed, nothing is committed."""
     model = HangingModel()
