@@ -22,10 +22,10 @@ from agent.context_engine import (
     Trigger,
 )
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
-from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.messages import ChatMessage, assistant_message, user_message
 from agent.meter import Measure, Report, TokenMeter
 from agent.models.base import Usage
-from agent.models.scripted import ScriptedModel, tool_call
+from agent.models.scripted import ScriptedModel
 from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner, prepare
 from agent.ports import PlannerState
 from agent.summariser import Summariser
@@ -699,18 +699,6 @@ async def test_an_engine_computes_in_a_daemon_thread() -> None:
         await planner.compact(view_of(), "manual")
     assert all(thread.daemon for thread in threads)
     assert threads[0] is not threads[1]
-
-
-def looking(steps: int) -> View:
-    """Return a view of so many steps with results that are worth pruning."""
-    messages = [user_message("Go.")]
-    for n in range(steps):
-        call = tool_call("read", {"path": f"file-{n}"}, f"c{n}")
-        messages += [
-            ChatMessage(role="assistant", content=None, tool_calls=[call]),
-            tool_message(f"c{n}", "read", f"result {n} " + "data 4711 " * 100),
-        ]
-    return View("You are a test.", ViewPlan(), [Entry(*at) for at in enumerate(messages, 1)])
 
 
 async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:
