@@ -8,19 +8,31 @@ another one.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from agent.messages import ChatMessage
 from agent.models.base import ToolSchema, Usage
 from agent.view import Entry, Summary, ViewPlan
 
-Trigger = Literal["threshold", "preflight", "overflow", "hygiene", "manual", "prepare"]
+Trigger = Literal[
+    "threshold",
+    "preflight",
+    "overflow",
+    "hygiene",
+    "manual",
+    "prepare",
+    "idle",
+    "fallback",
+    "repair",
+]
 """Why a compaction is asked for.
 
 threshold: after a step of the loop; preflight: before the first call of a turn; overflow: the
 provider refused the request as too large; hygiene: before the turn, at 85 %; manual: `/compress`;
-prepare: in the background, ahead of need.
+prepare: in the background, ahead of need; idle: before a turn whose prompt cache has died, where
+that pays; fallback: another model with a smaller window takes over; repair: a provider calls the
+request malformed, what the model thought is left out (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
@@ -32,6 +44,9 @@ Summarise = Callable[[str, int], str]
 Raises:
     SummaryFailed: There is no usable answer; see agent/errors.py.
 """
+
+GUARD_SHARE = 0.85
+"""Of the window; source: CONTEXT.md §3."""
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
@@ -48,6 +63,14 @@ class Limits:
     threshold: float = 0.50
     target_ratio: float = 0.20
     protect_last_n: int = 20
+
+    def within(self, context_length: int) -> "Limits":
+        """Return the limits for a model with a smaller window that takes over for a while.
+
+        It is compacted for at the same size as before, or at 85 % of its window.
+        """
+        most = min(self.threshold_tokens, int(context_length * GUARD_SHARE))
+        return replace(self, context_length=context_length, threshold=most / context_length)
 
     @property
     def threshold_tokens(self) -> int:
@@ -67,7 +90,7 @@ class Limits:
     @property
     def guard_tokens(self) -> int:
         """From this size on nothing may hold a compaction back: 85 % of the window."""
-        return int(self.context_length * 0.85)
+        return int(self.context_length * GUARD_SHARE)
 
     @property
     def max_summary_tokens(self) -> int:

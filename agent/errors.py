@@ -4,11 +4,13 @@ AgentError
 ├── ModelError
 │   ├── RateLimited        wait `retry_after_s`, retry, then the next model (429, 529 overloaded)
 │   ├── ModelUnreachable   retry with back-off, then the next model (connection, 5xx, cut stream)
-│   ├── ContextOverflow    the request is larger than the window (also HTTP 413)
+│   ├── ContextOverflow    the request is larger than the window (also HTTP 413): compress, retry
+│   │   └── LongContextRefused  this account gets no window over 200K: use that much, compress
 │   ├── CredentialsRefused next key or model; none left: tell the user and the admin (401, 402, 403)
 │   ├── ModelNotFound      next model
-│   ├── BadRequest         the provider calls the request malformed
+│   ├── BadRequest         the provider calls the request malformed: repair it once, retry
 │   └── ModelRefused       the provider declines the content: tell the user
+├── SpendLimitReached      a budget is used up: no call is made, the user is told
 ├── SummaryFailed          the summary model gave nothing usable: the extractor's summary is used
 │   └── SummaryTooLong     ask once more for a shorter one
 ├── PluginRefused          a context engine cannot be used: the built-in takes its place
@@ -16,13 +18,25 @@ AgentError
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
 
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from agent.models.base import Usage
+
 
 class AgentError(Exception):
     """Base of everything the agent raises on purpose."""
 
 
 class ModelError(AgentError):
-    """A model call failed; subclasses say what to do. Messages never hold a key."""
+    """A model call failed; subclasses say what to do. Messages never hold a key.
+
+    `usage` is what the provider had reported by then (`agent.models.base.Usage`): a stream that is
+    cut is billed all the same. None where it had reported nothing.
+    """
+
+    usage: "Usage | None" = None
 
 
 class RateLimited(ModelError):
@@ -41,6 +55,10 @@ class ContextOverflow(ModelError):
     """The request does not fit into the model's window."""
 
 
+class LongContextRefused(ContextOverflow):
+    """The model's long window is not for this account; requests within the standard one are."""
+
+
 class CredentialsRefused(ModelError):
     """The key is wrong, revoked, or its account cannot pay."""
 
@@ -55,6 +73,18 @@ class BadRequest(ModelError):
 
 class ModelRefused(ModelError):
     """The provider declines to answer this content."""
+
+
+class SpendLimitReached(AgentError):
+    """A budget is used up. `scope` says whose, `limit_usd` how much; it starts anew at `until`."""
+
+    def __init__(
+        self, scope: Literal["all", "sender"], limit_usd: float, until: datetime
+    ) -> None:
+        super().__init__(f"budget of {limit_usd:g} US dollars a day ({scope}) used up")
+        self.scope = scope
+        self.limit_usd = limit_usd
+        self.until = until
 
 
 class SummaryFailed(AgentError):

@@ -4,13 +4,14 @@ Read `run_turn` first. The transcript is the turn's memory: every step is record
 begins, so a turn that was interrupted goes on where its records end.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-from agent.compression.sanitise import sanitise
-from agent.errors import ContextOverflow, ModelError
+from agent.asking import Answer, Asking
+from agent.errors import ModelError
 from agent.messages import (
     ChatMessage,
     assistant_message,
@@ -19,16 +20,17 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.base import ChatModel, Completion, ModelRequest, TextSink, Usage
+from agent.models.base import ChatModel, Completion, TextSink, Usage
 from agent.planner import Planner
-from agent.ports import TurnJournal
-from agent.recovery import RetryPolicy, complete_with_recovery
-from agent.settings import AgentSettings, OutputSettings
+from agent.ports import ModelCall, Spending, TurnJournal
+from agent.recovery import Rests, RetryPolicy
+from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.execute import run_calls
 from agent.tools.registry import ToolBox, ToolContext
 from agent.view import Entry, View
 
-Outcome = Literal["final_text", "partial", "empty", "max_iterations", "refused"]
+Limit = Literal["max_iterations", "budget_exhausted"]
+Outcome = Literal["final_text", "partial", "empty", "refused"] | Limit
 
 MAX_CONTINUATIONS = 3
 """How often an answer that hit the output limit is continued. Source: CONTEXT.md §6."""
@@ -36,9 +38,10 @@ MAX_EMPTY_RETRIES = 1
 
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 WRAP_UP = (
-    "You have reached the limit of steps for this turn. Without calling any tool, say what was"
+    "You have reached the limit of this turn. Without calling any tool, say what was"
     " done, what was found, and what is left to do."
 )
+_WRAP_UP = user_message(WRAP_UP, synthetic=True)
 OUTCOME_UNKNOWN = (
     "Error: the process ended while this ran, so its outcome is unknown. It was not run again."
     " Find out what its effect was before you repeat it."
@@ -47,7 +50,12 @@ OUTCOME_UNKNOWN = (
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """What answers: models in order of preference, tools, limits. Shared by all turns."""
+    """What answers: models in order of preference, tools, limits. Shared by all turns.
+
+    Attributes:
+        models: The main model first; one for each key where it has several.
+        rests: Which of them failed a short time ago.
+    """
 
     models: Sequence[ChatModel]
     tools: ToolBox
@@ -55,6 +63,8 @@ class Agent:
     output: OutputSettings
     retry: RetryPolicy
     max_output_tokens: int
+    caching: CachingSettings = field(default_factory=CachingSettings)
+    rests: Rests = field(default_factory=Rests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +75,7 @@ class TurnPorts:
     planner: Planner
     sink: TextSink
     tool_context: ToolContext
+    spending: Spending
     on_trouble: Callable[[ModelError], Awaitable[None]]
 
 
@@ -76,6 +87,9 @@ class TurnState:
         view: What the model sees; grows at its end, and shrinks when it is compacted.
         own: This turn's messages, its user message first, whether they are in view or not.
         unknown_calls: Side-effect calls that an earlier attempt started and never finished.
+        model: What answered last; asked first, since it has the prompt in its cache.
+        used_tokens: What the calls of this attempt read and wrote.
+        started: When this attempt began, on the monotonic clock.
     """
 
     view: View
@@ -84,6 +98,9 @@ class TurnState:
     iterations: int = field(init=False)
     continuations: int = field(init=False)
     empty_retries: int = 0
+    model: ChatModel | None = None
+    used_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.iterations = sum(message["role"] == "assistant" for message in self.own)
@@ -106,16 +123,13 @@ class TurnResult:
     Attributes:
         message: The last assistant message, not yet recorded; None if there was no text.
         text: What the person gets to read, earlier parts of a continued answer included.
-        usage: Of the last call.
-        ratio: What the meter has learned by now; stored with the answer.
+        call: The last one; booked and remembered with the answer.
     """
 
     outcome: Outcome
     message: ChatMessage | None
     text: str
-    usage: Usage | None
-    model: str
-    ratio: float
+    call: ModelCall
 
 
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
@@ -126,24 +140,40 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
 
     Raises:
         ModelError: No model answered; what was recorded stays.
+        SpendLimitReached: A budget does not allow the next call; the same holds.
         LeaseLost, TurnCancelled: From the journal.
     """
     await resume(state, agent, ports)
-    while state.iterations < agent.settings.max_iterations:
-        completion = await call_model(state, agent, ports)
+    while (limit := limit_reached(state, agent.settings)) is None:
+        answer = await call_model(state, agent, ports)
+        completion = answer.completion
         calls = completion.message.get("tool_calls")
         if calls:
-            await record(state, ports, completion)
+            await record(state, ports, answer)
             state.add(
                 await run_calls(calls, agent.tools, ports.tool_context, ports.journal, agent.output)
             )
         elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
-            await continue_answer(state, ports, completion)
+            await continue_answer(state, ports, answer)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
+            await ports.journal.book([answer.call])
         else:
-            return finish(state, ports, completion)
-    return await wrap_up(state, agent, ports)
+            return finish(state, answer)
+    return await wrap_up(state, agent, ports, limit)
+
+
+def limit_reached(state: TurnState, settings: AgentSettings) -> Limit | None:
+    """Return which limit of a turn is used up: the calls, or the budget of tokens and time."""
+    if state.iterations >= settings.max_iterations:
+        return "max_iterations"
+    if settings.max_turn_tokens is not None and state.used_tokens >= settings.max_turn_tokens:
+        return "budget_exhausted"
+    used_s = time.monotonic() - state.started
+    if settings.max_turn_s is not None and used_s >= settings.max_turn_s:
+        return "budget_exhausted"
+    # The summary was asked for by an attempt that ended before it was there.
+    return "budget_exhausted" if state.own[-1] == _WRAP_UP else None
 
 
 async def resume(state: TurnState, agent: Agent, ports: TurnPorts) -> None:
@@ -177,54 +207,31 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
 
 async def call_model(
     state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool = True
-) -> Completion:
+) -> Answer:
     """Make one model request within the window, with all that recovery may try."""
     state.iterations += 1
     await ports.planner.keep_within(state.view)
-    while True:
-        try:
-            return await request_answer(state, agent, ports, allow_tools=allow_tools)
-        except ContextOverflow:
-            if not await ports.planner.shrink(state.view):
-                raise
+    answer = await Asking(state.view, agent, ports, allow_tools).answer(state.model)
+    state.model = answer.model
+    state.used_tokens += _tokens_of(answer.call.usage)
+    return answer
 
 
-async def request_answer(
-    state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool
-) -> Completion:
-    """Send the view as it is now.
-
-    Raises:
-        ContextOverflow: It is too large for the model.
-        ModelError: No model answered.
-    """
-    ports.sink.restart()
-    request = ModelRequest(
-        messages=list(sanitise(state.view.messages)),
-        tools=agent.tools.schemas,
-        max_output_tokens=agent.max_output_tokens,
-        allow_tools=allow_tools,
-        conversation=ports.tool_context.conversation,
-    )
-    completion = await complete_with_recovery(
-        agent.models, request, ports.sink, agent.retry, ports.on_trouble
-    )
-    ports.planner.note(completion.usage, state.view)
-    return completion
+def _tokens_of(usage: Usage | None) -> int:
+    return usage.prompt_tokens + usage.output_tokens if usage else 0
 
 
-async def record(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
+async def record(state: TurnState, ports: TurnPorts, answer: Answer) -> None:
     """Record an intermediate assistant message; what it said is no longer on its way."""
-    seq = await ports.journal.record_message(
-        completion.message, completion.usage, ports.planner.meter.ratio
-    )
-    state.add([Entry(seq, completion.message)])
+    message = answer.completion.message
+    seq = await ports.journal.record_message(message, answer.call)
+    state.add([Entry(seq, message)])
     ports.sink.restart()
 
 
-async def continue_answer(state: TurnState, ports: TurnPorts, completion: Completion) -> None:
+async def continue_answer(state: TurnState, ports: TurnPorts, answer: Answer) -> None:
     """Record the part that was cut by the output limit, and ask for the rest."""
-    await record(state, ports, completion)
+    await record(state, ports, answer)
     await request_rest(state, ports)
 
 
@@ -240,27 +247,25 @@ async def ask(state: TurnState, ports: TurnPorts, request: ChatMessage) -> None:
     state.add([Entry(seq, request)])
 
 
-async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
+async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit) -> TurnResult:
     """Use the last call, without tools, for a summary of what was done and what is left."""
-    request = user_message(WRAP_UP, synthetic=True)
-    if state.own[-1] != request:
-        await ask(state, ports, request)
-    completion = await call_model(state, agent, ports, allow_tools=False)
-    return finish(state, ports, completion, reached="max_iterations")
+    if state.own[-1] != _WRAP_UP:
+        await ask(state, ports, _WRAP_UP)
+    # A request that forbids tools does not find the messages in the cache.
+    ports.planner.watch.expect_move("wrap_up")
+    answer = await call_model(state, agent, ports, allow_tools=False)
+    return finish(state, answer, reached=limit)
 
 
-def finish(
-    state: TurnState, ports: TurnPorts, completion: Completion, *, reached: Outcome = "final_text"
-) -> TurnResult:
-    """Return the result of a turn whose last call is `completion`."""
+def finish(state: TurnState, answer: Answer, *, reached: Outcome = "final_text") -> TurnResult:
+    """Return the result of a turn that ends with this answer."""
+    completion = answer.completion
     text = state.partial_text() + text_of(completion.message)
     return TurnResult(
         outcome=_outcome(completion, text, reached),
         message=without_calls(completion.message) if text_of(completion.message).strip() else None,
         text=text,
-        usage=completion.usage,
-        model=completion.model,
-        ratio=ports.planner.meter.ratio,
+        call=answer.call,
     )
 
 

@@ -35,6 +35,8 @@ class ChatMessage(TypedDict, total=False):
         reasoning: What the model thought; never part of the visible answer.
         opaque: Provider fields that must be replayed verbatim (signed thinking), by provider name.
         synthetic: Written by Parley and not by a person (a request to continue); never shown.
+        cache_control: A breakpoint of the prompt cache behind this message; only in requests, put
+            there by agent/prompt_caching.py, and never stored.
     """
 
     role: Required[Role]
@@ -45,6 +47,7 @@ class ChatMessage(TypedDict, total=False):
     reasoning: str
     opaque: dict[str, Any]
     synthetic: NotRequired[bool]
+    cache_control: dict[str, str]
 
 
 def encode(message: ChatMessage) -> str:

@@ -65,6 +65,7 @@ class TokenMeter:
     """The meter of one conversation and one model; may be used from one thread at a time.
 
     Attributes:
+        model: Whose tokens are measured.
         ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0. To be kept with
             the conversation.
         report: The newest report; None before the first, and after `forget_report`.
@@ -81,9 +82,13 @@ class TokenMeter:
         """Begin with what was stored of this conversation and model, if anything."""
         self.ratio = _clamped(ratio)
         self.report = report
-        self._model = model
+        self.model = model
         self._tools = tools
         self._known: dict[int, tuple[ChatMessage, int]] = {}
+
+    def for_model(self, model: str) -> "TokenMeter":
+        """Return the meter for another model: the report stays, what was learned does not."""
+        return TokenMeter(model, self._tools, report=self.report)
 
     def estimate(self, message: ChatMessage) -> int:
         """Return about how many tokens a message takes on the wire, in the scale of `measure`."""
@@ -115,7 +120,7 @@ class TokenMeter:
         if usage.prompt_tokens <= 0:
             return
         anchored = self._anchored(view)
-        if self.report is not None and self.report.model not in {None, self._model}:
+        if self.report is not None and self.report.model not in {None, self.model}:
             # What lies between two tokenizers says nothing about either.
             anchored = None
         if anchored is None:
@@ -124,7 +129,7 @@ class TokenMeter:
         elif not _has_images(anchored.added):
             growth = usage.prompt_tokens - anchored.tokens
             self._learn(growth, sum(map(self._raw, anchored.added)))
-        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq, self._model)
+        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq, self.model)
 
     def forget_report(self) -> None:
         """Start afresh with another plan: what was reported is the size of another view."""
@@ -168,14 +173,14 @@ class TokenMeter:
 
     @cached_property
     def _raw_tools(self) -> int:
-        return estimate_tools(self._tools, self._model)
+        return estimate_tools(self._tools, self.model)
 
     def _raw(self, message: ChatMessage) -> int:
         """Return the estimate of a message before k; messages are never changed in place."""
         known = self._known.get(id(message))
         if known is not None:
             return known[1]
-        tokens = estimate_message(message, self._model) + _replayed_thinking(message, self._model)
+        tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
         if len(self._known) >= KNOWN_MESSAGES:
             self._known.clear()
         # The message is kept with it: its id is its own only as long as it lives.

@@ -2,7 +2,8 @@
 
 The loop asks before every model call (`keep_within`) and when a provider refuses a request as too
 large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine, one
-meter and one state, which is committed with the compaction.
+meter and one state, which is committed with the compaction. Which model the view is made for
+changes where a fallback takes over (`fit`).
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import structlog
 
 from agent.compression.boundaries import Newest
 from agent.compression.convergence import chars_of
+from agent.compression.payback import Rates, early_pays
 from agent.context_compressor import prepare_summary
 from agent.context_engine import (
     Compressed,
@@ -30,10 +32,11 @@ from agent.context_engine import (
 from agent.engines.threads import in_daemon
 from agent.messages import ChatMessage
 from agent.meter import Measure, TokenMeter
-from agent.models.base import Usage
+from agent.models.base import ChatModel, Usage
 from agent.ports import Compaction, CompactionStore, PlannerState
+from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.summariser import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.view import Summary, View
+from agent.view import Summary, View, ViewPlan
 
 log = structlog.get_logger()
 
@@ -55,6 +58,21 @@ LONGEST_COOLDOWN_S = 600.0
 PAUSED = "not asked: the summary model failed a short time ago"
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyRule:
+    """When a view whose prompt cache has died is compacted before it has to be.
+
+    Attributes:
+        rates: Of the model that answers.
+        ttl: How long its cache entries live.
+        payback_requests: In how many requests the compaction has to earn its cost back.
+    """
+
+    rates: Rates
+    ttl: str
+    payback_requests: float
+
+
 @dataclass(slots=True)
 class Planner:
     """Keeps one turn's view within the window.
@@ -67,6 +85,9 @@ class Planner:
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
         state: What earlier compactions left behind.
+        watch: Is told where a compaction moves what was sent before.
+        model: What the view is made for; None until the first attempt of the turn.
+        early: When a view whose cache has died is compacted; None for never.
         calls: Model calls of this turn so far.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported in this turn.
@@ -79,6 +100,9 @@ class Planner:
     enabled: bool = True
     summariser: Summariser | None = None
     state: PlannerState = field(default_factory=PlannerState)
+    watch: PrefixWatch = field(default_factory=PrefixWatch)
+    early: EarlyRule | None = None
+    model: ChatModel | None = None
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
@@ -99,6 +123,8 @@ class Planner:
         first, self.calls = self.calls == 0, self.calls + 1
         if not self.enabled:
             return
+        if first and self.early is not None and await self._pays_early(view):
+            await self.compact(view, "idle")
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
             tokens = (await self.measured(view)).tokens
@@ -109,6 +135,40 @@ class Planner:
                 break
         self._look_ahead((await self.measured(view)).tokens)
 
+    async def fit(self, view: View, model: ChatModel) -> None:
+        """Make the view one that this model takes; compacts it first where its window is smaller.
+
+        A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
+        own window: what is left out for it is left out of the main model's view too.
+        """
+        limits = self.engine.limits
+        if self.model is model and limits.context_length <= model.context_length:
+            return
+        if self.meter.model != model.name:
+            self.meter = self.meter.for_model(model.name)
+        self.model = model
+        if limits.context_length <= model.context_length:
+            return
+        self.engine.update_model(limits.within(model.context_length))
+        if self.enabled and self.engine.should_compress((await self.measured(view)).tokens):
+            await self.compact(view, "fallback")
+
+    async def repair(self, view: View) -> bool:
+        """Leave out what the model thought so far; False where there is nothing of it.
+
+        Signed thinking is bound to the exact conversation before it, and a provider refuses what
+        does not fit.
+        """
+        newest = view.entries[-1].seq
+        thought = (entry for entry in view.entries if entry.message.get("opaque"))
+        if all(entry.seq < view.plan.thinking_from for entry in thought):
+            return False
+        plan = replace(view.plan, thinking_from=newest + 1)
+        tokens = (await self.measured(view)).tokens
+        after = View(view.system, plan, list(view.entries))
+        await self._adopt(view, after, _repair(plan, tokens, len(view.messages)), self.state)
+        return True
+
     async def shrink(self, view: View) -> bool:
         """Compact after the provider refused the view as too large; False if that cannot help."""
         self.overflows += 1
@@ -116,11 +176,10 @@ class Planner:
             return False
         return await self.compact(view, "overflow") is not None
 
-    def note(self, usage: Usage | None, view: View) -> None:
+    def note(self, usage: Usage, view: View) -> None:
         """Take note of a call on this view, before its answer is added."""
-        if usage is not None:
-            self.meter.note(usage, view, view.entries[-1].seq + 1)
-            self.engine.update_from_response(usage)
+        self.meter.note(usage, view, view.entries[-1].seq + 1)
+        self.engine.update_from_response(usage)
 
     async def compact(
         self,
@@ -149,6 +208,7 @@ class Planner:
         finally:
             if calls is not None:
                 calls.close()
+                await self.store.book(calls.spent)
         if found is None:
             await self._tell_floor(_floor(request))
             return None
@@ -161,14 +221,20 @@ class Planner:
             failure=found.failure or self._not_asked(found, calls),
             duration_ms=round((time.monotonic() - started) * 1000),
         )
-        state = self._state_after(request, found, calls)
+        await self._adopt(view, after, compaction, self._state_after(request, found, calls))
+        await self._tell(compaction)
+        return compaction
+
+    async def _adopt(
+        self, view: View, after: View, compaction: Compaction, state: PlannerState
+    ) -> None:
+        """Commit a new plan and show it."""
         self._enter(await self.store.commit(compaction, state))
         self.state = state
         view.take(after)
         self.meter.forget_report()
+        self.watch.expect_move(f"compaction:{compaction.trigger}")
         _report(compaction)
-        await self._tell(compaction)
-        return compaction
 
     def close(self) -> None:
         """Tell the engine that its turn is over."""
@@ -189,6 +255,20 @@ class Planner:
         if self.engine.should_compress(tokens):
             log.warning("context_floor_reached", tokens=tokens)
             await self.store.tell("floor")
+
+    async def _pays_early(self, view: View) -> bool:
+        """Whether the cache has died and a smaller view earns its cost back soon enough."""
+        last, early = self.watch.last, self.early
+        if early is None or last is None or time.time() - last.at < LIFETIMES_S[early.ttl]:
+            return False
+        return early_pays(
+            (await self.measured(view)).tokens,
+            self.engine.limits,
+            early.rates,
+            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
+            asks_model=self._may_ask_model(),
+            most_requests=early.payback_requests,
+        )
 
     def _held_back(self, tokens: int) -> bool:
         """Whether anti-thrash pauses the loop's own compactions; never close to the window."""
@@ -322,6 +402,21 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
         return 1.0
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
     return min(2.0, max(0.5, measure.tokens / estimated))
+
+
+def _repair(plan: ViewPlan, tokens: int, messages: int) -> Compaction:
+    return Compaction(
+        plan=plan,
+        trigger="repair",
+        engine="none",
+        level="none",
+        messages_before=messages,
+        messages_after=messages,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        duration_ms=0,
+        cache_tokens_lost=tokens,
+    )
 
 
 def _chars_since(seq: int, view: View) -> int:

@@ -1,16 +1,45 @@
 """What the agent needs from whoever runs it. The gateway implements these on its database."""
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from agent.context_engine import Level, Trigger
 from agent.messages import ChatMessage, ToolCall
 from agent.models.base import Usage
+from agent.prefix import Prefix
 from agent.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
 ToolStatus = Literal["ok", "partial", "error", "unknown", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call of a model, as it is booked (ledger) and remembered (session).
+
+    Attributes:
+        provider: As in the settings; `model` too: prices and the meter go by these names.
+        purpose: answer: a step of the loop; summary: a compaction's; lost: it ended without an
+            answer and is billed all the same.
+        usage: None where nothing was reported.
+        estimated: Whether `usage` is Parley's estimate, not the provider's report.
+        cost_usd: None where the prices are not known.
+        reported_name: What the provider called the model that answered.
+        ratio: What the meter has learned about its estimates by now; None for nothing new.
+        prefix: What was sent; None where that is of no use to the next call.
+    """
+
+    provider: str
+    model: str
+    usage: Usage | None
+    cost_usd: float | None
+    purpose: Literal["answer", "summary", "lost"] = "answer"
+    estimated: bool = False
+    reported_name: str = ""
+    ratio: float | None = None
+    prefix: Prefix | None = None
 
 
 class TurnJournal(Protocol):
@@ -20,18 +49,26 @@ class TurnJournal(Protocol):
     the turn must then be dropped.
     """
 
-    async def record_message(
-        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
-    ) -> int:
+    async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
         """Append an intermediate message of this turn: an assistant step or a synthetic request.
 
         Args:
             message: To be stored.
-            usage: Of the call that made it.
-            ratio: What the meter has learned about its estimates by now; see agent/meter.py.
+            call: What made it, booked in the same transaction; None for Parley's own messages.
 
         Returns:
             Its `seq` in the transcript.
+        """
+        ...
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        """Book calls that made no message; nothing is done for none."""
+        ...
+
+    def begin_call(self, call: ModelCall | None) -> None:
+        """Take note of a call that is under way, as it would be booked if it were cut off now.
+
+        None: it is over. Returns at once; a turn that is cancelled meanwhile books it.
         """
         ...
 
@@ -133,6 +170,10 @@ class CompactionStore(Protocol):
         """
         ...
 
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        """Book the calls of the summary model; nothing is done for none."""
+        ...
+
     async def prepared(self) -> Summary | None:
         """Return the summary that was written in the background for the segment in force."""
         ...
@@ -146,5 +187,16 @@ class CompactionStore(Protocol):
 
         clipped: the newest message is shown by its beginning and end only; floor: the view is
         still above the threshold, since what no plan can change fills it.
+        """
+        ...
+
+
+class Spending(Protocol):
+    """The budgets of whoever a turn is for."""
+
+    def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
+        """Hold what a call will cost at least while it is made; None where that is not known.
+
+        Entering it raises `agent.errors.SpendLimitReached` where a budget does not allow the call.
         """
         ...

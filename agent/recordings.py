@@ -6,9 +6,9 @@ Formats: tau-bench results, pi sessions, SWE-agent trajectories, plain lists of 
 import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, clean_text, text_of, tool_message
 
@@ -28,10 +28,13 @@ class Exchange:
         user: Text of the user message, never empty.
         steps: Assistant and tool messages up to the next user message. Every call has its result
             behind it, and the last step is an assistant text.
+        asked_at: When each of its assistant messages was asked for, in seconds since the epoch;
+            empty where that is not recorded.
     """
 
     user: str
     steps: tuple[ChatMessage, ...]
+    asked_at: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,15 @@ class Recording:
     exchanges: tuple[Exchange, ...]
 
 
-def load_recordings(path: Path) -> list[Recording]:
-    r"""Return the conversations of a file, in its order.
+class Heard(NamedTuple):
+    """A message of a file, and when it began (seconds since the epoch) if the file tells."""
+
+    message: ChatMessage
+    at: float | None = None
+
+
+def load_recordings(path: Path, *, concatenated: bool = False) -> list[Recording]:
+    r"""Return the conversations of a file, in its order; `concatenated` makes them one.
 
     Normalised: system messages and everything before the first user message are left out, as are
     empty messages and results without a call; user messages without an answer between them are
@@ -56,10 +66,10 @@ def load_recordings(path: Path) -> list[Recording]:
         OSError: The file cannot be read.
     """
     try:
-        return [
-            Recording(name, _exchanges(messages))
-            for name, messages in _conversations(path.stem, _parse(path))
-        ]
+        found = list(_conversations(path.stem, _parse(path)))
+        if concatenated:
+            found = [(path.stem, list(chain.from_iterable(heard for _, heard in found)))]
+        return [Recording(name, _exchanges(heard)) for name, heard in found]
     except ValueError as exc:
         raise BadRecording(f"{path}: {exc}") from exc
 
@@ -84,7 +94,7 @@ def _line(number: int, line: str) -> Any:
         raise BadRecording(f"line {number}: {exc}") from exc
 
 
-def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[ChatMessage]]]:
+def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[Heard]]]:
     """Yield name and messages of each conversation."""
     match data:
         case {"session": list() as lines}:
@@ -100,26 +110,26 @@ def _conversations(stem: str, data: Any) -> Iterator[tuple[str, list[ChatMessage
             raise BadRecording("neither a list of messages or trajectories nor a history")
 
 
-def _trajectory(number: int, item: Any) -> list[ChatMessage]:
+def _trajectory(number: int, item: Any) -> list[Heard]:
     if not isinstance(item, dict) or not isinstance(item.get("traj"), list):
         raise BadRecording(f"item {number}: has no list `traj`")
     return _convert(item["traj"], _from_openai, f"item {number}, message")
 
 
-Reader = Callable[[dict[str, Any]], Iterable[ChatMessage]]
+Reader = Callable[[dict[str, Any]], Iterable[Heard]]
 
 
-def _convert(items: list[Any], read: Reader, where: str, first: int = 0) -> list[ChatMessage]:
+def _convert(items: list[Any], read: Reader, where: str, first: int = 0) -> list[Heard]:
     """Return the messages of all items; `read` yields those of one item."""
-    messages: list[ChatMessage] = []
+    heard: list[Heard] = []
     for number, item in enumerate(items, first):
         try:
-            messages.extend(read(_object(item)))
+            heard.extend(read(_object(item)))
         except ValueError as exc:
             raise BadRecording(f"{where} {number}: {exc}") from exc
-    if not any(message["role"] == "user" and text_of(message) for message in messages):
+    if not any(message["role"] == "user" and text_of(message) for message, _ in heard):
         raise BadRecording(f"{where}s: there is no user message with text")
-    return messages
+    return heard
 
 
 def _object(item: Any) -> dict[str, Any]:
@@ -128,25 +138,25 @@ def _object(item: Any) -> dict[str, Any]:
     return item
 
 
-def _from_openai(item: dict[str, Any]) -> Iterator[ChatMessage]:
+def _from_openai(item: dict[str, Any]) -> Iterator[Heard]:
     """Yield the message of an OpenAI or SWE-agent item; a result for several calls is repeated."""
     match item.get("role"):
         case "user":
-            yield ChatMessage(role="user", content=_text(item.get("content")).strip())
+            yield Heard(ChatMessage(role="user", content=_text(item.get("content")).strip()))
         case "assistant":
             calls = [_call(call) for call in _listed(item, "tool_calls")]
-            yield _assistant(_text(item.get("content")), calls)
+            yield Heard(_assistant(_text(item.get("content")), calls))
         case "tool":
             text = _text(item.get("content"))
             for call_id in item.get("tool_call_ids") or [item.get("tool_call_id")]:
-                yield tool_message(str(call_id), str(item.get("name", "")), text)
+                yield Heard(tool_message(str(call_id), str(item.get("name", "")), text))
         case "system" | "developer":
             return
         case role:
             raise BadRecording(f"unknown role {role!r}")
 
 
-def _from_pi(line: dict[str, Any]) -> Iterator[ChatMessage]:
+def _from_pi(line: dict[str, Any]) -> Iterator[Heard]:
     """Yield the message of a pi line; other lines and roles (bashExecution, …) have none."""
     if line.get("type") != "message":
         return
@@ -156,14 +166,21 @@ def _from_pi(line: dict[str, Any]) -> Iterator[ChatMessage]:
     text = _text(item.get("content"))
     match item.get("role"):
         case "user":
-            yield ChatMessage(role="user", content=text.strip())
+            yield Heard(ChatMessage(role="user", content=text.strip()))
         case "toolResult":
-            yield tool_message(str(item.get("toolCallId")), str(item.get("toolName", "")), text)
+            name = str(item.get("toolName", ""))
+            yield Heard(tool_message(str(item.get("toolCallId")), name, text))
         case "assistant":
             parts = _listed(item, "content")
             calls = [_pi_call(part) for part in parts if part.get("type") == "toolCall"]
             thoughts = [str(part["thinking"]) for part in parts if part.get("thinking")]
-            yield _assistant(text, calls, "\n\n".join(thoughts))
+            yield Heard(_assistant(text, calls, "\n\n".join(thoughts)), _pi_time(item))
+
+
+def _pi_time(item: dict[str, Any]) -> float | None:
+    """Return when a message began: pi stamps an answer when it is asked for, in milliseconds."""
+    stamp = item.get("timestamp")
+    return stamp / 1000 if isinstance(stamp, int) else None
 
 
 def _text(content: Any) -> str:
@@ -217,14 +234,14 @@ def _tool_call(call_id: Any, name: str, arguments: Any) -> ToolCall:
     return ToolCall(id=str(call_id or "call"), type="function", function=function)
 
 
-def _exchanges(messages: Iterable[ChatMessage]) -> tuple[Exchange, ...]:
+def _exchanges(heard: Iterable[Heard]) -> tuple[Exchange, ...]:
     builder = _Builder()
-    for message in messages:
+    for message, at in heard:
         match message["role"]:
             case "user":
                 builder.add_user(text_of(message))
             case "assistant":
-                builder.add_assistant(message)
+                builder.add_assistant(message, at)
             case "tool":
                 builder.add_result(message)
     return builder.finish()
@@ -237,6 +254,7 @@ class _Builder:
     exchanges: list[Exchange] = field(default_factory=list)
     user: str = ""
     steps: list[ChatMessage] = field(default_factory=list)
+    asked_at: list[float | None] = field(default_factory=list)
     waiting: list[tuple[str, ToolCall]] = field(default_factory=list)
     used_ids: set[str] = field(default_factory=set)
 
@@ -247,7 +265,7 @@ class _Builder:
             self._close()
         self.user = f"{self.user}\n\n{text}" if self.user else text
 
-    def add_assistant(self, message: ChatMessage) -> None:
+    def add_assistant(self, message: ChatMessage, at: float | None) -> None:
         calls = message.get("tool_calls", [])
         if not self.user or not (calls or text_of(message)):
             return
@@ -257,8 +275,9 @@ class _Builder:
         if renamed:
             message["tool_calls"] = renamed
         if self.steps and self.steps[-1]["role"] == "assistant":
-            message = _merged(self.steps.pop(), message)
+            message, at = _merged(self.steps.pop(), message), self.asked_at.pop()
         self.steps.append(message)
+        self.asked_at.append(at)
 
     def add_result(self, message: ChatMessage) -> None:
         recorded_id = message["tool_call_id"]
@@ -276,8 +295,11 @@ class _Builder:
         self._stub_missing_results()
         if not self.steps or self.steps[-1]["role"] != "assistant":
             self.steps.append(ChatMessage(role="assistant", content=END_OF_RECORDING))
-        self.exchanges.append(Exchange(self.user, tuple(self.steps)))
-        self.user, self.steps = "", []
+            self.asked_at.append(self.asked_at[-1] if self.asked_at else None)
+        known = [at for at in self.asked_at if at is not None]
+        times = tuple(known) if len(known) == len(self.asked_at) else ()
+        self.exchanges.append(Exchange(self.user, tuple(self.steps), times))
+        self.user, self.steps, self.asked_at = "", [], []
 
     def _stub_missing_results(self) -> None:
         for _, call in self.waiting:

@@ -1,37 +1,43 @@
-"""What happens when a model call fails: wait, try again, try the next model, give up.
+"""What happens when a model call fails: strategies in order, outside of the loop.
 
-The one retry policy of Parley (step 5 of the path); the SDKs' own retries are off. Table:
+The one retry policy of Parley (step 6 of the path); the SDKs' own retries are off. Each strategy
+looks at a failure and says what to do, or leaves it to the next one; the table that they make up is
 CONTEXT.md §6.
 """
 
 import asyncio
-import inspect
 import random
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
 from agent.errors import (
+    BadRequest,
+    ContextOverflow,
     CredentialsRefused,
+    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelUnreachable,
     RateLimited,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
-
-    from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-
-    OnTrouble = Callable[[ModelError], Awaitable[None] | None]
+from agent.models.base import ChatModel
 
 log = structlog.get_logger()
 
-_TRANSIENT = (RateLimited, ModelUnreachable)
-_UNUSABLE = (CredentialsRefused, ModelNotFound)
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+STANDARD_WINDOW_TOKENS = 200_000
+"""The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
+error "Extra usage is required for long context requests."""
+TRANSIENT_REST_S = 30.0
+UNUSABLE_REST_S = 300.0
+LONGEST_REST_S = 600.0
+"""How long later turns begin with another model after this one was given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,94 +62,325 @@ class RetryPolicy:
 class Timing:
     """Clock (seconds), sleep and dice of the policy; tests bring their own."""
 
-    now: "Callable[[], float]" = time.monotonic
-    sleep: "Callable[[float], Awaitable[None]]" = asyncio.sleep
-    draw: "Callable[[float, float], float]" = random.uniform  # noqa: S311
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    draw: Callable[[float, float], float] = random.uniform  # noqa: S311
 
 
 _REAL_TIME = Timing()
 
 
+class Desk(Protocol[T_co]):
+    """Where the request lies that recovery works on."""
+
+    async def attempt(self, model: ChatModel) -> T_co:
+        """Make the request as it is now; raises ModelError."""
+        ...
+
+    async def shrink(self) -> bool:
+        """Compress what is sent; False where that cannot help any more."""
+        ...
+
+    async def repair(self) -> bool:
+        """Leave out what a provider may call malformed; False where there is nothing of it."""
+        ...
+
+    async def on_trouble(self, failure: ModelError) -> None:
+        """Take note of a failed attempt that another one follows."""
+        ...
+
+
+class Rests:
+    """Which models are left alone for a while, in this process."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._until: dict[int, float] = {}
+
+    def rest(self, model: ChatModel, seconds: float) -> None:
+        """Have later turns begin with another model for so long."""
+        self._until[id(model)] = self._now() + seconds
+
+    def in_order(
+        self, models: Sequence[ChatModel], preferred: ChatModel | None = None
+    ) -> list[ChatModel]:
+        """Return the models in the order in which they are to be tried.
+
+        First `preferred`, which answered last in this turn and has its prompt in the cache; those
+        that rest come last, since nothing else may be left.
+        """
+        now = self._now()
+        return sorted(
+            models,
+            key=lambda model: (self._until.get(id(model), now) > now, model is not preferred),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Call the same model again after a wait."""
+
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextModel:
+    """Leave this model; `for_good` within this request, and for `rest_s` by later turns."""
+
+    rest_s: float
+    for_good: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Compress what is sent, then call the same model again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StandardWindow:
+    """Go on with the window that every account has, and call the same model again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Repair what is sent, then call the same model again."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Nothing is left to try: the failure goes to the user."""
+
+
+Action = Retry | NextModel | StandardWindow | Shrink | Repair | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a strategy decides on.
+
+    Attributes:
+        others: The candidates but this one that may still work.
+        failures: Of this model in a row, this one included.
+        repaired: Whether the one repair pass was made.
+        wait_s: The next wait: what the provider asks for, capped, else the back-off.
+    """
+
+    failure: ModelError
+    model: ChatModel
+    others: Sequence[ChatModel]
+    failures: int
+    repaired: bool
+    wait_s: float
+    policy: RetryPolicy
+
+    @property
+    def asked_wait_s(self) -> float | None:
+        """What the provider asked to wait; None for nothing."""
+        return self.failure.retry_after_s if isinstance(self.failure, RateLimited) else None
+
+    @property
+    def another_key(self) -> bool:
+        """Whether the same model can be reached with another key."""
+        name = (self.model.provider, self.model.name)
+        return any((other.provider, other.name) == name for other in self.others)
+
+
+Strategy = Callable[[Situation], Action | None]
+
+
+def leave_long_context(situation: Situation) -> Action | None:
+    """A long window that the account lacks: no wait, key or other model changes that."""
+    if not isinstance(situation.failure, LongContextRefused):
+        return None
+    window = situation.model.context_length
+    return StandardWindow() if window > STANDARD_WINDOW_TOKENS else None
+
+
+def compress(situation: Situation) -> Action | None:
+    """Context overflow, 413: compress, retry."""
+    if isinstance(situation.failure, LongContextRefused):
+        return None
+    return Shrink() if isinstance(situation.failure, ContextOverflow) else None
+
+
+def repair_once(situation: Situation) -> Action | None:
+    """A request that is called malformed: one repair pass, one retry."""
+    if not isinstance(situation.failure, BadRequest) or situation.repaired:
+        return None
+    return Repair()
+
+
+def rotate_key(situation: Situation) -> Action | None:
+    """Auth, billing or a rate limit: the next key of the same model has no part in it."""
+    if not situation.another_key:
+        return None
+    if isinstance(situation.failure, CredentialsRefused):
+        return NextModel(UNUSABLE_REST_S, for_good=True)
+    if isinstance(situation.failure, RateLimited):
+        return NextModel(_rest_s(situation))
+    return None
+
+
+def wait_and_retry(situation: Situation) -> Action | None:
+    """Overloaded, unreachable, a cut stream: wait as asked or back off, three times in a row.
+
+    So is a refused long window for a request that needs none: the provider says that at times.
+    """
+    if not isinstance(situation.failure, RateLimited | ModelUnreachable | LongContextRefused):
+        return None
+    asked_s = situation.asked_wait_s
+    too_long = asked_s is not None and asked_s > situation.policy.max_wait_s
+    if situation.others and (too_long or situation.failures >= situation.policy.failures_per_model):
+        return NextModel(_rest_s(situation))
+    return Retry(situation.wait_s)
+
+
+def fall_back(situation: Situation) -> Action | None:
+    """No usable key, an unknown model, a form that one provider refuses: the next model."""
+    hopeless = isinstance(situation.failure, CredentialsRefused | ModelNotFound)
+    if hopeless or (isinstance(situation.failure, BadRequest) and situation.others):
+        return NextModel(UNUSABLE_REST_S if hopeless else 0.0, for_good=True)
+    return None
+
+
+STRATEGIES: tuple[Strategy, ...] = (
+    leave_long_context,
+    compress,
+    repair_once,
+    rotate_key,
+    wait_and_retry,
+    fall_back,
+)
+"""In order; the first that knows what to do decides. What none of them knows is given up."""
+
+
+def decide(situation: Situation) -> Action:
+    """Return what to do about a failure."""
+    actions = (strategy(situation) for strategy in STRATEGIES)
+    return next((action for action in actions if action is not None), GiveUp())
+
+
+def _rest_s(situation: Situation) -> float:
+    return min(situation.asked_wait_s or TRANSIENT_REST_S, LONGEST_REST_S)
+
+
 async def complete_with_recovery(
-    models: "Sequence[ChatModel]",
-    request: "ModelRequest",
-    sink: "TextSink",
+    desk: Desk[T],
+    models: Sequence[ChatModel],
+    rests: Rests,
     policy: RetryPolicy,
-    on_trouble: "OnTrouble",
     timing: Timing = _REAL_TIME,
-) -> "Completion":
-    """Call the models until one answers, the sink restarted before every further attempt.
+) -> T:
+    """Have the models try until one answers; returns what that attempt returned.
 
     Args:
-        models: In order of preference; the others are fallbacks.
-        request: Sent unchanged to each model.
-        sink: Where the growing answer is shown.
+        desk: Makes the attempts.
+        models: In the order in which they are tried; keys of one model are models of their own.
+        rests: Learns which models were given up.
         policy: How long to keep trying.
-        on_trouble: Told of each failed attempt that another may follow; may be async.
         timing: Clock, sleep and dice.
 
     Raises:
-        ModelError: The last failure, once nothing is left to try. ContextOverflow, ModelRefused
-            and BadRequest come at once: no other attempt would end differently.
+        ModelError: The last failure, once nothing is left to try.
     """
-    deadline = timing.now() + policy.retry_for_s
-    recovery = _Recovery(request, sink, policy, on_trouble, timing, deadline)
-    return await recovery.run(models)
+    recovery = _Recovery(desk, list(models), rests, policy, timing)
+    return await recovery.run()
 
 
 @dataclass(slots=True)
-class _Recovery:
+class _Recovery(Generic[T]):
     """The attempts at one request. A round goes once along the line of models."""
 
-    request: "ModelRequest"
-    sink: "TextSink"
+    desk: Desk[T]
+    line: list[ChatModel]
+    rests: Rests
     policy: RetryPolicy
-    on_trouble: "OnTrouble"
     timing: Timing
-    deadline: float
+    deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
+    repaired: bool = False
 
-    async def run(self, models: "Sequence[ChatModel]") -> "Completion":
+    def __post_init__(self) -> None:
+        self.deadline = self.timing.now() + self.policy.retry_for_s
+
+    async def run(self) -> T:
         """Go round after round until there is an answer, no usable model or no time."""
-        line = list(models)
         failure: ModelError = ModelNotFound("no model is configured")
-        while True:
-            for model in tuple(line):
-                outcome = await self._try_model(model)
+        while self.line:
+            for model in tuple(self.line):
+                outcome = await self._try(model)
                 if not isinstance(outcome, ModelError):
                     return outcome
                 failure = outcome
-                if not isinstance(outcome, _TRANSIENT):
-                    line.remove(model)
-            if not line or not await self._pause(failure):
+            if not self.line or not await self._pause(self._wait_s(failure)):
+                break
+        raise failure
+
+    async def _try(self, model: ChatModel) -> T | ModelError:
+        """Call one model until it answers, it is another one's turn, or all is over."""
+        failures = 0
+        while True:
+            try:
+                self.attempts += 1
+                return await self.desk.attempt(model)
+            except ModelError as exc:
+                failures += 1
+                failure = exc
+            action = await self._decide(failure, model, failures)
+            self._note(model, failure, action)
+            if not await self._carry_out(action, model, failure):
+                return failure
+
+    async def _decide(self, failure: ModelError, model: ChatModel, failures: int) -> Action:
+        action = decide(self._situation(failure, model, failures))
+        if not isinstance(action, Repair):
+            return action
+        self.repaired = True
+        # Where nothing is found to repair, the next strategy has its turn.
+        found = await self.desk.repair()
+        return action if found else decide(self._situation(failure, model, failures))
+
+    def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
+        others = [other for other in self.line if other is not model]
+        wait_s = self._wait_s(failure)
+        return Situation(failure, model, others, failures, self.repaired, wait_s, self.policy)
+
+    async def _carry_out(self, action: Action, model: ChatModel, failure: ModelError) -> bool:
+        """Do what was decided; returns whether the same model is called again.
+
+        Raises:
+            ModelError: Nothing can be done about the failure.
+        """
+        match action:
+            case Retry(wait_s):
+                await self.desk.on_trouble(failure)
+                return await self._pause(wait_s)
+            case NextModel(rest_s, for_good):
+                await self.desk.on_trouble(failure)
+                self._leave(model, rest_s, for_good=for_good)
+                return False
+            case StandardWindow():
+                # The next attempt is made to fit it.
+                model.context_length = STANDARD_WINDOW_TOKENS
+                return True
+            case Repair():
+                return True
+            case Shrink():
+                if await self.desk.shrink():
+                    return True
+                raise failure
+            case GiveUp():
                 raise failure
 
-    async def _try_model(self, model: "ChatModel") -> "Completion | ModelError":
-        """Call one model until it answers, is of no use, or it is another one's turn."""
-        outcome = await self._attempt(model)
-        for _ in range(self.policy.failures_per_model - 1):
-            if not isinstance(outcome, _TRANSIENT) or not await self._pause(outcome):
-                break
-            outcome = await self._attempt(model)
-        return outcome
+    def _leave(self, model: ChatModel, rest_s: float, *, for_good: bool) -> None:
+        if rest_s and len(self.line) > 1:
+            self.rests.rest(model, rest_s)
+        if for_good:
+            self.line.remove(model)
 
-    async def _attempt(self, model: "ChatModel") -> "Completion | ModelError":
-        if self.attempts:
-            self.sink.restart()
-        self.attempts += 1
-        try:
-            return await model.complete(self.request, self.sink)
-        except (*_TRANSIENT, *_UNUSABLE) as exc:
-            self._note(model, exc)
-            told = self.on_trouble(exc)
-            if inspect.isawaitable(told):
-                await told
-            return exc
-
-    async def _pause(self, failure: ModelError) -> bool:
+    async def _pause(self, wait_s: float) -> bool:
         """Wait before another attempt; return False at once if it would end after the deadline."""
-        wait_s = self._wait_s(failure)
         if self.timing.now() + wait_s > self.deadline:
             return False
         self.pauses += 1
@@ -151,13 +388,13 @@ class _Recovery:
         return True
 
     def _wait_s(self, failure: ModelError) -> float:
-        asked = failure.retry_after_s if isinstance(failure, RateLimited) else None
-        if asked:
-            return min(asked, self.policy.max_wait_s)
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+        if asked_s:
+            return min(asked_s, self.policy.max_wait_s)
         bounds = self.policy.backoff_s
         return self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
 
-    def _note(self, model: "ChatModel", failure: ModelError) -> None:
+    def _note(self, model: ChatModel, failure: ModelError, action: Action) -> None:
         log.warning(
             "model_call_failed",
             provider=model.provider,
@@ -165,4 +402,15 @@ class _Recovery:
             attempt=self.attempts,
             error=type(failure).__name__,
             reason=str(failure),
+            action=_NAMES[type(action)],
         )
+
+
+_NAMES: dict[type[Action], str] = {
+    Retry: "retry",
+    NextModel: "next_model",
+    StandardWindow: "standard_window",
+    Shrink: "compress",
+    Repair: "repair",
+    GiveUp: "give_up",
+}

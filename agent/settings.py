@@ -13,6 +13,17 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class FactsSettings(Section):
+    """Prices (US dollars for a million tokens) and cache rules, in place of the table's."""
+
+    input_usd: float | None = Field(default=None, ge=0)
+    output_usd: float | None = Field(default=None, ge=0)
+    cache_read_usd: float | None = Field(default=None, ge=0)
+    cache_write_5m_usd: float | None = Field(default=None, ge=0)
+    cache_write_1h_usd: float | None = Field(default=None, ge=0)
+    min_cache_tokens: int | None = Field(default=None, ge=0)
+
+
 class ModelSettings(Section):
     """Which model answers."""
 
@@ -25,22 +36,31 @@ class ModelSettings(Section):
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
     retry_for_s: float = Field(default=120, ge=0)
+    facts: FactsSettings = FactsSettings()
+    extra_body: dict[str, Any] = {}
 
 
 class AgentSettings(Section):
-    """The loop of one turn."""
+    """The loop of one turn; `max_turn_tokens` counts what all its calls read and write."""
 
     max_iterations: int = Field(default=90, ge=1)
+    max_turn_tokens: int | None = Field(default=None, ge=1)
+    max_turn_s: float | None = Field(default=None, gt=0)
     instructions: str | None = None
 
 
 class CompressionSettings(Section):
-    """When the in-loop compressor fires and what it keeps; fractions of the model's window."""
+    """When the in-loop compressor fires and what it keeps; fractions of the model's window.
+
+    `early` compacts a view whose prompt cache has died, where that pays within `payback_requests`.
+    """
 
     enabled: bool = True
     threshold: float = Field(default=0.50, gt=0, le=1)
     target_ratio: float = Field(default=0.20, ge=0.10, le=0.80)
     protect_last_n: int = Field(default=20, ge=1)
+    early: bool = False
+    payback_requests: float = Field(default=6, gt=0)
 
 
 class AuxiliaryModelSettings(Section):
@@ -53,6 +73,7 @@ class AuxiliaryModelSettings(Section):
     provider: Literal[Provider, "main"] = "auto"
     base_url: str | None = None
     api_key: SecretStr | None = None
+    facts: FactsSettings = FactsSettings()
     timeout_s: float = Field(default=60, gt=0, le=3600)
 
     @property
@@ -84,8 +105,9 @@ class ContextSettings(Section):
 
 
 class CachingSettings(Section):
-    """Prompt caching."""
+    """Prompt caching; on where the model takes breakpoints."""
 
+    enabled: bool = True
     cache_ttl: Literal["5m", "1h"] = "5m"
     strategy: Literal["system_and_3", "anchored"] = "system_and_3"
 

@@ -1,15 +1,18 @@
 """Asks the summary model, from the threads in which engines run.
 
 One `SummaryCalls` serves one compaction: all its calls share one time limit, after which the
-extractor takes over.
+extractor takes over. What they have cost stands in `SummaryCalls.spent`.
 """
 
 import asyncio
 import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
+from agent.asking import estimated_call, lost_call
+from agent.costs import cost_usd
 from agent.errors import (
     CredentialsRefused,
     ModelError,
@@ -19,7 +22,9 @@ from agent.errors import (
     SummaryFailed,
 )
 from agent.messages import text_of, user_message
-from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.base import ChatModel, Completion, ModelRequest, Usage
+from agent.ports import ModelCall
+from agent.tokens import estimate_messages, estimate_tools
 
 TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0
@@ -44,8 +49,8 @@ class Summariser:
 
     @property
     def window_tokens(self) -> int:
-        """The window that every summary request has to fit into."""
-        return min(model.context_length for model in self.models)
+        """The window that every summary request has to fit into; 0 without any model."""
+        return min((model.context_length for model in self.models), default=0)
 
     def calls(self, timeout_s: float | None = None) -> "SummaryCalls":
         """Return what one compaction may ask with; must be called in the event loop.
@@ -57,12 +62,32 @@ class Summariser:
         return SummaryCalls(self, asyncio.get_running_loop(), time.monotonic() + limit_s)
 
 
+@dataclass(frozen=True, slots=True)
+class WarmPrefix:
+    """A request that begins with what the provider's cache holds of a conversation.
+
+    Attributes:
+        model: Who gets it: the main model.
+        request: As the loop would send it now, marks of the cache included.
+        tokens: How many of its tokens the cache should hold.
+        ttl: How long its entries live, "5m" or "1h".
+    """
+
+    model: ChatModel
+    request: ModelRequest
+    tokens: int
+    ttl: str
+
+
 class SummaryCalls:
     """`agent.context_engine.Summarise` for one compaction.
 
     Attributes:
+        window_tokens: The window that every prompt has to fit into.
         model: Name of what answered last; None until then.
         failure: What ended the last call that failed; None while all went well.
+        spent: The calls that are billed, in the order in which they ended; complete once `close`
+            has returned.
     """
 
     def __init__(
@@ -72,9 +97,17 @@ class SummaryCalls:
         self._loop = loop
         self._deadline = deadline
         self._running: concurrent.futures.Future[Completion] | None = None
+        self._pending: list[ModelCall] = []
         self._closed = False
+        self.window_tokens = summariser.window_tokens
         self.model: str | None = None
         self.failure: SummaryFailed | None = None
+        self.spent: list[ModelCall] = []
+
+    @property
+    def left_s(self) -> float:
+        """How much of the time limit is left; 0 when it is used up."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
         """Return the model's text; blocks the calling thread, which is not the event loop's.
@@ -82,48 +115,92 @@ class SummaryCalls:
         Raises:
             SummaryFailed: No model answered in time, or the answer is cut, empty or refused.
         """
-        try:
-            redact = self._summariser.redact
-            return redact(self._first_answer(redact(prompt), max_tokens))
-        except SummaryFailed as exc:
-            self.failure = exc
-            raise
+        message = user_message(self._summariser.redact(prompt))
+        request = ModelRequest([message], max_output_tokens=max_tokens)
+        return self._text(self._summariser.models, request, 0)
+
+    def behind(self, warm: WarmPrefix, prompt: str, max_tokens: int) -> str:
+        """Return the main model's text to a prompt at the end of a request that it knows.
+
+        Nothing else is changed in the request, and tools may be called as ever: all that would
+        invalidate the cache. Blocks like `__call__`.
+
+        Raises:
+            SummaryFailed: As above, or the model calls a tool.
+        """
+        message = user_message(self._summariser.redact(prompt), synthetic=True)
+        messages = [*warm.request.messages, message]
+        request = replace(warm.request, messages=messages, max_output_tokens=max_tokens)
+        return self._text([warm.model], request, warm.tokens)
 
     def close(self) -> None:
         """Give up a call that is under way, and refuse further ones; the turn has ended."""
         self._closed = True
-        if self._running is not None:
-            self._running.cancel()
+        self._give_up()
 
-    def _first_answer(self, prompt: str, max_tokens: int) -> str:
+    def _text(self, models: Sequence[ChatModel], request: ModelRequest, warm_tokens: int) -> str:
+        try:
+            return self._summariser.redact(self._first_answer(models, request, warm_tokens))
+        except SummaryFailed as exc:
+            self.failure = exc
+            raise
+
+    def _first_answer(
+        self, models: Sequence[ChatModel], request: ModelRequest, warm_tokens: int
+    ) -> str:
         failure: ModelError | None = None
-        for model in self._summariser.models:
+        for model in models:
             try:
-                return self._answer(model, prompt, max_tokens)
+                return self._answer(model, request, warm_tokens)
             except _TRY_NEXT as exc:
                 failure = exc
             except ModelError as exc:
                 raise _failed(exc) from exc
         raise _failed(failure or ModelNotFound("no summary model is configured")) from failure
 
-    def _answer(self, model: ChatModel, prompt: str, max_tokens: int) -> str:
-        left_s = self._deadline - time.monotonic()
+    def _answer(self, model: ChatModel, request: ModelRequest, warm_tokens: int) -> str:
+        expected = lost_call(model, _expected(model, request, warm_tokens))
+        left_s = self.left_s
         if left_s <= 0 or self._closed:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
-        request = ModelRequest([user_message(prompt)], max_output_tokens=max_tokens)
+        self._pending.append(expected)
         self._running = asyncio.run_coroutine_threadsafe(
-            model.complete(request, _Silent()), self._loop
+            self._completion(model, request), self._loop
         )
         if self._closed:
             # Closed since it was looked at: `close` may not have seen this call.
-            self._running.cancel()
+            self._give_up()
         try:
             completion = self._running.result(left_s)
         except (TimeoutError, concurrent.futures.CancelledError) as exc:
-            self._running.cancel()
+            self._give_up()
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc
         self.model = completion.model or model.name
-        return _text(completion)
+        return _answer_text(completion)
+
+    async def _completion(self, model: ChatModel, request: ModelRequest) -> Completion:
+        """Make one call and note what it has cost; in the event loop, as `close` is."""
+        try:
+            completion = await model.complete(request, _Silent())
+        except ModelError as exc:
+            self._end(lost_call(model, exc.usage) if exc.usage else None)
+            raise
+        self._end(_billed(model, request, completion))
+        return completion
+
+    def _end(self, call: ModelCall | None) -> None:
+        """Note what a call has cost, unless it was given up and noted then."""
+        if self._pending and call is not None:
+            self.spent.append(call)
+        self._pending.clear()
+
+    def _give_up(self) -> None:
+        """End the call that is under way: the provider bills what it has read by now."""
+        if self._running is not None:
+            self._running.cancel()
+        # Of two threads that come here at a time one finds it.
+        with suppress(IndexError):
+            self.spent.append(self._pending.pop())
 
 
 class _Silent:
@@ -136,13 +213,35 @@ class _Silent:
         """Nothing to forget."""
 
 
-def _text(completion: Completion) -> str:
+def _answer_text(completion: Completion) -> str:
     if completion.stop_reason != "stop":
         raise SummaryFailed(f"the summary ended with {completion.stop_reason!r}")
     text = text_of(completion.message)
     if not text.strip():
         raise SummaryFailed("the summary is empty")
     return text
+
+
+def _expected(model: ChatModel, request: ModelRequest, warm_tokens: int) -> Usage:
+    """Return what a request will be billed at least, by Parley's own count."""
+    tokens = estimate_messages(request.messages, model.name)
+    tokens += estimate_tools(request.tools, model.name)
+    read = min(tokens, warm_tokens)
+    return Usage(input_tokens=tokens - read, cache_read_tokens=read)
+
+
+def _billed(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
+    usage, reported_usd = completion.usage, completion.cost_usd
+    if usage is None:
+        return replace(estimated_call(model, request, completion), purpose="summary")
+    return ModelCall(
+        provider=model.provider,
+        model=model.name,
+        usage=usage,
+        cost_usd=cost_usd(usage, model.facts.prices) if reported_usd is None else reported_usd,
+        purpose="summary",
+        reported_name=completion.model,
+    )
 
 
 def _failed(failure: ModelError) -> SummaryFailed:

@@ -42,8 +42,10 @@ from gateway.errors import SettingsError, StorageError
 from gateway.health import Health
 from gateway.http import HttpServer
 from gateway.intake import GatewayIntake, IntakeRules
+from gateway.modelline import Configured, build_line, caching_text, learn_windows
 from gateway.preparing import Preparations
 from gateway.settings import Settings, secret_values
+from gateway.spending import Budgets, unpriced
 from gateway.storage import inbox, leases
 from gateway.storage.engine import Database
 from gateway.storage.opening import database_path, open_database
@@ -79,12 +81,13 @@ class Gateway:
     server: HttpServer
 
 
-async def run(settings: Settings, on_ready: Callable[[int], None]) -> None:
+async def run(settings: Settings, on_ready: Callable[[int, str], None]) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
         settings: All of them.
-        on_ready: Called with the HTTP port once messages are accepted.
+        on_ready: Called with the HTTP port, and with what is said about prompt caching, once
+            messages are accepted.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -97,15 +100,18 @@ async def run(settings: Settings, on_ready: Callable[[int], None]) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    agent = build_agent(settings)
+    line = build_line(settings)
+    agent = build_agent(settings, line)
+    await learn_windows(line)
     await _load_encoding(agent.models[0].name)
     prepare_home(settings.home)
+    caching = caching_text(agent.models[0], agent.caching)
     async with (
         open_database(database_path(settings)) as database,
         assembled(settings, database, agent, build_adapters) as gateway,
     ):
         settle_memory()
-        await serve(gateway, stop, force, on_ready)
+        await serve(gateway, stop, force, lambda port: on_ready(port, caching))
 
 
 def settle_memory() -> None:
@@ -204,7 +210,8 @@ async def assembled(
         for adapter in make_adapters(settings, intake, chats)
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
-    turn_rules = TurnRules(settings.queue, settings.sessions)
+    budgets = build_budgets(settings, database, agent, context)
+    turn_rules = TurnRules(settings.queue, settings.sessions, budgets)
     turns = TurnRunner(database, agent, context, adapters, turn_rules, wakeups)
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
@@ -283,27 +290,39 @@ def _server(
     )
 
 
-def build_agent(settings: Settings) -> Agent:
-    """Return the agent: the configured model, its fallbacks and the enabled tools.
+def build_agent(settings: Settings, line: Sequence[Configured]) -> Agent:
+    """Return the agent: the configured models and the enabled tools.
 
     Raises:
-        SettingsError: A model lacks its key, or a tool does not exist.
+        SettingsError: A tool does not exist.
     """
     try:
-        models = [build_model(block) for block in (settings.model, *settings.fallbacks)]
         tools = builtin_tools(settings.tools.enabled)
-    except ModelError as exc:
-        raise SettingsError(f"model: {exc}") from exc
     except ValueError as exc:
         raise SettingsError(f"tools.enabled: {exc}") from exc
     return Agent(
-        models=models,
+        models=[model for block in line for model in block.models],
         tools=tools,
         settings=settings.agent,
         output=settings.tools.output,
         retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
         max_output_tokens=settings.model.max_output_tokens,
+        caching=settings.prompt_caching,
     )
+
+
+def build_budgets(
+    settings: Settings, database: Database, agent: Agent, context: ContextParts
+) -> Budgets:
+    """Return who watches over the budgets.
+
+    Raises:
+        SettingsError: There is a budget, and a model whose price is not known.
+    """
+    writers = context.summariser.models if context.summariser else ()
+    if problems := unpriced(settings.budget, [*agent.models, *writers]):
+        raise SettingsError("\n".join(problems))
+    return Budgets(database, settings.budget, settings.sessions.timezone)
 
 
 def build_context(settings: Settings, agent: Agent) -> ContextParts:
@@ -323,6 +342,7 @@ def build_context(settings: Settings, agent: Agent) -> ContextParts:
             name, settings.home, own if isinstance(own, dict) else settings.context.options
         ),
         summariser=build_summariser(settings, model),
+        payback_requests=compression.payback_requests if compression.early else None,
     )
 
 
@@ -356,7 +376,9 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "provider": main.provider if same else block.provider,
             "base_url": main.base_url if same else block.base_url,
             "api_key": block.api_key or (main.api_key if same else None),
+            "api_keys": (),
             "context_length": None,
+            "facts": block.facts,
         }
     )
 

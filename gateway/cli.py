@@ -22,6 +22,7 @@ from gateway.enginescli import engines_app
 from gateway.errors import GatewayError
 from gateway.sessionscli import sessions_app
 from gateway.settings import Loaded, Settings, load_settings, secret_values
+from gateway.usagecli import usage
 
 app = typer.Typer(
     name="parley",
@@ -38,6 +39,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(letters_app, name="dead-letters")
 app.add_typer(sessions_app, name="sessions")
 app.add_typer(engines_app, name="engines")
+app.command("usage")(usage)
 
 PIPE_COLUMNS = 160
 out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
@@ -105,16 +107,17 @@ def run(
     logs.configure_logging(settings.logging, settings.home, secret_values(settings))
     for warning in found.warnings:
         err.print(warning, style="yellow", markup=False)
-    asyncio.run(gateway.run(settings, lambda port: _welcome(settings, port)))
+    asyncio.run(gateway.run(settings, lambda *ready: _welcome(settings, *ready)))
 
 
-def _welcome(settings: Settings, port: int) -> None:
+def _welcome(settings: Settings, port: int, caching: str) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
     page = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-    lines = ["", f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
+    lines = ["", caching]
+    lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":

@@ -1,7 +1,7 @@
 """The slash commands: what they are, and what they answer.
 
-`/stop`, `/status`, `/usage` and `/help` bypass the queue; `/new`, `/retry` and `/compress` keep
-their place in it.
+`/stop`, `/status`, `/usage`, `/insights` and `/help` bypass the queue; `/new`, `/retry` and
+`/compress` keep their place in it. What `/usage` and `/insights` answer: gateway/usagetexts.py.
 """
 
 import re
@@ -9,24 +9,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gateway.storage.history import Status
-from gateway.storage.usage import Figures, Standing
+from gateway.storage.usage import Standing
 
 if TYPE_CHECKING:
     from agent.context_engine import Level
     from agent.ports import Compaction
 
-Name = Literal["new", "stop", "status", "usage", "compress", "help", "retry"]
+Name = Literal["new", "stop", "status", "usage", "insights", "compress", "help", "retry"]
 
 DESCRIPTIONS: dict[Name, str] = {
     "new": "start afresh; the old conversation stays on record",
     "stop": "stop the answer in progress and drop what waits",
     "status": "show how this conversation stands",
-    "usage": "show what this conversation took so far",
+    "usage": "show what this conversation took and cost so far",
+    "insights": "show how this conversation fared in the last 30 days",
     "compress": "condense what was said so far; name a topic to dwell on it",
     "retry": "ask the last question again",
     "help": "show this list",
 }
-BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "help"})
+BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "insights", "help"})
 ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
 """Telegram sends `/start` by itself when a chat is opened."""
 
@@ -85,13 +86,13 @@ class ModelFacts:
 def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:
     """Return the answer to `/status`."""
     work = "working on an answer" if status.turn_running else "idle"
-    compactions = _count(standing.compactions, "compaction")
+    compactions = count(standing.compactions, "compaction")
     lines = {
         "Conversation": f"{status.conversation}, session {status.session_id}",
-        "Title": _quoted(standing.title),
+        "Title": quoted(standing.title),
         "Model": model.name,
-        "Context": _context_text(standing, model),
-        "Compression": f"{_firing_text(model)}; {compactions} so far",
+        "Context": context_text(standing, model),
+        "Compression": f"{firing_text(model)}; {compactions} so far",
         "Messages": f"{status.messages:,} on record",
         "State": f"{work}, {status.waiting} waiting",
     }
@@ -99,62 +100,34 @@ def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:
         del lines["Title"]
     if status.last_outcome and not status.turn_running:
         lines["Last turn"] = status.last_outcome.replace("_", " ")
-    return _listed(lines)
+    return listed(lines)
 
 
-def usage_text(standing: Standing, segment: Figures, whole: Figures, model: ModelFacts) -> str:
-    """Return the answer to `/usage`.
-
-    Args:
-        standing: How the view stands now.
-        segment: What the present segment took.
-        whole: What the whole conversation took, the segment included.
-        model: What answers.
-    """
-    return _listed({
-        "Context": _context_text(standing, model),
-        "Compression": _firing_text(model),
-        f"This segment (#{standing.number})": _figures_text(segment),
-        "Whole conversation": _figures_text(whole),
-    })
-
-
-def _context_text(standing: Standing, model: ModelFacts) -> str:
+def context_text(standing: Standing, model: ModelFacts) -> str:
+    """Return how full the window is."""
     tokens, source = standing.context.tokens, standing.context.source
     share = tokens / model.window_tokens
     return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
 
 
-def _firing_text(model: ModelFacts) -> str:
+def firing_text(model: ModelFacts) -> str:
+    """Return from where on the view is compacted."""
     if model.threshold_tokens is None:
         return f"switched off (engine {model.engine})"
     return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
 
 
-def _figures_text(figures: Figures) -> str:
-    work = ", ".join((
-        _count(figures.turns, "turn"),
-        _count(figures.model_calls, "model call"),
-        _count(figures.tool_calls, "tool call"),
-    ))
-    cached = figures.cache_read_tokens / figures.tokens_in if figures.tokens_in else 0
-    tokens = f"{figures.tokens_in:,} tokens in ({cached:.0%} read from the cache)"
-    text = f"{work}; {tokens}, {figures.tokens_out:,} out"
-    if figures.compactions:
-        compactions = _count(figures.compactions, "compaction")
-        text += f"; {compactions} saved {figures.saved_tokens:,} tokens of context"
-    return text
-
-
-def _listed(lines: dict[str, str]) -> str:
+def listed(lines: dict[str, str]) -> str:
+    """Return lines with names as a list in Markdown."""
     return "\n".join(f"- **{name}**: {value}" for name, value in lines.items())
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun; one is not in the plural."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return text of a person as code: none of its characters are taken for markup."""
     return "`" + text.replace("`", "'") + "`"
 
@@ -187,7 +160,7 @@ def compress_text(compaction: "Compaction | None", topic: str = "") -> str:
     summary = _summary_text(compaction)
     steps = [f"Condensed: {figures}.", *summary, *_LEVELS[compaction.level]]
     if topic and summary:
-        steps.append(f"Topic: {_quoted(topic)}.")
+        steps.append(f"Topic: {quoted(topic)}.")
     return " ".join(steps) + " Every message stays on record."
 
 

@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from agent.compression.payback import Rates
 from agent.context_engine import ContextEngine, Limits
 from agent.engines.tools import EngineTools
 from agent.loop import Agent
 from agent.meter import Report, TokenMeter
-from agent.planner import Planner
+from agent.planner import EarlyRule, Planner
 from agent.ports import CompactionStore
+from agent.prefix import PrefixWatch
 from agent.summariser import Summariser
 from agent.view import View, ViewPlan
 from gateway.storage import transcript
@@ -29,15 +31,22 @@ class ContextParts:
         limits: Of the model that answers.
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
+        payback_requests: In how many requests an early compaction has to pay; None for none.
     """
 
     enabled: bool
     limits: Limits
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
+    payback_requests: float | None = None
 
-    def planner(self, agent: Agent, session: Session, store: CompactionStore) -> Planner:
-        """Return the planner of a turn that begins in this segment."""
+    def planner(
+        self, agent: Agent, session: Session, store: CompactionStore, moved: str | None = None
+    ) -> Planner:
+        """Return the planner of a turn that begins in this segment.
+
+        `moved` says why its first request may begin otherwise than the last one.
+        """
         engine = self.make_engine(self.limits)
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
@@ -50,7 +59,15 @@ class ContextParts:
             enabled=self.enabled,
             summariser=self.summariser,
             state=session.planner_state,
+            watch=PrefixWatch(session.prefix, moved, agent.caching.cache_ttl),
+            early=self._early(agent),
         )
+
+    def _early(self, agent: Agent) -> EarlyRule | None:
+        if self.payback_requests is None:
+            return None
+        ttl = agent.caching.cache_ttl
+        return EarlyRule(Rates.of(agent.models[0].facts.prices, ttl), ttl, self.payback_requests)
 
 
 async def open_view(database: Database, session: Session, plan: ViewPlan, system: str) -> View:

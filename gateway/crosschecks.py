@@ -17,8 +17,6 @@ Contradiction = tuple[str, str]
 # Shorter values cannot be kept out of the logs without making those unreadable.
 MIN_SECRET_CHARS = 4
 _WITHOUT_EFFECT = (
-    "prompt_caching.",
-    "budget.",
     "tools.approval",
     "tools.mcp",
     "platforms.discord.",
@@ -58,8 +56,6 @@ def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
         plain = ".".join(step for step in name.split(".") if not step.isdecimal())
         if name.startswith(_WITHOUT_EFFECT) and value != defaults.get(plain):
             yield f"{name} is set, but has no effect in this version"
-        elif name.endswith(".api_keys") and len(value) > 1:
-            yield f"{name}: only the first key is used in this version"
 
 
 def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:

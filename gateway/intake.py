@@ -5,9 +5,10 @@ is answered in that same transaction, so that an answer exists exactly if its qu
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import structlog
 from sqlalchemy import Connection, Row, update
@@ -19,10 +20,12 @@ from gateway.access import Access, stranger_notice
 from gateway.commands import ModelFacts
 from gateway.sessions import GroupSessions, session_key, sole_sender
 from gateway.settings import QueueSettings
-from gateway.storage import history, inbox, leases, outbox, turns, usage
+from gateway.spending import today
+from gateway.storage import costs, history, inbox, insights, leases, outbox, turns, usage
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation
 from gateway.storage.outbox import Renderer, parts_of
+from gateway.usagetexts import INSIGHTS_DAYS, MoneyRules, insights_text, usage_text
 from gateway.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class IntakeRules:
     queue: QueueSettings
     groups: GroupSessions
     model: ModelFacts
+    money: MoneyRules = field(default_factory=MoneyRules)
 
 
 class GatewayIntake:
@@ -137,7 +141,9 @@ class GatewayIntake:
         elif name == "status":
             text = self._status(conn, row.id)
         elif name == "usage":
-            text = self._usage(conn, row.id)
+            text = self._usage(conn, message, row.id)
+        elif name == "insights":
+            text = self._insights(conn, row.id)
         else:
             text = commands.help_text()
         self._reply(conn, message, row.id, seq, text)
@@ -148,12 +154,17 @@ class GatewayIntake:
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
         return commands.status_text(history.status(conn, conversation_id), standing, model)
 
-    def _usage(self, conn: Connection, conversation_id: int) -> str:
-        model = self._rules.model
+    def _usage(self, conn: Connection, message: InboundMessage, conversation_id: int) -> str:
+        model, money = self._rules.model, self._rules.money
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
-        segment = usage.figures(conn, conversation_id, standing.session_id)
-        whole = usage.figures(conn, conversation_id)
-        return commands.usage_text(standing, segment, whole, model)
+        report = usage.report(conn, conversation_id, standing.session_id)
+        since = today(ZoneInfo(money.timezone)).start.timestamp()
+        spent = costs.by_sender_since(conn, _budgeted_as(message), since)
+        return usage_text(standing, report, spent, model, money)
+
+    def _insights(self, conn: Connection, conversation_id: int) -> str:
+        since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
+        return insights_text(insights.insights(conn, conversation_id, since.timestamp()))
 
     def _stop(self, conn: Connection, conversation_id: int, seq: int) -> str:
         was_running = history.status(conn, conversation_id).turn_running
@@ -235,6 +246,11 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+
+
+def _budgeted_as(message: InboundMessage) -> str:
+    """Return the sender as the ledger has it."""
+    return f"{message.address.platform}:{message.sender}"
 
 
 def _noted(message: InboundMessage) -> InboundMessage:

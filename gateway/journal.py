@@ -7,10 +7,10 @@ from typing import Literal
 import structlog
 
 from agent.messages import ChatMessage, ToolCall
-from agent.models.base import Usage
-from agent.ports import Compaction, Effect, PastMessage, PlannerState, ToolStatus
+from agent.ports import Compaction, Effect, ModelCall, PastMessage, PlannerState, ToolStatus
 from agent.view import Summary
-from gateway.storage import compactions, transcript, turns
+from gateway.errors import LeaseLost, TurnCancelled
+from gateway.storage import compactions, ledger, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
 from gateway.storage.turns import Turn
@@ -18,28 +18,43 @@ from gateway.storage.turns import Turn
 
 @dataclass(slots=True)
 class Journal:
-    """`agent.ports.TurnJournal` and `CompactionStore`; every write is one fenced transaction.
+    """`agent.ports.TurnJournal` and `CompactionStore`; every write is one transaction.
+
+    All are fenced, but for `book`: what was spent is booked also where the turn was lost.
 
     Attributes:
         turn: As it stands: its session changes with every compaction.
-        model: Whose estimates the meter learns about.
         ask_ahead: Has a summary prepared for a segment.
         tell_user: Shows a notice in the chat, once a turn for each kind.
+        in_flight: The call that is under way, as it would be booked if it were cut off now.
     """
 
     database: Database
     turn: Turn
-    model: str
     ask_ahead: Callable[[Session], None]
     tell_user: Callable[[str], Awaitable[None]]
+    in_flight: ModelCall | None = None
 
-    async def record_message(
-        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
-    ) -> int:
-        """Append an intermediate message."""
-        return await self.database.write(
-            turns.record_message, self.turn, message, usage, ratio, self.model
-        )
+    async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
+        """Append an intermediate message and book the call that made it."""
+        try:
+            return await self.database.write(turns.record_message, self.turn, message, call)
+        except (LeaseLost, TurnCancelled):
+            if call is not None:
+                # What it said is dropped; it is billed all the same.
+                await self.book([replace(call, purpose="lost")])
+            raise
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        """Book calls that made no message."""
+        if calls:
+            turn = self.turn
+            conversation = turn.lease.conversation
+            await self.database.write(ledger.book, conversation, turn.id, turn.sender, calls)
+
+    def begin_call(self, call: ModelCall | None) -> None:
+        """Take note of a call, or that it is over."""
+        self.in_flight = call
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         """Note the intent to run a tool."""

@@ -1,5 +1,6 @@
 """What Parley itself says in a chat about a turn: trouble, failure, stopping, a full window."""
 
+from agent.costs import format_usd
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
@@ -7,6 +8,7 @@ from agent.errors import (
     ModelNotFound,
     ModelRefused,
     RateLimited,
+    SpendLimitReached,
 )
 from agent.loop import TurnResult
 
@@ -66,3 +68,18 @@ def failure_text(failure: ModelError) -> str:
     else:
         why = "the model could not be reached or failed. Send /retry to try again"
     return f"I could not answer: {why}."
+
+
+def spend_limit_text(limit: SpendLimitReached) -> str:
+    """Return what the person reads when a budget is used up.
+
+    What everybody together may spend is the operator's business: that amount is not shown.
+    """
+    if limit.limit_usd == 0:
+        return "I may not spend anything on answers at present; the operator can change that."
+    if limit.scope == "sender":
+        what = f"Today's budget for you is used up ({format_usd(limit.limit_usd)})"
+    else:
+        what = "Today's budget is used up"
+    anew = f"It starts anew at {limit.until:%H:%M} {limit.until.tzinfo}"
+    return f"{what}. {anew}; your message stays on record, send /retry then."

@@ -1,22 +1,26 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting (CONTEXT.md §3). What goes wrong here ends no turn.
+needs it commits it without waiting (CONTEXT.md §3). It costs least while the provider's cache still
+holds the conversation. What goes wrong here ends no turn.
 """
 
 import asyncio
 import time
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from agent.errors import SummaryFailed
 from agent.loop import Agent
-from agent.planner import prepare
-from agent.view import View
+from agent.summariser import SummaryCalls
+from agent.view import Summary, View
+from agent.warm_summary import prepare, warm_prefix, warm_tokens
 from gateway.context import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
-from gateway.storage import compactions, transcript
+from gateway.storage import compactions, ledger, lineage, transcript
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
 
@@ -31,24 +35,89 @@ MAX_REWRITTEN_WINDOWS = 4
 written anew from the originals."""
 
 
+NOTHING_LEFT = "a budget is used up"
+
+
+@dataclass(slots=True)
+class Preparation:
+    """One summary that is to be written.
+
+    Attributes:
+        session: The segment as it stood when it was asked for.
+        sender: Whose budget it counts for, "platform:sender id".
+        begun: Whether it is being written.
+        ended: Set when it is there, or will not be.
+    """
+
+    session: Session
+    sender: str
+    begun: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
 class Preparations:
     """Writes one summary for each segment that asks, at most once at a time."""
 
-    def __init__(self, database: Database, agent: Agent, parts: ContextParts) -> None:
+    def __init__(
+        self,
+        database: Database,
+        agent: Agent,
+        parts: ContextParts,
+        exhausted: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """Prepare for nothing yet.
+
+        Args:
+            database: Where conversations and candidates are.
+            agent: The one that answers.
+            parts: Its limits, and who writes summaries.
+            exhausted: Tells whether the budget of a sender is used up; None for no budgets.
+        """
         self._database = database
         self._agent = agent
         self._parts = parts
-        self._waiting: asyncio.Queue[Session] = asyncio.Queue()
-        self._known: set[int] = set()
+        self._exhausted = exhausted
+        self._waiting: asyncio.Queue[Preparation] = asyncio.Queue()
+        self._known: dict[int, Preparation] = {}
+        self._put_off: dict[int, Preparation] = {}
         self._not_before: dict[int, float] = {}
 
-    def ask(self, session: Session) -> None:
-        """Have a summary written for a segment, if none is under way; returns at once."""
+    def ask(self, session: Session, sender: str = "") -> None:
+        """Have a summary written for a segment, if none is under way; returns at once.
+
+        Where the provider's cache has lost the conversation it waits for the next call, which
+        brings it back: for `answered`, or for being asked again.
+        """
         cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
         if self._parts.summariser is None or session.id in self._known or cooling:
             return
-        self._known.add(session.id)
-        self._waiting.put_nowait(session)
+        preparation = Preparation(session, sender)
+        if self._put_off.pop(session.id, None) is None and self._has_cooled(session):
+            self._put_off[session.id] = preparation
+        else:
+            self._begin(preparation)
+
+    def answered(self, session_id: int) -> None:
+        """Take note that a call of this segment is on record: what waited for that begins."""
+        put_off = self._put_off.pop(session_id, None)
+        if put_off is not None:
+            self._begin(put_off)
+
+    async def ready(self, session_id: int) -> Summary | None:
+        """Return the summary of a segment; one that is being written is waited for.
+
+        One that has not been begun is given up: who asks here writes it at once. Waits no longer
+        than all calls of a compaction may take.
+        """
+        self._put_off.pop(session_id, None)
+        known = self._known.get(session_id)
+        if known is not None and not known.begun:
+            del self._known[session_id]
+        elif known is not None and self._parts.summariser is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._parts.summariser.timeout_s):
+                    await known.ended.wait()
+        return await self._database.read(compactions.candidate, session_id)
 
     async def run(self) -> None:
         """Write what is asked for, until cancelled."""
@@ -56,35 +125,68 @@ class Preparations:
             for n in range(AT_ONCE):
                 tasks.create_task(self._work(), name=f"prepare {n}")
 
+    def _begin(self, preparation: Preparation) -> None:
+        self._known[preparation.session.id] = preparation
+        self._waiting.put_nowait(preparation)
+
+    def _has_cooled(self, session: Session) -> bool:
+        """Whether the provider has kept the last request, and does so no longer."""
+        prefix = session.prefix
+        if prefix is None or not self._is_main_the_writer():
+            return False
+        again = replace(prefix, at=time.time())
+        return warm_tokens(again, self._agent) > 0 == warm_tokens(prefix, self._agent)
+
+    def _is_main_the_writer(self) -> bool:
+        summariser = self._parts.summariser
+        return summariser is not None and summariser.models[0] is self._agent.models[0]
+
     async def _work(self) -> None:
         while True:
-            session = await self._waiting.get()
+            preparation = await self._waiting.get()
+            session_id = preparation.session.id
+            if self._known.get(session_id) is not preparation:
+                continue  # given up
+            preparation.begun = True
             try:
-                await self._prepare(session)
+                await self._prepare(preparation)
             except SummaryFailed as exc:
-                self._cool_down(session.id, exc.cooldown_s)
-                log.warning("summary_not_prepared", session=session.id, reason=str(exc))
+                self._cool_down(session_id, exc.cooldown_s)
+                log.warning("summary_not_prepared", session=session_id, reason=str(exc))
             except StorageError as exc:
-                log.warning("summary_not_prepared", session=session.id, reason=str(exc))
+                log.warning("summary_not_prepared", session=session_id, reason=str(exc))
             except Exception:
-                self._cool_down(session.id, REST_S)
-                log.exception("summary_preparation_failed", session=session.id)
+                self._cool_down(session_id, REST_S)
+                log.exception("summary_preparation_failed", session=session_id)
             finally:
-                self._known.discard(session.id)
+                del self._known[session_id]
+                preparation.ended.set()
 
-    async def _prepare(self, session: Session) -> None:
-        if self._parts.summariser is None:
+    async def _prepare(self, preparation: Preparation) -> None:
+        summariser, sender = self._parts.summariser, preparation.sender
+        session = await self._session_without(preparation.session)
+        if summariser is None or session is None:
             return
-        if await self._database.read(compactions.candidate, session.id) is not None:
-            return
-        view = await self._view(session)
-        meter = meter_of(self._agent, session)
-        summary = await prepare(view, meter, self._parts.limits, self._parts.summariser)
+        if self._exhausted is not None and await self._exhausted(sender):
+            raise SummaryFailed(NOTHING_LEFT, REST_S)
+        calls, summary = summariser.calls(), None
+        try:
+            summary = await self._written(session, calls)
+        finally:
+            if summary is None and calls.spent:
+                await self._database.write(
+                    ledger.book, session.conversation, None, sender, calls.spent
+                )
         if summary is None:
             self._cool_down(session.id, REST_S)
             return
         await self._database.write(
-            compactions.put_candidate, session.id, session.conversation, summary
+            compactions.put_candidate,
+            session.id,
+            session.conversation,
+            summary,
+            calls.spent,
+            sender,
         )
         log.info(
             "summary_prepared",
@@ -94,6 +196,22 @@ class Preparations:
             last_seq=summary.last_seq,
             model=summary.model,
         )
+
+    async def _session_without(self, asked: Session) -> Session | None:
+        """Return a segment as it stands now; None if it has a summary, or is not in force."""
+        if await self._database.read(compactions.candidate, asked.id) is not None:
+            return None
+        newest = await self._database.read(lineage.active, asked.conversation)
+        return newest if newest.id == asked.id else None
+
+    async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
+        view = await self._view(session)
+        warm = None
+        if self._is_main_the_writer():
+            conversation = str(session.conversation)
+            warm = await warm_prefix(view, session.prefix, self._agent, conversation)
+        meter = meter_of(self._agent, session)
+        return await prepare(view, meter, self._parts.limits, calls, warm)
 
     async def _view(self, session: Session) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""

@@ -6,43 +6,29 @@ the platform are played.
 
 import asyncio
 import tempfile
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from adapters.messages import Address, InboundMessage, Outgoing
-from adapters.null import NullAdapter
 from agent.engines.plugins import PLUGINS
 from agent.engines.registry import available
-from agent.loop import Agent
-from agent.messages import storable, text_of
-from agent.models.recorded import RecordedModel, RecordedTools
 from agent.recordings import BadRecording, Recording, load_recordings
-from agent.recovery import RetryPolicy
 from agent.settings import AuxiliarySettings
-from gateway import notices
-from gateway.app import Gateway, assembled
 from gateway.errors import SettingsError
+from gateway.replayclock import Gap
+from gateway.replayplayer import Player, Stage, playing, window_of
 from gateway.replayreport import Conditions, Replayed, check_target, write_report
 from gateway.replaytables import show
 from gateway.settings import Settings
-from gateway.storage import history, timeline
-from gateway.storage.opening import open_database
 
 AT_ONCE = 8
-"""Conversations that are played side by side."""
-
-NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
-"""What may be said about a turn before its answer."""
-
-DEFAULT_WINDOW_TOKENS = 200_000
-"""Where neither an option nor the settings name one."""
+"""Conversations that are played side by side; one where the gateway restarts, so that a restart
+comes at the same place in every replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +40,23 @@ class ReplayOptions:
         window: Context length of the model in tokens, instead of `model.context_length`.
         engine: Instead of `context.engine`; unlike there, it must exist.
         threshold: Instead of `compression.threshold`.
+        strategy: Instead of `prompt_caching.strategy`; `ttl` instead of `prompt_caching.cache_ttl`.
+        early: Turns `compression.early` on.
+        gap: Which pauses are played; see gateway/replayclock.py.
+        restart_every: The gateway is started again after so many requests; None for never.
+        concatenate: All conversations of a file are played as one.
     """
 
     report: Path | None = None
     window: int | None = None
     engine: str | None = None
     threshold: float | None = None
+    strategy: Literal["system_and_3", "anchored"] | None = None
+    ttl: Literal["5m", "1h"] | None = None
+    early: bool = False
+    gap: Gap = "recorded"
+    restart_every: int | None = None
+    concatenate: bool = False
 
 
 async def replay(
@@ -75,15 +72,15 @@ async def replay(
             formats, or the report cannot be written; all of that is known before anything runs.
     """
     settings = overridden(settings, options)
-    recordings = [recording for file in files for recording in _load(file)]
+    recordings = [it for file in files for it in _load(file, concatenate=options.concatenate)]
     if options.report is not None:
         check_target(options.report)
-    results = await _play(settings, recordings, console)
+    results = await _play(settings, recordings, console, options)
     show(results, console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
     if options.report is not None:
-        write_report(options.report, results, _conditions(settings, files))
+        write_report(options.report, results, _conditions(settings, files, options))
         console.print(f"report: {options.report}", markup=False, highlight=False, soft_wrap=True)
     return not failed
 
@@ -98,9 +95,12 @@ def overridden(settings: Settings, options: ReplayOptions) -> Settings:
     for option, block, key in (
         ("window", "model", "context_length"),
         ("threshold", "compression", "threshold"),
+        ("strategy", "prompt_caching", "strategy"),
+        ("ttl", "prompt_caching", "cache_ttl"),
+        ("early", "compression", "early"),
     ):
         value = getattr(options, option)
-        if value is not None:
+        if value is not None and value is not False:
             try:
                 settings = _with_value(settings, block, key, value)
             except ValidationError as exc:
@@ -130,11 +130,6 @@ def _engine_problems(home: Path, name: str) -> list[str]:
     return [f"--engine {name}: {why}; there are: {', '.join(usable)}"]
 
 
-def window_of(settings: Settings) -> int:
-    """Return the context length that is played with, in tokens."""
-    return settings.model.context_length or DEFAULT_WINDOW_TOKENS
-
-
 def _conditions(settings: Settings, files: Sequence[Path]) -> Conditions:
     compression, engine = settings.compression, settings.context.engine
     own = settings.context.rounds.threshold
@@ -148,21 +143,23 @@ def _conditions(settings: Settings, files: Sequence[Path]) -> Conditions:
     )
 
 
-def _load(file: Path) -> list[Recording]:
+def _load(file: Path, *, concatenate: bool) -> list[Recording]:
     try:
-        return load_recordings(file)
+        return load_recordings(file, concatenated=concatenate)
     except (BadRecording, OSError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else str(exc).removeprefix(f"{file}: ")
         raise SettingsError(f"cannot replay {file}: {why}") from exc
 
 
 async def _play(
-    settings: Settings, recordings: Sequence[Recording], console: Console
+    settings: Settings, recordings: Sequence[Recording], console: Console, options: ReplayOptions
 ) -> list[Replayed]:
     """Play everything in a home that is gone afterwards."""
+    at_once = AT_ONCE if options.restart_every is None else 1
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
-        async with playing(_for_replay(settings, Path(folder)), recordings) as player:
-            return await _play_all(player, recordings, console)
+        own = _for_replay(settings, Path(folder))
+        async with playing(Stage(own, recordings, options.gap, options.restart_every)) as player:
+            return await _play_all(player, recordings, console, at_once)
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
@@ -183,10 +180,10 @@ def _for_replay(settings: Settings, home: Path) -> Settings:
 
 
 async def _play_all(
-    player: "Player", recordings: Sequence[Recording], console: Console
+    player: Player, recordings: Sequence[Recording], console: Console, at_once: int
 ) -> list[Replayed]:
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    places = asyncio.Semaphore(AT_ONCE)
+    places = asyncio.Semaphore(at_once)
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("conversations", total=len(recordings))
 
@@ -202,103 +199,3 @@ async def _play_all(
                 for number, recording in enumerate(recordings)
             ]
     return [job.result() for job in jobs]
-
-
-@asynccontextmanager
-async def playing(settings: Settings, recordings: Sequence[Recording]) -> AsyncIterator["Player"]:
-    """Run a gateway whose model plays `recordings`, without HTTP, in `settings.home`."""
-    model = RecordedModel(window_of(settings))
-    steps = max((len(each.steps) for it in recordings for each in it.exchanges), default=1)
-    agent = Agent(
-        models=[model],
-        tools=RecordedTools(model, recordings),
-        settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
-        output=settings.tools.output,
-        retry=RetryPolicy(),
-        max_output_tokens=settings.model.max_output_tokens,
-    )
-    answers = Answers()
-    adapter = NullAdapter(answers.put)
-    async with (
-        open_database(settings.home / "replay.db") as database,
-        assembled(settings, database, agent, lambda *_: [adapter]) as gateway,
-        asyncio.TaskGroup() as tasks,
-    ):
-        running = [
-            tasks.create_task(gateway.worker.run(), name="worker"),
-            tasks.create_task(gateway.delivery.run(), name="delivery"),
-        ]
-        yield Player(gateway, model, answers)
-        for task in running:
-            task.cancel()
-
-
-class Answers:
-    """What the null platform was given, by conversation, in order."""
-
-    def __init__(self) -> None:
-        self._queues: dict[int, asyncio.Queue[str]] = {}
-
-    def put(self, message: Outgoing) -> None:
-        """Take a message that is being sent."""
-        self._of(message.conversation).put_nowait(message.payload)
-
-    async def next(self, conversation_id: int) -> str:
-        """Wait for the conversation's next message."""
-        return await self._of(conversation_id).get()
-
-    def _of(self, conversation_id: int) -> asyncio.Queue[str]:
-        return self._queues.setdefault(conversation_id, asyncio.Queue())
-
-
-@dataclass(frozen=True, slots=True)
-class Player:
-    """Plays the user's side and compares what comes back."""
-
-    gateway: Gateway
-    model: RecordedModel
-    answers: Answers
-
-    async def play(self, number: int, recording: Recording) -> Replayed:
-        """Send each user message once the one before is answered."""
-        started = time.monotonic()
-        problem = None
-        conversation_id = 0
-        for n, exchange in enumerate(recording.exchanges, start=1):
-            message = _inbound(f"{number}", n, exchange.user)
-            (admission,) = await self.gateway.intake.accept([message])
-            conversation_id = admission.conversation or 0
-            # The worker cannot have begun: nothing was awaited since the commit.
-            self.model.play(str(conversation_id), recording, n - 1)
-            answer = await self._answer(conversation_id)
-            if answer != text_of(exchange.steps[-1]):
-                problem = problem or f"message {n} was answered with {answer[:60]!r}"
-        duration_s = time.monotonic() - started
-        read = self.gateway.database.read
-        return Replayed(
-            # A file's name may hold bytes that are no UTF-8.
-            name=storable(recording.name),
-            work=await read(history.work, conversation_id),
-            timeline=await read(timeline.of_conversation, conversation_id),
-            duration_s=duration_s,
-            problem=problem,
-        )
-
-    async def _answer(self, conversation_id: int) -> str:
-        """Return the next message that is no notice about the turn."""
-        while (text := await self.answers.next(conversation_id)) in NOTICES:
-            continue
-        return text
-
-
-def _inbound(chat: str, n: int, text: str) -> InboundMessage:
-    return InboundMessage(
-        address=Address("null", "default", chat),
-        chat_kind="dm",
-        sender="replay",
-        sender_name="Replay",
-        text=text,
-        dedupe_key=f"{chat}:{n}",
-        raw="{}",
-        authenticated=True,
-    )

@@ -1,21 +1,26 @@
 """One turn (steps 5 to 7 of the path): freeze, load the view, run the loop, commit the answer."""
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import orjson
 import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Adapter
-from agent.errors import ModelError
+from agent.costs import cost_usd
+from agent.errors import ModelError, ModelRefused, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
 from agent.messages import ChatMessage
 from agent.planner import Planner
+from agent.ports import ModelCall
 from agent.prompt import build_system_prompt
+from agent.tokens import estimate_tokens
 from agent.tools.registry import ToolContext
 from agent.view import View
 from gateway import commands, hygiene, notices
@@ -26,10 +31,12 @@ from gateway.live import LiveAnswer
 from gateway.preparing import Preparations
 from gateway.sessions import reset_due
 from gateway.settings import QueueSettings, SessionSettings
+from gateway.spending import Budgets
 from gateway.storage import compactions, inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.inbox import Entry
 from gateway.storage.leases import Lease
+from gateway.storage.lineage import PromptBase
 from gateway.storage.outbox import Part, parts_of
 from gateway.storage.turns import Totals, Turn, TurnEnd
 from gateway.wakeups import Wakeups
@@ -80,10 +87,11 @@ class Stops:
 
 @dataclass(frozen=True, slots=True)
 class TurnRules:
-    """The settings that decide about turns."""
+    """What decides about turns."""
 
     queue: QueueSettings
     sessions: SessionSettings
+    budgets: Budgets
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +130,7 @@ class TurnRunner:
         self._wakeups = wakeups
         self.stops = Stops()
         self.preparations = Preparations(database, agent, context)
-        self._system_prompt = build_system_prompt(
-            agent.settings.instructions, tuple(tool.name for tool in agent.tools.schemas)
-        )
+        self._base = prompt_base(agent)
 
     async def next_turn(self, lease: Lease) -> Turn | None:
         """Freeze or resume the conversation's next turn; commands before it are carried out.
@@ -178,7 +184,7 @@ class TurnRunner:
                 turns.commit, journal.turn, done.messages, parts, end
             )
         except TurnCancelled:
-            end = TurnEnd("interrupted")
+            end = TurnEnd("interrupted", await self._cut_off(journal, live))
             totals = await self._cancel(journal.turn, live, end)
         self._wakeups.outbox(turn.lease.conversation)
         self._log_finished(turn, end, totals, started)
@@ -187,8 +193,7 @@ class TurnRunner:
         async def tell_user(what: str) -> None:
             await self._notify(turn, _told_once(turn, what), notices.CONTEXT[what])
 
-        model = self._agent.models[0].name
-        return Journal(self._database, turn, model, self.preparations.ask, tell_user)
+        return Journal(self._database, turn, self.preparations.ask, tell_user)
 
     async def _think(self, journal: Journal, live: LiveAnswer) -> Done:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -205,8 +210,12 @@ class TurnRunner:
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except ModelError as exc:
-            end = TurnEnd("provider_failed", error=str(exc))
+            outcome = "refused" if isinstance(exc, ModelRefused) else "provider_failed"
+            end = TurnEnd(outcome, error=str(exc))
             return Done(notices.failure_text(exc), end, [], kind="failed")
+        except SpendLimitReached as exc:
+            end = TurnEnd("spend_limit", error=str(exc))
+            return Done(notices.spend_limit_text(exc), end, [], kind="failed")
 
     async def _work(self, journal: Journal, live: LiveAnswer) -> Done:
         if journal.turn.command is not None:
@@ -224,13 +233,12 @@ class TurnRunner:
             clock=lambda: datetime.now(UTC),
             engine=planner.engine,
         )
-        ports = TurnPorts(journal, planner, live, context, self._trouble_teller(turn))
+        spending = self._rules.budgets.of(turn.sender)
+        ports = TurnPorts(journal, planner, live, context, spending, self._trouble_teller(turn))
         with closing(planner):
             await hygiene.clean(planner, view, self._slow_teller(turn))
             result = await run_turn(state, self._agent, ports)
-        end = TurnEnd(
-            result.outcome, result.usage, result.model, ratio=result.ratio, metered=journal.model
-        )
+        end = TurnEnd(result.outcome, result.call)
         return Done(notices.answer_text(result), end, [result.message] if result.message else [])
 
     def _slow_teller(self, turn: Turn) -> Callable[[], Awaitable[None]]:
@@ -248,10 +256,10 @@ class TurnRunner:
         return Done(commands.compress_text(done, topic), TurnEnd("compressed"), [])
 
     async def _open_view(self, journal: Journal) -> tuple[View, Planner]:
-        session = journal.turn.session
-        system = session.system_prompt or self._system_prompt
-        view = await open_view(self._database, session, session.plan, system)
-        return view, self._context.planner(self._agent, session, journal)
+        turn = journal.turn
+        system = turn.session.system_prompt or self._base.system
+        view = await open_view(self._database, turn.session, turn.session.plan, system)
+        return view, self._context.planner(self._agent, turn.session, journal, turn.moved)
 
     async def _notify(self, turn: Turn, key: str, text: str) -> None:
         """Tell the chat something while the turn goes on; once for each key."""
@@ -270,6 +278,18 @@ class TurnRunner:
                 await self._notify(turn, f"turn:{turn.id}:trouble", notices.TROUBLE)
 
         return tell
+
+    async def _cut_off(self, journal: Journal, live: LiveAnswer) -> ModelCall | None:
+        """Return the call that a stop has cut off, with what it had written by then."""
+        call = journal.in_flight
+        if call is None or call.usage is None:
+            return call
+        written = await asyncio.to_thread(estimate_tokens, live.text, call.model)
+        usage = replace(call.usage, output_tokens=written)
+        prices = next(
+            (each.facts.prices for each in self._agent.models if each.name == call.model), None
+        )
+        return replace(call, usage=usage, cost_usd=cost_usd(usage, prices))
 
     async def _cancel(self, turn: Turn, live: LiveAnswer, end: TurnEnd) -> Totals:
         """End a stopped turn; a preview that people see becomes its last word."""
@@ -294,7 +314,7 @@ class TurnRunner:
 
     def _freeze(self, conn: Connection, lease: Lease) -> tuple[Turn | None, bool]:
         """Return the next turn, and whether commands before it may have been replied to."""
-        running = turns.find_running(conn, lease)
+        running = turns.find_running(conn, lease, self._base)
         if running is not None:
             return running, False
         waiting = inbox.queued(conn, lease.conversation)
@@ -309,7 +329,7 @@ class TurnRunner:
         entries = burst(waiting, self._rules.queue)
         self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
         text = merged_text(entries, named=lease.shared)
-        return turns.begin(conn, lease, entries, text, self._system_prompt), commanded
+        return turns.begin(conn, lease, entries, text, self._base), commanded
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
@@ -319,7 +339,7 @@ class TurnRunner:
         """
         name = commands.parse(command.text)
         if name == "compress":
-            return turns.begin(conn, lease, [command], None, self._system_prompt)
+            return turns.begin(conn, lease, [command], None, self._base)
         if name == "new":
             self._start_anew(conn, lease, "new", commands.argument(command.text))
             asked, otherwise = commands.argument(command.text), commands.NEW_TEXT
@@ -327,7 +347,7 @@ class TurnRunner:
             asked = turns.hide_newest(conn, lease.conversation) or ""
             otherwise = commands.NOTHING_TO_RETRY
         if asked:
-            return turns.begin(conn, lease, [command], asked, self._system_prompt)
+            return turns.begin(conn, lease, [command], asked, self._base)
         self._reply(conn, lease, command, otherwise)
         inbox.finish(conn, command, "done")
         return None
@@ -355,6 +375,10 @@ class TurnRunner:
 
     def _log_finished(self, turn: Turn, end: TurnEnd, totals: Totals, started: float) -> None:
         """Write the one canonical line of a turn."""
+        last = end.call.usage if end.call else None
+        if end.outcome == "provider_failed":
+            # The operator's line: whoever watches for errors sees it.
+            log.error("no_model_answered", reason=end.error)
         log.info(
             "turn_finished",
             platform=turn.lease.address.platform,
@@ -363,14 +387,32 @@ class TurnRunner:
             attempt=turn.attempt,
             iterations=totals.iterations,
             tool_calls=totals.tool_calls,
-            model=end.model,
-            prompt_tokens=end.last_usage.prompt_tokens if end.last_usage else None,
+            model=end.call.reported_name or end.call.model if end.call else None,
+            prompt_tokens=last.prompt_tokens if last else None,
             input_tokens=totals.usage.input_tokens,
             cache_read_tokens=totals.usage.cache_read_tokens,
+            cache_write_tokens=totals.usage.cache_write_5m_tokens
+            + totals.usage.cache_write_1h_tokens,
             output_tokens=totals.usage.output_tokens,
+            cost_usd=totals.usd,
+            cost_estimated=totals.estimated,
             duration_ms=round((time.monotonic() - started) * 1000),
             error=end.error,
         )
+
+
+def prompt_base(agent: Agent) -> PromptBase:
+    """Return what every request of a new lineage begins with, and what that was made from."""
+    instructions = agent.settings.instructions
+    names = tuple(tool.name for tool in agent.tools.schemas)
+    return PromptBase(
+        system=build_system_prompt(instructions, names),
+        tools=orjson.dumps(agent.tools.schemas, option=orjson.OPT_SORT_KEYS).decode(),
+        inputs={
+            "instructions": hashlib.sha256((instructions or "").encode()).hexdigest()[:16],
+            "model": agent.models[0].name,
+        },
+    )
 
 
 def _told_once(turn: Turn, what: str) -> str:

@@ -12,6 +12,16 @@ from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
 
 
+@pytest.fixture(autouse=True)
+def _prefixes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every request of every test begins with the bytes of the one before it."""
+    monkeypatch.setattr("agent.prefix.report_unexpected_move", _fail_for_a_move)
+
+
+def _fail_for_a_move(message: int | None, tokens: int) -> None:
+    raise AssertionError(f"the prefix moved at message {message}; {tokens} tokens were cached")
+
+
 @pytest.fixture(scope="session")
 def database_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty database with the newest schema; to be copied, not opened."""

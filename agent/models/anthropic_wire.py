@@ -1,13 +1,20 @@
-"""The request body of Anthropic's Messages API, built from Parley's messages; pure functions."""
+"""The request body of Anthropic's Messages API, built from Parley's messages; pure functions.
+
+Every text is a block, whether it is marked or not, so a breakpoint of the prompt cache changes no
+byte of the prefix. A marker on what cannot carry one (empty text, thinking, a message without
+anything) moves to the block before it, in its message if there is one.
+"""
 
 import re
 from hashlib import blake2s
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from agent.messages import text_of
+from agent.models.anthropic_thinking import with_thinking
+from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
-from agent.models.draft import parse_object
+from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
+from agent.prompt_caching import KEY, is_marked, marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +27,7 @@ Block = dict[str, Any]
 # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 _READABLE_ID = 40
+_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,", re.ASCII)
 
 
 def request_body(request: "ModelRequest", model: str) -> dict[str, Any]:
@@ -28,9 +36,10 @@ def request_body(request: "ModelRequest", model: str) -> dict[str, Any]:
         "model": model,
         "max_tokens": output_limit(model, request.max_output_tokens),
     }
-    if system := _system_blocks(request.messages):
+    system, turns = _laid_out(request.messages)
+    if system:
         body["system"] = system
-    body["messages"] = wire_messages(request.messages)
+    body["messages"] = turns
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if not request.allow_tools:
@@ -46,19 +55,7 @@ def wire_messages(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
     Tool results become one user message, in the order of their calls; text of the user that
     follows stands behind them in the same message.
     """
-    turns: list[dict[str, Any]] = []
-    for message in messages:
-        blocks = _blocks(message)
-        role = "assistant" if message["role"] == "assistant" else "user"
-        if not blocks:
-            continue
-        if turns and turns[-1]["role"] == role:
-            turns[-1]["content"] += blocks
-        else:
-            turns.append({"role": role, "content": blocks})
-    for asked, answered in pairwise(turns):
-        answered["content"] = _in_call_order(asked["content"], answered["content"])
-    return turns
+    return _laid_out(messages)[1]
 
 
 def wire_id(call_id: str) -> str:
@@ -69,32 +66,78 @@ def wire_id(call_id: str) -> str:
     return f"{_FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
 
 
-def _system_blocks(messages: "Iterable[ChatMessage]") -> list[Block]:
-    return [
-        block for message in messages if message["role"] == "system" for block in _text(message)
-    ]
+def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict[str, Any]]]:
+    """Return the system blocks and the turns."""
+    system: list[Block] = []
+    turns: list[dict[str, Any]] = []
+    newest = system
+    for message in messages:
+        blocks, homeless = _blocks(message), None
+        if is_marked(message):
+            blocks, homeless = settled(blocks)
+        if homeless and newest:
+            newest[-1] = {**newest[-1], KEY: homeless}
+        if message["role"] == "system":
+            system += blocks
+        elif blocks:
+            newest = _turn_of(message, turns)
+            newest += blocks
+    for asked, answered in pairwise(turns):
+        answered["content"] = _in_call_order(asked["content"], answered["content"])
+    drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
+    return system, turns
+
+
+def _turn_of(message: "ChatMessage", turns: list[dict[str, Any]]) -> list[Block]:
+    """Return the blocks of the newest turn; it is a new one where the other side spoke last."""
+    role = "assistant" if message["role"] == "assistant" else "user"
+    if not turns or turns[-1]["role"] != role:
+        turns.append({"role": role, "content": []})
+    content: list[Block] = turns[-1]["content"]
+    return content
 
 
 def _blocks(message: "ChatMessage") -> list[Block]:
-    if message["role"] == "user":
-        return _text(message)
+    """Return new blocks; markers that are on none of them stand as blocks of their own."""
     if message["role"] == "tool":
         return [_result(message)]
+    blocks = _content(message)
     if message["role"] == "assistant":
-        said = _text(message) + [_tool_use(call) for call in message.get("tool_calls") or []]
+        blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
         # The API refuses a message that is nothing but thinking.
-        return [*_thinking(message), *said] if said else []
-    return []
+        if any("type" in block for block in blocks):
+            blocks = with_thinking(message, blocks)
+    return [*blocks, {KEY: message["cache_control"]}] if KEY in message else blocks
 
 
-def _text(message: "ChatMessage") -> list[Block]:
-    text = text_of(message)
-    return [{"type": "text", "text": text}] if text.strip() else []
-
-
-def _thinking(message: "ChatMessage") -> list[Block]:
-    blocks: list[Block] = message.get("opaque", {}).get("anthropic", [])
+def _content(message: "ChatMessage") -> list[Block]:
+    blocks: list[Block] = []
+    for part in content_parts(message):
+        block = _block(part)
+        if KEY in part:
+            blocks.append({**block, KEY: part[KEY]})
+        elif block:
+            blocks.append(block)
     return blocks
+
+
+def _block(part: Part) -> Block:
+    """Return a part as a block; an empty one for empty text and what the API does not take."""
+    match part["type"]:
+        case "text" if (text := part["text"]) and not text.isspace():
+            return {"type": "text", "text": text}
+        case "image":
+            return {"type": "image", "source": part["source"]}
+        case "image_url":
+            return {"type": "image", "source": _source(part["image_url"]["url"])}
+    return {}
+
+
+def _source(url: str) -> dict[str, str]:
+    inline = _DATA_URL.match(url)
+    if inline is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": inline[1], "data": url[inline.end() :]}
 
 
 def _tool_use(call: "ToolCall") -> Block:
@@ -111,20 +154,37 @@ def _tool_use(call: "ToolCall") -> Block:
 
 
 def _result(message: "ChatMessage") -> Block:
-    block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
-    text = text_of(message)
-    return block | {"content": text} if text else block
+    """Return a tool result; a marker stands on the result itself, wherever it was."""
+    block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
+    content = message.get("content")
+    if isinstance(content, list):
+        content = _nested(content)
+    if content:
+        block["content"] = content
+    if marker := marker_of(message):
+        block[KEY] = marker
+    return block
+
+
+def _nested(parts: "Iterable[Part]") -> str | list[Block]:
+    """Return the content of a tool result: text alone is a string."""
+    blocks = [block for part in parts if (block := _block(part))]
+    if any(block["type"] != "text" for block in blocks):
+        return blocks
+    return "\n".join(block["text"] for block in blocks)
 
 
 def _tool(tool: "ToolSchema") -> dict[str, Any]:
     return {
         "name": tool.name,
         "description": tool.description,
-        "input_schema": tool.parameters,
+        "input_schema": canonical_schema(tool),
     }
 
 
 def _in_call_order(calls: list[Block], blocks: list[Block]) -> list[Block]:
     """Return the blocks with tool results first, ordered as the calls; the rest stays behind."""
+    if len(blocks) == 1:
+        return blocks
     order = {block["id"]: place for place, block in enumerate(calls) if "id" in block}
     return sorted(blocks, key=lambda block: order.get(block.get("tool_use_id"), len(calls)))

@@ -1,9 +1,12 @@
-"""What models behind an HTTP API share: the key, and how a failed request becomes a ModelError."""
+"""What models behind an HTTP API share: keys, time limits, how a failure becomes a ModelError."""
 
+import asyncio
 import math
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from agent.errors import (
     BadRequest,
@@ -14,13 +17,23 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
+from agent.models.base import ModelInfo
+from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
+    from agent.models.base import Usage
     from agent.settings import ModelSettings
 
+CONNECT_TIMEOUT_S = 10.0
+LOOK_UP_TIMEOUT_S = 5.0
+"""Longest question about a model: start-up waits for it."""
+PING_PATIENCE = 5
+"""So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
+
 _LONGEST_REASON = 300
+_RESERVED = frozenset({"model", "messages", "system", "tools", "stream"})
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
     401: CredentialsRefused,
@@ -60,6 +73,75 @@ def required_key(settings: "ModelSettings", variable: str = "") -> str:
     return key
 
 
+def label_of(name: str, key_number: int) -> str:
+    """Return what a model is called in logs; only further keys are numbered, from 2."""
+    return name if key_number == 1 else f"{name} (key {key_number})"
+
+
+def extra_fields(settings: "ModelSettings") -> dict[str, Any]:
+    """Return the operator's fields for every request.
+
+    Raises:
+        BadRequest: One of them is what Parley writes itself.
+    """
+    taken = sorted(_RESERVED & set(settings.extra_body))
+    if taken:
+        raise BadRequest(f"model.extra_body must not set {', '.join(map(repr, taken))}")
+    return settings.extra_body
+
+
+class StreamClock:
+    """Ends a stream that brings nothing but pings; the SDK's read timeout sees only silence."""
+
+    def __init__(self, idle_timeout_s: float) -> None:
+        """`idle_timeout_s` is the longest silence of the connection."""
+        self._step_s = idle_timeout_s
+        self._deadline = asyncio.timeout(None)
+        self._set_at = 0.0
+
+    @asynccontextmanager
+    async def running(self) -> "AsyncIterator[None]":
+        """Watch what happens in here.
+
+        Raises:
+            ModelUnreachable: Nothing was noted for 4 to 5 times the idle timeout.
+        """
+        try:
+            async with self._deadline:
+                self._start_anew(asyncio.get_running_loop().time())
+                yield
+        except TimeoutError as exc:
+            limit_s = PING_PATIENCE * self._step_s
+            raise ModelUnreachable(f"no content for {limit_s:g} s") from exc
+
+    def note(self) -> None:
+        """Take note of content. Costs next to nothing: the timer is moved once a step."""
+        now = asyncio.get_running_loop().time()
+        if now - self._set_at > self._step_s:
+            self._start_anew(now)
+
+    def _start_anew(self, now: float) -> None:
+        self._set_at = now
+        self._deadline.reschedule(now + PING_PATIENCE * self._step_s)
+
+
+def usage_so_far(reported: "Usage | None", streamed: str, model: str) -> "Usage | None":
+    """Return what a broken stream is billed, its output estimated; None if nothing was reported.
+
+    Thoughts that the provider keeps to itself are not in the estimate.
+    """
+    if reported is None:
+        return None
+    written = max(reported.output_tokens, estimate_tokens(streamed, model))
+    return replace(reported, output_tokens=written)
+
+
+def model_info(context_length: object, max_output_tokens: object) -> ModelInfo | None:
+    """Return what a server's answer says, None if that is nothing; only sizes above 0 count."""
+    window, output = _size(context_length), _size(max_output_tokens)
+    return ModelInfo(window, output) if window or output else None
+
+
 def error_class(status: int) -> type[ModelError]:
     """Return what an HTTP status means where the provider says nothing more precise."""
     default = BadRequest if 400 <= status < 500 else ModelUnreachable
@@ -73,9 +155,14 @@ def build_error(kind: type[ModelError], reason: str, headers: "Mapping[str, str]
     return kind(reason)
 
 
-def describe(status: int | None, kind: str | None, message: str | None, key: str) -> str:
-    """Return a short line about a failure, without the key even where the provider echoes it."""
-    parts = [f"HTTP {status}" if status else "", kind or "", message or ""]
+def describe(status: int, kind: str | None, message: str | None, key: str) -> str:
+    """Return a short line about a failure.
+
+    Without the key even where the provider echoes it, and without a proxy's page of HTML.
+    """
+    text = "" if (message or "").lstrip().startswith("<") else message or ""
+    # An event inside a stream comes with status 200.
+    parts = [f"HTTP {status}" if status >= 400 else "", kind or "", text]
     line = " ".join(": ".join(part for part in parts if part).split())
     if key:
         line = line.replace(key, "[key]")
@@ -93,6 +180,10 @@ def retry_after_s(headers: "Mapping[str, str]") -> float | None:
     text = headers.get("retry-after")
     seconds = _number(text)
     return seconds if seconds is not None else _seconds_until(text)
+
+
+def _size(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 and value is not True else None
 
 
 def _number(text: str | None) -> float | None:

@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from agent.messages import ChatMessage
+from agent.models.facts import ModelFacts
 
 StopReason = Literal["stop", "tool_calls", "length", "refused"]
+CacheLayout = Literal["native", "envelope"]
+"""How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
+content parts of an OpenAI-like request (OpenRouter)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,10 @@ class Usage:
     """Tokens of one model call as the provider reported them.
 
     `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
+
+    Attributes:
+        input_tokens: Read at the base price: neither from a cache nor into one.
+        output_tokens: Written, thoughts included.
     """
 
     input_tokens: int = 0
@@ -51,8 +59,10 @@ class ModelRequest:
     """One call.
 
     Attributes:
-        messages: System message first (if any), then the view, in order. Keys that the wire does
-            not know (`synthetic`, `reasoning`, foreign `opaque`) are left out by the model.
+        messages: System message first (if any), then the view, in order; marked for the prompt
+            cache where the model takes markers. Keys that the wire does not know (`synthetic`,
+            `reasoning`, foreign `opaque`) are left out by the model. Message objects are shared
+            with the view and never changed.
         tools: In a fixed order; empty for none.
         allow_tools: False forbids calls while the tools stay in the request (prefix stability).
         conversation: Stable id of the conversation, for models that keep state by it and for the
@@ -73,12 +83,24 @@ class Completion:
     Attributes:
         usage: As reported, or estimated by a model that has no report; None if unknown.
         model: The name the provider gave for what answered.
+        cost_usd: What the provider says that the call cost (OpenRouter); None where it says none.
+        cache_miss_reason: Why the provider could not read from its cache, where it says so.
     """
 
     message: ChatMessage
     stop_reason: StopReason
     usage: Usage | None = None
     model: str = ""
+    cost_usd: float | None = None
+    cache_miss_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What a provider says about a model, in tokens; None for what it does not say."""
+
+    context_length: int | None = None
+    max_output_tokens: int | None = None
 
 
 class TextSink(Protocol):
@@ -99,12 +121,17 @@ class ChatModel(Protocol):
     Attributes:
         provider: "anthropic", "openai", "offline", …
         name: The provider's name of the model.
-        context_length: Size of its window in tokens.
+        context_length: Size of its window in tokens; may shrink while Parley runs, where the
+            provider says that this account gets less.
+        cache_layout: How it takes breakpoints of the prompt cache; None: it takes none.
+        facts: Prices and cache rules, as the table and the settings know them.
     """
 
     provider: str
     name: str
     context_length: int
+    cache_layout: CacheLayout | None
+    facts: ModelFacts
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         """Make one streaming call; visible text goes to `sink` as it arrives.
@@ -113,6 +140,14 @@ class ChatModel(Protocol):
 
         Raises:
             ModelError: Only its subclasses; see agent/errors.py.
+        """
+        ...
+
+    async def look_up(self) -> ModelInfo | None:
+        """Ask the provider about the model; None where it cannot be asked or does not know.
+
+        Raises:
+            ModelError: The question failed; see agent/errors.py.
         """
         ...
 

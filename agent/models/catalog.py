@@ -1,60 +1,122 @@
-"""Facts about models that are needed before their provider says anything."""
+"""The table of models: windows, prices and cache rules, before any provider says something.
+
+A provider's own word comes first (`ChatModel.look_up`), the operator's settings before both.
+"""
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from agent.models.facts import ModelFacts, Prices
+
+if TYPE_CHECKING:
+    from agent.settings import FactsSettings
+
+_READ_ON = "autumn 2026"
+_DOCUMENTED = "Anthropic's documentation and price list, as noted in the design page MODELS.md"
+_DISPUTED = f"{_DOCUMENTED}; of the cacheable minimum others say {{}}: the larger one is taken"
+_LARGE = (1_000_000, 128_000)
+_SMALL = (200_000, 64_000)
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """One model; sizes in tokens, `read_on` is when the source said so."""
+def _claude(
+    name: str,
+    sizes: tuple[int, int],
+    min_cache_tokens: int,
+    prices: Prices,
+    source: str = _DOCUMENTED,
+) -> ModelFacts:
+    """Return a row; `sizes` are window and longest output in tokens."""
+    context_tokens, output_tokens = sizes
+    return ModelFacts(
+        name, context_tokens, output_tokens, min_cache_tokens, prices, source, _READ_ON
+    )
 
-    name: str
-    context_length: int
-    max_output_tokens: int
-    source: str = "Anthropic's documentation, as noted in the design page MODELS.md"
-    read_on: str = "autumn 2026"
 
-
+# Prices: input, write for 5 minutes, write for an hour, read, output.
+_OPUS = Prices(5, 6.25, 10, 0.5, 25)
+_SONNET_4 = Prices(3, 3.75, 6, 0.3, 15)
 _ROWS = (
-    ModelFacts("claude-fable-5-1", 1_000_000, 128_000),
-    ModelFacts("claude-fable-5", 1_000_000, 128_000),
-    ModelFacts("claude-opus-5-5", 1_000_000, 128_000),
-    ModelFacts("claude-opus-5", 1_000_000, 128_000),
-    ModelFacts("claude-opus-4-8", 1_000_000, 128_000),
-    ModelFacts("claude-opus-4-7", 1_000_000, 128_000),
-    ModelFacts("claude-opus-4-6", 1_000_000, 128_000),
-    ModelFacts("claude-opus-4-5", 200_000, 64_000),
-    ModelFacts("claude-sonnet-5-5", 1_000_000, 128_000),
-    ModelFacts("claude-sonnet-5", 1_000_000, 128_000),
-    ModelFacts("claude-sonnet-4-6", 1_000_000, 128_000),
-    ModelFacts("claude-sonnet-4-5", 200_000, 64_000),
-    ModelFacts("claude-haiku-5-5", 1_000_000, 128_000),
-    ModelFacts("claude-haiku-4-5", 200_000, 64_000),
+    _claude(
+        "claude-fable-5-1", _LARGE, 2048, Prices(10, 12.5, 20, 0.25, 50), _DISPUTED.format(512)
+    ),
+    _claude("claude-fable-5", _LARGE, 2048, Prices(10, 12.5, 20, 1, 50), _DISPUTED.format(512)),
+    _claude("claude-opus-5-5", _LARGE, 512, Prices(4, 5, 8, 0.2, 20)),
+    _claude("claude-opus-5", _LARGE, 512, _OPUS),
+    _claude("claude-opus-4-8", _LARGE, 2048, _OPUS, _DISPUTED.format("1,024")),
+    _claude("claude-opus-4-7", _LARGE, 2048, _OPUS),
+    _claude("claude-opus-4-6", _LARGE, 4096, _OPUS),
+    _claude("claude-opus-4-5", _SMALL, 4096, _OPUS),
+    _claude("claude-sonnet-5-5", _LARGE, 512, Prices(2, 2.5, 4, 0.1, 10)),
+    _claude("claude-sonnet-5", _LARGE, 1024, Prices(2, 2.5, 4, 0.2, 10)),
+    _claude("claude-sonnet-4-6", _LARGE, 2048, _SONNET_4, _DISPUTED.format("1,024")),
+    _claude("claude-sonnet-4-5", _SMALL, 1024, _SONNET_4),
+    _claude(
+        "claude-haiku-5-5",
+        _LARGE,
+        4096,
+        Prices(0.1, 0.125, 0.2, 0.01, 0.5),
+        f"{_DOCUMENTED}; its cacheable minimum is not known: the largest of any Claude is taken",
+    ),
+    _claude("claude-haiku-4-5", _SMALL, 4096, Prices(1, 1.25, 2, 0.1, 5)),
 )
 _BY_NAME = {row.name: row for row in _ROWS}
 _UNKNOWN_CLAUDE_TOKENS = 200_000
 _UNKNOWN_TOKENS = 128_000
 _SUFFIX = re.compile(r"(-latest|[-@]\d{8})$")
 
+_GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
+_GPT_ROW = ModelFacts(
+    name="",
+    min_cache_tokens=1024,
+    source="OpenAI's documentation, as noted in the design page MODELS.md",
+    read_on=_READ_ON,
+)
+GPT_WITH_WRITE_FEE = (5, 6)
+"""From this version on OpenAI bills what it writes into its cache. Source: MODELS.md."""
+
 # Source: the newest Sonnet in anthropic.types.Model, and the newest middle tier ("terra") in
 # openai.types.ChatModel; SDKs 2.12.0 and 3.54.0.
 DEFAULT_NAMES = {"anthropic": "claude-sonnet-5-5", "openai": "gpt-6.1-terra"}
+
+# Source: Anthropic's list prices, the same for most of its models (MODELS.md).
+WRITE_5M_RATIO = 1.25
+WRITE_1H_RATIO = 2.0
+READ_RATIO = 0.1
+
+
+def facts_of(name: str, overrides: "FactsSettings") -> ModelFacts:
+    """Return the row of a model with the operator's values in place, else only those values.
+
+    A model without known prices gets some where the operator gives both input and output; cache
+    prices that are missing then follow from that of the input.
+    """
+    row = find_facts(name) or ModelFacts(name)
+    facts = replace(row, prices=_overridden(row.prices, overrides))
+    if overrides.min_cache_tokens is not None:
+        facts = replace(facts, min_cache_tokens=overrides.min_cache_tokens)
+    if facts == row:
+        return row
+    return replace(facts, source=f"settings; the rest: {row.source}" if row.source else "settings")
 
 
 def find_facts(name: str) -> ModelFacts | None:
     """Return the row of a model, also for a dated id or a router's spelling; None if unknown.
 
     "claude-haiku-4-5-20251001" and "anthropic/claude-haiku-4.5" are claude-haiku-4-5. A newer
-    version is not its predecessor: claude-sonnet-5-9 is unknown.
+    version is not its predecessor: claude-sonnet-5-9 is unknown. Of OpenAI's models since GPT-5.6
+    only the cache rules are known.
     """
-    plain = name.lower().rpartition("/")[2].replace(".", "-")
+    plain = _plain(name)
+    if bills_writes(name):
+        return replace(_GPT_ROW, name=plain)
     return _BY_NAME.get(_SUFFIX.sub("", plain))
 
 
 def context_length(name: str) -> int:
     """Return the size of a model's window in tokens, a cautious guess if it is unknown."""
     facts = find_facts(name)
-    if facts is not None:
+    if facts is not None and facts.context_length is not None:
         return facts.context_length
     return _UNKNOWN_CLAUDE_TOKENS if is_claude(name) else _UNKNOWN_TOKENS
 
@@ -62,9 +124,45 @@ def context_length(name: str) -> int:
 def output_limit(name: str, wanted: int) -> int:
     """Return the tokens to ask for: a known model refuses a call that asks for more than it has."""
     facts = find_facts(name)
-    return min(wanted, facts.max_output_tokens) if facts else wanted
+    most = facts.max_output_tokens if facts else None
+    return wanted if most is None else min(wanted, most)
 
 
 def is_claude(name: str) -> bool:
     """Return whether a name, with or without a vendor in front, is one of Anthropic's."""
     return "claude" in name.lower()
+
+
+def bills_writes(name: str) -> bool:
+    """Return whether a name is one of OpenAI's whose cache is not written for free."""
+    version = _GPT_VERSION.match(_plain(name))
+    return version is not None and ((int(version[1]), int(version[2] or 0)) >= GPT_WITH_WRITE_FEE)
+
+
+def _plain(name: str) -> str:
+    return name.lower().rpartition("/")[2].replace(".", "-")
+
+
+def _overridden(known: Prices | None, wanted: "FactsSettings") -> Prices | None:
+    given = {
+        "input": wanted.input_usd,
+        "cache_write_5m": wanted.cache_write_5m_usd,
+        "cache_write_1h": wanted.cache_write_1h_usd,
+        "cache_read": wanted.cache_read_usd,
+        "output": wanted.output_usd,
+    }
+    if known is None:
+        if wanted.input_usd is None or wanted.output_usd is None:
+            return None
+        known = _usual_prices(wanted.input_usd, wanted.output_usd)
+    return replace(known, **{kind: usd for kind, usd in given.items() if usd is not None})
+
+
+def _usual_prices(input_usd: float, output_usd: float) -> Prices:
+    return Prices(
+        input=input_usd,
+        cache_write_5m=input_usd * WRITE_5M_RATIO,
+        cache_write_1h=input_usd * WRITE_1H_RATIO,
+        cache_read=input_usd * READ_RATIO,
+        output=output_usd,
+    )

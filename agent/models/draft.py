@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from agent.messages import ChatMessage, FunctionCall, ToolCall
+from agent.models.arguments import canonical_arguments, parse_object
 from agent.models.base import Completion, StopReason, Usage
 
 if TYPE_CHECKING:
@@ -18,11 +17,12 @@ _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
 
 @dataclass(slots=True)
 class CallDraft:
-    """A tool call as it grows."""
+    """A tool call as it grows; `opaque` is what the provider wants back with it, None for none."""
 
     id: str = ""
     name: str = ""
     arguments: list[str] = field(default_factory=list)
+    opaque: Any = None
 
 
 class AnswerDraft:
@@ -31,12 +31,14 @@ class AnswerDraft:
     Attributes:
         calls: Tool calls in the order in which they began.
         opaque: Provider fields to replay verbatim, by provider name.
+        opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
     def __init__(self, sink: "TextSink", position: int) -> None:
         """Start empty; `position` is where in the conversation the message will stand."""
         self.calls: list[CallDraft] = []
         self.opaque: dict[str, Any] = {}
+        self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
         self._position = position
         self._text: list[str] = []
@@ -46,7 +48,18 @@ class AnswerDraft:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show and nothing to call."""
-        return not self.calls and not "".join(self._text).strip()
+        return not self.calls and not self.text.strip()
+
+    @property
+    def text(self) -> str:
+        """The visible text so far."""
+        return "".join(self._text)
+
+    @property
+    def streamed(self) -> str:
+        """All that was written so far: thoughts, text, calls."""
+        calls = (part for call in self.calls for part in (call.name, *call.arguments))
+        return "".join((*self._thoughts, *self._text, *calls))
 
     def say(self, delta: str) -> None:
         """Append visible text. Half a surrogate pair waits for its other half."""
@@ -69,7 +82,7 @@ class AnswerDraft:
         in tool calls. A call that was cut by the output limit is left out.
         """
         calls = self._finished_calls(stop)
-        text = "".join(self._text)
+        text = self.text
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
         if calls:
             message["tool_calls"] = calls
@@ -87,11 +100,14 @@ class AnswerDraft:
             arguments = mend_surrogates("".join(draft.arguments))
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
                 continue
-            calls.append(self._finish(draft, index, arguments, {call["id"] for call in calls}))
+            call = self._finish(draft, index, arguments, {call["id"] for call in calls})
+            calls.append(call)
+            if draft.opaque is not None:
+                self.opaque_calls[call["id"]] = draft.opaque
         return calls
 
     def _finish(self, draft: CallDraft, index: int, arguments: str, taken: set[str]) -> ToolCall:
-        arguments = arguments if arguments.strip() else "{}"
+        arguments = canonical_arguments(arguments)
         call_id = draft.id
         if not call_id or call_id in taken:
             digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
@@ -104,15 +120,6 @@ def _settle_reason(stop: StopReason, calls: list[ToolCall]) -> StopReason:
     if calls:
         return "tool_calls"
     return "stop" if stop == "tool_calls" else stop
-
-
-def parse_object(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in the text, its keys in the order written; None if it is none."""
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def mend_surrogates(text: str) -> str:

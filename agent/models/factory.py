@@ -1,13 +1,13 @@
-"""From `model:` settings to a model. Only the chosen provider's SDK is imported."""
+"""From `model:` settings to models. Only the chosen provider's SDK is imported."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
+
+from pydantic import SecretStr
 
 from agent.models.catalog import is_claude
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from agent.models.base import ChatModel
     from agent.settings import ModelSettings, Provider
 
@@ -21,25 +21,51 @@ _CLASSES: dict[str, str] = {
 }
 
 
+def build_models(settings: "ModelSettings") -> "list[ChatModel]":
+    """Return the model once for each of its keys, in their order; they differ in nothing else.
+
+    Raises:
+        ModelError: As for `build_model`.
+    """
+    keys = _keys(settings)
+    if len(keys) < 2 or resolve_provider(settings) == "offline":
+        return [build_model(settings)]
+    return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
+
+
 def build_model(settings: "ModelSettings") -> "ChatModel":
-    """Return the model that the settings name; no network call is made.
+    """Return the model that the settings name, with its first key; no network call is made.
 
     Raises:
         CredentialsRefused: The provider needs a key and there is none.
         ModelNotFound: The provider has no default model and none is named.
+        BadRequest: `extra_body` holds what Parley writes itself.
     """
-    provider = resolve_provider(settings)
-    module, _, class_name = _CLASSES[provider].partition(":")
-    build = cast("Callable[[ModelSettings], ChatModel]", getattr(import_module(module), class_name))
-    return build(settings.model_copy(update={"provider": provider}))
+    return _build(settings, next(iter(_keys(settings)), None))
 
 
 def resolve_provider(settings: "ModelSettings") -> "Provider":
     """Return the provider; "auto" follows the key, then the base URL, else is offline."""
     if settings.provider != "auto":
         return settings.provider
-    if settings.api_key is not None:
-        key = settings.api_key.get_secret_value()
+    if key := next(iter(_keys(settings)), ""):
         claude = key.startswith("sk-ant-") or is_claude(settings.name or "")
         return "anthropic" if claude else "openai"
     return "openai" if settings.base_url else "offline"
+
+
+def _build(settings: "ModelSettings", key: str | None, number: int = 1) -> "ChatModel":
+    provider = resolve_provider(settings)
+    module, _, class_name = _CLASSES[provider].partition(":")
+    build: Any = getattr(import_module(module), class_name)
+    chosen = {"provider": provider, "api_key": None if key is None else SecretStr(key)}
+    counted = {"key_number": number} if number > 1 else {}
+    model: ChatModel = build(settings.model_copy(update=chosen), **counted)
+    return model
+
+
+def _keys(settings: "ModelSettings") -> list[str]:
+    """Return the configured keys without repetitions and empty ones."""
+    secrets = (settings.api_key, *settings.api_keys)
+    found = (secret.get_secret_value().strip() for secret in secrets if secret)
+    return list(dict.fromkeys(key for key in found if key))

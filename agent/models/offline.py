@@ -10,7 +10,8 @@ import re
 import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message
-from agent.models.base import Completion, ModelRequest, TextSink
+from agent.models.base import CacheLayout, Completion, ModelInfo, ModelRequest, TextSink
+from agent.models.facts import FREE, ModelFacts
 from agent.models.offline_answers import ToolRequest, reply_to
 from agent.settings import ModelSettings
 from agent.tokens import estimate_usage
@@ -26,6 +27,9 @@ class OfflineModel:
 
     provider = "offline"
     name = "parley-offline"
+    label = name
+    cache_layout: CacheLayout | None = None
+    facts = ModelFacts(name, prices=FREE)
 
     def __init__(self, settings: ModelSettings, *, word_delay_s: float = 0.02) -> None:
         """Take the window's size from the settings; `word_delay_s` passes after each word."""
@@ -41,6 +45,10 @@ class OfflineModel:
             return Completion(answer, "stop", estimate_usage(request, answer), self.name)
         answer = _with_calls(request, reply)
         return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
+
+    async def look_up(self) -> ModelInfo | None:
+        """Return None: there is nobody to ask."""
+        return None
 
     async def close(self) -> None:
         """Nothing to give back."""

@@ -1,29 +1,50 @@
-"""The request body of OpenAI's Chat Completions API, built from Parley's messages; pure."""
+"""The request body of OpenAI's Chat Completions API, built from Parley's messages; pure.
+
+A model behind an envelope (Claude over OpenRouter) takes breakpoints of its prompt cache on content
+parts: there all contents go out as parts, marked or not, so a marker changes no byte of the prefix.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from agent.messages import text_of
+from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
-from agent.models.draft import parse_object
+from agent.models.openai_opaque import with_opaque
+from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
+from agent.prompt_caching import KEY, is_marked
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agent.messages import ChatMessage, ToolCall
-    from agent.models.base import ModelRequest, ToolSchema
+    from agent.models.base import CacheLayout, ModelRequest, ToolSchema
 
 
-def request_body(request: "ModelRequest", model: str, limit_key: str) -> dict[str, Any]:
+def request_body(
+    request: "ModelRequest",
+    model: str,
+    limit_key: str,
+    layout: "CacheLayout | None" = None,
+    origin: str = "",
+) -> dict[str, Any]:
     """Return the arguments of `chat.completions.create` for one call, without `stream`.
 
     Args:
         request: The call.
         model: The provider's name of the model.
         limit_key: What this server calls the output limit.
+        layout: "envelope" where the model takes breakpoints; without it markers are left out.
+        origin: Who it goes to, see agent/models/openai_opaque.py; "" for no opaque fields.
     """
+    wired = _in_parts(request.messages) if layout else _in_texts(request.messages)
+    if origin:
+        sent = (message for message in request.messages if not _is_empty(message))
+        wired = [with_opaque(*pair, origin) for pair in zip(wired, sent, strict=True)]
     body: dict[str, Any] = {
         "model": model,
-        "messages": [_wire(message) for message in request.messages if not _is_empty(message)],
+        "messages": wired,
         limit_key: output_limit(model, request.max_output_tokens),
         "stream_options": {"include_usage": True},
     }
@@ -34,20 +55,73 @@ def request_body(request: "ModelRequest", model: str, limit_key: str) -> dict[st
     return body
 
 
+def _in_texts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
+    """Return the messages with strings for contents, as every server takes them."""
+    return [_wire(each, _text_or_images(each)) for each in messages if not _is_empty(each)]
+
+
+def _in_parts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
+    """Return the messages with lists of parts for contents, and the markers on parts."""
+    wired: list[dict[str, Any]] = []
+    contents: list[list[Part]] = []
+    for message in messages:
+        parts, homeless = _parts(message), None
+        if is_marked(message):
+            parts, homeless = settled(parts)
+        if homeless and contents:
+            contents[-1][-1] = {**contents[-1][-1], KEY: homeless}
+        if parts:
+            contents.append(parts)
+        if not _is_empty(message):
+            wired.append(_wire(message, parts or ("" if message["role"] == "tool" else None)))
+    drop_surplus(part for parts in contents for part in parts)
+    return wired
+
+
 def _is_empty(message: "ChatMessage") -> bool:
     """Return whether nothing of an assistant message would go out (it only thought)."""
-    said = text_of(message).strip() or message.get("tool_calls")
-    return message["role"] == "assistant" and not said
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        return False
+    return not text_of(message).strip()
 
 
-def _wire(message: "ChatMessage") -> dict[str, Any]:
-    text = text_of(message)
+def _wire(message: "ChatMessage", content: str | list[Part] | None) -> dict[str, Any]:
     if message["role"] == "tool":
-        return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": text}
+        return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
     if calls := message.get("tool_calls"):
         wire_calls = [_tool_call(call) for call in calls]
-        return {"role": "assistant", "content": text or None, "tool_calls": wire_calls}
-    return {"role": message["role"], "content": text}
+        return {"role": "assistant", "content": content or None, "tool_calls": wire_calls}
+    return {"role": message["role"], "content": content or ""}
+
+
+def _text_or_images(message: "ChatMessage") -> str | list[Part]:
+    """Return the text; a list of parts only where there are images among it."""
+    if isinstance(message.get("content"), list):
+        parts = [part for each in content_parts(message) if (part := _part(each, message))]
+        if any(part["type"] != "text" for part in parts):
+            return parts
+    return text_of(message)
+
+
+def _parts(message: "ChatMessage") -> list[Part]:
+    """Return new parts; markers that are on none of them stand as parts of their own."""
+    parts: list[Part] = []
+    for each in content_parts(message):
+        part = _part(each, message)
+        if KEY in each:
+            parts.append({**part, KEY: each[KEY]})
+        elif part:
+            parts.append(part)
+    return [*parts, {KEY: message["cache_control"]}] if KEY in message else parts
+
+
+def _part(part: Part, message: "ChatMessage") -> Part:
+    """Return a part without its marker; an empty one for what cannot go out."""
+    if part["type"] == "text" and part["text"] and not part["text"].isspace():
+        return {"type": "text", "text": part["text"]}
+    if part["type"] == "image_url" and message["role"] == "user":
+        return {"type": "image_url", "image_url": part["image_url"]}
+    return {}
 
 
 def _tool_call(call: "ToolCall") -> dict[str, Any]:
@@ -63,6 +137,6 @@ def _tool(tool: "ToolSchema") -> dict[str, Any]:
     function = {
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.parameters,
+        "parameters": canonical_schema(tool),
     }
     return {"type": "function", "function": function}

@@ -1,58 +1,119 @@
-"""Plays recorded conversations: the model's side and the tools' side.
+"""Plays recorded conversations: the model's side, the tools' side, and the provider's bill.
 
 The player says which exchange is being asked; how far it has been answered, the request tells. A
-replay is one run of one process: what was asked is not known after a restart.
+replay is one run of one process: what was asked is not known after a restart of this model; one of
+the gateway it does not notice.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
 
+from agent.billing import Block, BlockReader, Cache, CacheRules, Minimum, Tally, cache_for
 from agent.errors import ContextOverflow, RecordingMismatch
-from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
+from agent.messages import ChatMessage, ToolCall, text_of
+from agent.models.anthropic_wire import request_body
 from agent.models.base import (
+    CacheLayout,
     Completion,
+    ModelInfo,
     ModelRequest,
     StopReason,
     TextSink,
     ToolSchema,
     Usage,
 )
+from agent.models.catalog import DEFAULT_NAMES, facts_of, is_claude
+from agent.models.facts import ModelFacts
 from agent.ports import Effect
+from agent.prompt_caching import apply_cache_control
 from agent.recordings import Exchange, Recording
-from agent.tokens import estimate_message, estimate_usage
+from agent.settings import CachingSettings, FactsSettings
+from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.registry import ToolContext, ToolOutcome
 
+Placing = Literal["system_and_3", "anchored", "none"]
+"""Where the breakpoints of a prompt cache stand: by which strategy; none where there are none."""
+
+PLACINGS: tuple[Placing, ...] = ("system_and_3", "anchored")
 _CLIP_KEEPS_CHARS = 16
 """Of its beginning a clipped text has at least as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the requests of a conversation are billed with one placing of the breakpoints."""
+
+    placing: Placing
+    requests: int
+    tally: Tally
+
+    def __add__(self, other: "Bill") -> "Bill":
+        return Bill(self.placing, self.requests + other.requests, self.tally + other.tally)
+
+
+@dataclass(frozen=True, slots=True)
+class Billed:
+    """How a conversation was billed.
+
+    Attributes:
+        bills: One for each placing; the one that was played comes first.
+        asked_s: When each request was made, on the clock of the conversation.
+    """
+
+    bills: tuple[Bill, ...] = ()
+    asked_s: tuple[float, ...] = ()
 
 
 class RecordedModel:
     """Answers with the recorded assistant messages of the request's conversation.
 
-    Its usage is what a perfect prompt cache would make of the estimated tokens: the longest common
-    prefix with the conversation's request before is read, all the rest is written (5m); tools come
-    first, then the messages. Breakpoints, minimum sizes and lifetimes are left out.
+    Its usage is what the billing simulator makes of the request as Anthropic's API would get it;
+    sizes are estimates. Requests to a Claude are also billed with the placings of breakpoints that
+    were not played. Each conversation has a cache and a clock of its own.
     """
 
     provider = "recorded"
     name = "recorded"
 
-    def __init__(self, context_length: int = 200_000) -> None:
-        """`context_length` in tokens; larger requests are refused, as a provider does."""
-        self.context_length = context_length
-        self._plays: dict[str, _Play] = {}
+    def __init__(
+        self,
+        context_length: int = 200_000,
+        facts: ModelFacts | None = None,
+        caching: CachingSettings | None = None,
+    ) -> None:
+        """Play a model.
 
-    def play(self, conversation: str, recording: Recording, exchange: int) -> None:
+        Args:
+            context_length: In tokens; larger requests are refused, as a provider does.
+            facts: Prices and cache rules of what is played; the default Claude's if None.
+            caching: How requests are marked; the placings not played take its lifetime.
+        """
+        self.context_length = context_length
+        self.facts = facts or facts_of(DEFAULT_NAMES["anthropic"], FactsSettings())
+        self.cache_layout: CacheLayout | None = "native" if is_claude(self.facts.name) else None
+        self._caching = caching or CachingSettings()
+        self._reader = BlockReader(partial(estimate_tokens, model=self.facts.name))
+        self._plays: dict[str, _Play] = {}
+        self._accounts: dict[str, _Account] = {}
+
+    def play(
+        self, conversation: str, recording: Recording, exchange: int, asked_s: Sequence[float] = ()
+    ) -> None:
         """Answer the newest user message of that conversation with an exchange, from now on.
 
         Args:
             conversation: Its id.
             recording: What is played there.
             exchange: Position in `recording.exchanges`, from 0.
+            asked_s: When each of its answers is asked for, on the conversation's clock; all at
+                once for none.
         """
-        before = self._plays.get(conversation)
-        prompt = before.prompt if before else _NOTHING
-        self._plays[conversation] = _Play(recording, recording.exchanges[exchange], prompt)
+        played = recording.exchanges[exchange]
+        self._plays[conversation] = _Play(recording, played, asked_s)
+        if conversation not in self._accounts:
+            self._accounts[conversation] = _Account.opened(self.facts, self._placings())
 
     def recording(self, conversation: str) -> Recording:
         """Return what is played in a conversation.
@@ -61,6 +122,11 @@ class RecordedModel:
             RecordingMismatch: Nothing is.
         """
         return self._play_of(conversation).recording
+
+    def billed(self, conversation: str) -> Billed:
+        """Return how a conversation was billed so far; empty for an unknown one."""
+        account = self._accounts.get(conversation)
+        return account.billed() if account else Billed()
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
         """Return the recorded message that follows the view; its text is pushed at once.
@@ -74,24 +140,19 @@ class RecordedModel:
         """
         play = self._play_of(request.conversation)
         place = play.place(request.messages)
-        prompt, cached_tokens = _measured(request, play.prompt)
-        if prompt.tokens > self.context_length:
-            raise ContextOverflow(
-                f"about {prompt.tokens:,} tokens do not fit into {self.context_length:,}"
-            )
         message = play.answers[place]
         if message.get("tool_calls") and not request.allow_tools:
             message = play.answers[-1]
-        play.given, play.prompt = place + 1, prompt
+        usage = self._bill(request, estimate_message(message, self.facts.name), play.at_s(place))
+        play.given = place + 1
         if text := text_of(message):
             sink.push(text)
-        usage = Usage(
-            output_tokens=estimate_message(message),
-            cache_read_tokens=cached_tokens,
-            cache_write_5m_tokens=prompt.tokens - cached_tokens,
-        )
         reason: StopReason = "tool_calls" if message.get("tool_calls") else "stop"
         return Completion(message.copy(), reason, usage, self.name)
+
+    async def look_up(self) -> ModelInfo | None:
+        """Return None: there is no provider to ask."""
+        return None
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -102,19 +163,94 @@ class RecordedModel:
         except KeyError as exc:
             raise RecordingMismatch(f"conversation {conversation!r} has no recording") from exc
 
+    def _placings(self) -> tuple[Placing, ...]:
+        """Return what is billed, first what is played."""
+        if self.cache_layout is None:
+            return ("none",)
+        played: Placing = self._caching.strategy if self._caching.enabled else "none"
+        return (played, *(placing for placing in PLACINGS if placing != played))
+
+    def _bill(self, request: ModelRequest, output_tokens: int, at_s: float) -> Usage:
+        """Bill a request with every placing; returns the usage of the one that is played.
+
+        Raises:
+            ContextOverflow: It is larger than the window; nothing is billed.
+        """
+        account = self._accounts[request.conversation]
+        played, *others = account.placings
+        blocks = {played: self._reader.read(request_body(request, self.facts.name))}
+        tokens = sum(block.tokens for block in blocks[played])
+        if tokens > self.context_length:
+            raise ContextOverflow(
+                f"about {tokens:,} tokens do not fit into {self.context_length:,}"
+            )
+        plain = [_plain(message) for message in request.messages]
+        for placing in others:
+            marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=placing)
+            body = request_body(replace(request, messages=marked), self.facts.name)
+            blocks[placing] = self._reader.read(body)
+        return account.book(blocks, output_tokens, at_s)
+
+
+def _plain(message: ChatMessage) -> ChatMessage:
+    """Return a message as it was before it was marked; recorded ones are plain texts."""
+    if not isinstance(message.get("content"), list) and "cache_control" not in message:
+        return message
+    plain = message.copy()
+    plain.pop("cache_control", None)
+    plain["content"] = text_of(message)
+    return plain
+
+
+@dataclass(slots=True)
+class _Account:
+    """One conversation with the provider: a cache and a bill for each placing."""
+
+    caches: dict[Placing, Cache]
+    minimum: Minimum
+    tallies: dict[Placing, Tally]
+    asked_s: list[float] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, facts: ModelFacts, placings: Iterable[Placing]) -> "_Account":
+        caches = {placing: cache_for(facts) for placing in placings}
+        return cls(caches, Minimum(CacheRules.of(facts)), dict.fromkeys(caches, Tally()))
+
+    @property
+    def placings(self) -> tuple[Placing, ...]:
+        return tuple(self.caches)
+
+    def book(self, blocks: dict[Placing, list[Block]], output_tokens: int, at_s: float) -> Usage:
+        """Bill a request; returns what it is for the first placing."""
+        written = Usage(output_tokens=output_tokens)
+        least = self.minimum.bill(blocks[self.placings[0]]) + written
+        usages = {
+            placing: cache.bill(blocks[placing], at_s) + written
+            for placing, cache in self.caches.items()
+        }
+        for placing, usage in usages.items():
+            self.tallies[placing] += Tally(usage, least)
+        self.asked_s.append(at_s)
+        return usages[self.placings[0]]
+
+    def billed(self) -> Billed:
+        requests = len(self.asked_s)
+        bills = (Bill(placing, requests, tally) for placing, tally in self.tallies.items())
+        return Billed(tuple(bills), tuple(self.asked_s))
+
 
 @dataclass(slots=True)
 class _Play:
     """The exchange that is being asked in one conversation.
 
     Attributes:
-        prompt: The conversation's newest request.
+        asked_s: When each answer is asked for; empty for always 0.
         given: Answers given so far.
     """
 
     recording: Recording
     exchange: Exchange
-    prompt: "_Prompt"
+    asked_s: Sequence[float]
     given: int = 0
     answers: list[ChatMessage] = field(init=False)
     _after: dict[str, int] = field(init=False)
@@ -126,6 +262,10 @@ class _Play:
             for number, answer in enumerate(self.answers, start=1)
             for call in answer.get("tool_calls", ())
         }
+
+    def at_s(self, place: int) -> float:
+        """Return when the answer at a place is asked for."""
+        return self.asked_s[place] if self.asked_s else 0.0
 
     def place(self, view: list[ChatMessage]) -> int:
         """Return which answer comes next: the one behind the newest calls in the view.
@@ -161,45 +301,6 @@ class _Play:
                 f"{self.recording.name}: {asked[:80]!r} was asked, not the recorded"
                 f" {recorded[:80]!r}"
             )
-
-
-_Part = tuple[ToolSchema, ...] | ChatMessage
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompt:
-    """A request as the provider reads it: `parts` are the tools, then each message."""
-
-    parts: tuple[_Part, ...] = ()
-    sizes_tokens: tuple[int, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.sizes_tokens)
-
-
-_NOTHING = _Prompt()
-
-
-def _measured(request: ModelRequest, before: _Prompt) -> tuple[_Prompt, int]:
-    """Return a request with its sizes, and the tokens that it shares with the one before.
-
-    Only what is behind the common prefix is estimated.
-    """
-    parts: tuple[_Part, ...] = (request.tools, *request.messages)
-    common = 0
-    for old, new in zip(before.parts, parts, strict=False):
-        if old is not new and old != new:
-            break
-        common += 1
-    known = before.sizes_tokens[:common]
-    tools = () if common else (_estimate_tools(request.tools),)
-    added = map(estimate_message, request.messages[max(common - 1, 0) :])
-    return _Prompt(parts, (*known, *tools, *added)), sum(known)
-
-
-def _estimate_tools(tools: tuple[ToolSchema, ...]) -> int:
-    return estimate_usage(ModelRequest([], tools), assistant_message("")).prompt_tokens
 
 
 class RecordedTools:

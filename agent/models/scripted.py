@@ -10,8 +10,12 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, text_of
-from agent.models.base import Completion, ModelRequest, TextSink
+from agent.models.base import CacheLayout, Completion, ModelInfo, ModelRequest, TextSink
+from agent.models.facts import FREE, ModelFacts
 from agent.tokens import estimate_usage
+
+DELTA_CHARS = 16
+"""Size of one piece of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +43,34 @@ class ScriptedModel:
     """
 
     provider = "scripted"
-    name = "scripted"
 
     def __init__(
         self,
         script: Script,
         *,
         gate: asyncio.Event | None = None,
-        delta_chars: int = 16,
         context_length: int = 200_000,
+        name: str = "scripted",
+        facts: ModelFacts | None = None,
+        cache_layout: CacheLayout | None = None,
     ) -> None:
         """Prepare the script.
 
         Args:
             script: Steps in order, or a function from the request to its step.
             gate: Every answer waits until this is set.
-            delta_chars: Size of one piece of the stream.
             context_length: In tokens.
+            name: What it is called.
+            facts: Its prices and cache rules; None: it costs nothing.
+            cache_layout: How it takes breakpoints of the prompt cache.
         """
+        self.name = self.label = name
+        self.facts = facts or ModelFacts(name, prices=FREE)
+        self.cache_layout = cache_layout
         self.context_length = context_length
         self.requests: list[ModelRequest] = []
         self.arrived = asyncio.Event()
         self._gate = gate
-        self._delta_chars = delta_chars
         self._choose = script if callable(script) else self._next_of(deque(script))
 
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
@@ -80,9 +89,13 @@ class ScriptedModel:
         if isinstance(step, Cut):
             await self._stream(step.text, sink)
             raise step.error
-        completion = step if isinstance(step, Completion) else _completion(request, step)
+        completion = step if isinstance(step, Completion) else self._completion(request, step)
         await self._stream(text_of(completion.message), sink)
         return completion
+
+    async def look_up(self) -> ModelInfo | None:
+        """Return None: there is nobody to ask."""
+        return None
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -101,9 +114,16 @@ class ScriptedModel:
 
         return choose
 
+    def _completion(self, request: ModelRequest, step: str | Sequence[ToolCall]) -> Completion:
+        if isinstance(step, str):
+            answer = assistant_message(step)
+            return Completion(answer, "stop", estimate_usage(request, answer), self.name)
+        answer = ChatMessage(role="assistant", content=None, tool_calls=list(step))
+        return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
+
     async def _stream(self, text: str, sink: TextSink) -> None:
-        for start in range(0, len(text), self._delta_chars):
-            sink.push(text[start : start + self._delta_chars])
+        for start in range(0, len(text), DELTA_CHARS):
+            sink.push(text[start : start + DELTA_CHARS])
             await asyncio.sleep(0)
 
 
@@ -111,11 +131,3 @@ def tool_call(name: str, arguments: dict[str, Any], call_id: str = "call_1") -> 
     """Return a call as a model would write it."""
     function = FunctionCall(name=name, arguments=orjson.dumps(arguments).decode())
     return ToolCall(id=call_id, type="function", function=function)
-
-
-def _completion(request: ModelRequest, step: str | Sequence[ToolCall]) -> Completion:
-    if isinstance(step, str):
-        answer = assistant_message(step)
-        return Completion(answer, "stop", estimate_usage(request, answer), "scripted")
-    answer = ChatMessage(role="assistant", content=None, tool_calls=list(step))
-    return Completion(answer, "tool_calls", estimate_usage(request, answer), "scripted")

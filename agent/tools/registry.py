@@ -4,7 +4,6 @@ Nothing a tool does ends the turn: what goes wrong becomes a text for the model.
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
 from agent.messages import ToolCall
+from agent.models.arguments import read_arguments
 from agent.models.base import ToolSchema
 from agent.ports import ConversationReader, Effect, ToolStatus
 
@@ -158,31 +158,30 @@ def _failure(text: str) -> ToolOutcome:
     return ToolOutcome(f"Error: {text}", "error")
 
 
-_FENCE = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL)
-
-
 def parse_arguments(tool: Tool, raw: str) -> BaseModel:
     """Return the typed arguments of a call.
 
-    An empty text means no arguments, and a code fence around the JSON is removed. Values are
-    coerced where nothing is lost ("3" becomes 3).
+    An empty text means no arguments, and a text is mended where nothing is guessed (see
+    agent/models/arguments.py). Values are coerced where nothing is lost ("3" becomes 3).
 
     Raises:
         ToolError: Not JSON, not an object, or values that do not fit; one line for each.
     """
-    fenced = _FENCE.fullmatch(raw)
-    text = (fenced[1] if fenced else raw).strip() or "{}"
-    try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError as exc:
-        raise ToolError(f"the arguments of {tool.name} are not valid JSON: {exc}") from exc
-    if not isinstance(values, dict):
-        kind = type(values).__name__
-        raise ToolError(f"the arguments of {tool.name} must be a JSON object, not a {kind}")
+    values = read_arguments(raw) if raw.strip() else {}
+    if values is None:
+        raise ToolError(_unreadable(tool, raw))
     try:
         return tool.arguments.model_validate(values)
     except ValidationError as exc:
         raise ToolError(_readable(tool, exc)) from exc
+
+
+def _unreadable(tool: Tool, raw: str) -> str:
+    try:
+        kind = type(orjson.loads(raw)).__name__
+    except orjson.JSONDecodeError as exc:
+        return f"the arguments of {tool.name} are not valid JSON: {exc}"
+    return f"the arguments of {tool.name} must be a JSON object, not a {kind}"
 
 
 def _readable(tool: Tool, error: ValidationError) -> str:

@@ -4,14 +4,15 @@ A compaction is one transaction of a running turn (invariant 5). Neither message
 whose number grows with the conversation is read or written.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
-from agent.ports import Compaction, PlannerState
+from agent.ports import Compaction, ModelCall, PlannerState
 from agent.view import Summary
-from gateway.storage import lineage, turns
+from gateway.storage import ledger, lineage, turns
 from gateway.storage.lineage import Session
 from gateway.storage.models import compaction as table
 from gateway.storage.models import now_s, session, summary_candidate, turn
@@ -111,12 +112,19 @@ def made_by(conn: Connection, current: Turn) -> Compaction | None:
 
 
 def put_candidate(
-    conn: Connection, session_id: int, conversation_id: int, summary: Summary
+    conn: Connection,
+    session_id: int,
+    conversation_id: int,
+    summary: Summary,
+    calls: Sequence[ModelCall] = (),
+    sender: str = "",
 ) -> None:
     """Keep a summary that was prepared in the background, in place of an earlier one.
 
-    Not fenced: a session that has ended by now takes none.
+    Not fenced: a session that has ended by now takes none. The calls that made it are booked all
+    the same; `sender` is whose budget they count for.
     """
+    ledger.book(conn, conversation_id, None, sender, calls)
     if conn.scalar(*_is_live(session_id)) is None:
         return
     conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))

@@ -1,6 +1,6 @@
 """What people and operators look at: chats on the web page, status, statistics, lineages."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, literal, select, union_all
@@ -236,7 +236,7 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
         row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
     }
     rows = conn.execute(
-        select(session).where(session.c.conversation == conversation_id).order_by(session.c.id)
+        select(*_OF_SEGMENT).where(session.c.conversation == conversation_id).order_by(session.c.id)
     )
     return [
         Segment(
@@ -253,6 +253,12 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
         )
         for row in rows
     ]
+
+
+_OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name in session.c] + [
+    session.c.view_plan
+]
+"""Not the prompts and tools, which every segment has."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy import Connection, Row, bindparam, case, delete, func, null, select, update
 
-from agent.models.base import Usage
-from agent.ports import PlannerState
+from agent.ports import ModelCall, PlannerState
+from agent.prefix import Prefix
 from agent.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
 from gateway.storage.models import compaction, conversation, now_s, session, summary_candidate
@@ -19,7 +20,12 @@ class Session:
     """One segment.
 
     Attributes:
+        start_reason: Why it was begun: first_message, new, compression, retry, …
         system_prompt: Built once per root segment, kept byte for byte; None until its first turn.
+        tools: Likewise, as JSON; inherited with it. None also before version 0.3.
+        prompt_inputs: What both were made from; None where that is not known.
+        prefix: Fingerprint of the conversation's last request; inherited.
+        moved: Why the next request may begin otherwise than that one; None where it must not.
         prompt_tokens: What the model last reported for this view; None before its first answer.
         number: Place in its lineage: 1 for a root, one more than its parent's for a child.
         prompt_upto_seq: Newest message that the report covers, the answer included.
@@ -41,6 +47,25 @@ class Session:
     report_model: str | None = None
     token_ratio: float = 1.0
     planner_state: PlannerState = field(default_factory=PlannerState)
+    start_reason: str = ""
+    tools: str | None = None
+    prompt_inputs: Mapping[str, str] | None = None
+    prefix: Prefix | None = None
+    moved: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBase:
+    """What every request of a segment begins with.
+
+    Attributes:
+        tools: Their schemas as canonical JSON, in order.
+        inputs: What both were made from, by name: a digest of the instructions, the model, …
+    """
+
+    system: str
+    tools: str
+    inputs: Mapping[str, str]
 
 
 def titled(title: str, number: int) -> str:
@@ -52,8 +77,8 @@ def start_root(
     conn: Connection, conversation_id: int, reason: str, *, first_seq: int = 1
 ) -> Session:
     """Begin a lineage: a segment without a parent that shows everything from `first_seq` on."""
-    fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None)
-    root = _insert(conn, fresh, None, reason)
+    fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None, start_reason=reason)
+    root = _insert(conn, fresh, None)
     conn.execute(
         update(conversation)
         .where(conversation.c.id == conversation_id)
@@ -71,8 +96,9 @@ def split(
 ) -> Session:
     """End `parent` and move the conversation on to a child with another plan, as one step.
 
-    The child inherits the system prompt byte for byte, what the meter has learned, and the
-    planner's state where no other is given; it has no report, since its view has another size.
+    The child inherits what requests begin with byte for byte, the fingerprint of the last one, what
+    the meter has learned, and the planner's state where no other is given; it has no report, since
+    its view has another size.
 
     Raises:
         LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
@@ -84,12 +110,14 @@ def split(
         parent,
         plan=plan,
         number=parent.number + 1,
+        start_reason=reason,
+        moved=reason,
         prompt_tokens=None,
         prompt_output_tokens=None,
         prompt_upto_seq=None,
         planner_state=parent.planner_state if state is None else state,
     )
-    child = _insert(conn, fresh, parent.id, reason)
+    child = _insert(conn, fresh, parent.id)
     moved = conn.execute(*_move_on(parent.conversation, parent.id, child.id))
     if moved.rowcount == 0:
         raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
@@ -155,66 +183,92 @@ def _by_id(session_id: int) -> Any:
     return select(session).where(session.c.id == session_id)
 
 
-def set_system_prompt(conn: Connection, session_id: int, text: str) -> None:
-    """Store the system prompt of a root segment, once."""
-    conn.execute(*_set_system_prompt(session_id, text))
+def settle_base(conn: Connection, session: Session, base: PromptBase) -> tuple[Session, str | None]:
+    """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
+
+    A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
+    conversation that is under way.
+
+    Returns:
+        The segment as it stands now; and which of the tools and inputs have changed, joined by
+        "+", None where the bytes stay as they are or there were none.
+    """
+    if session.system_prompt is None:
+        return _store_base(conn, session, base, None), None
+    if session.prompt_inputs is None:
+        # Version 0.2 has stored the prompt alone.
+        return _store_base(conn, session, replace(base, system=session.system_prompt), None), None
+    reason = "+".join(_changes(session, base))
+    if not reason:
+        return session, None
+    return _store_base(conn, session, base, reason), reason
 
 
-@built_once
-def _set_system_prompt(session_id: int, text: str) -> Any:
-    return (
-        update(session)
-        .where(session.c.id == session_id, session.c.system_prompt.is_(None))
-        .values(system_prompt=text)
+def _changes(session: Session, base: PromptBase) -> list[str]:
+    known = session.prompt_inputs or {}
+    names = dict.fromkeys((*base.inputs, *known))
+    changed = [name for name in names if base.inputs.get(name) != known.get(name)]
+    return changed if base.tools == session.tools else ["tools", *changed]
+
+
+def _store_base(
+    conn: Connection, session: Session, base: PromptBase, reason: str | None
+) -> Session:
+    inputs = orjson.dumps(base.inputs).decode()
+    moved = reason or session.moved
+    conn.execute(*_set_base(session.id, base.system, base.tools, inputs, moved))
+    return replace(
+        session,
+        system_prompt=base.system,
+        tools=base.tools,
+        prompt_inputs=base.inputs,
+        moved=moved,
     )
 
 
-def report_prompt(
-    conn: Connection,
-    session_id: int,
-    usage: Usage,
-    seq: int,
-    model: str | None = None,
-    ratio: float | None = None,
-) -> None:
-    """Note what the model reported for the view up to and including message `seq`.
-
-    The first report of a child segment is also the real size that its compaction led to.
-
-    Args:
-        conn: The writing connection.
-        session_id: The segment whose view was sent.
-        usage: As reported.
-        seq: The message that the call made.
-        model: Who reported; None keeps what is known.
-        ratio: What the meter has learned by now; None keeps what is known.
-    """
-    row = _report_prompt(session_id, usage.prompt_tokens, usage.output_tokens, seq, model, ratio)
-    if conn.scalar(*row) != 1:
-        conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
-
-
 @built_once
-def _report_prompt(
-    session_id: int,
-    prompt_tokens: int,
-    output_tokens: int,
-    seq: int,
-    model: str | None,
-    ratio: float | None,
-) -> Any:
+def _set_base(session_id: int, system: str, tools: str, inputs: str, moved: str | None) -> Any:
     return (
         update(session)
         .where(session.c.id == session_id)
-        .values(
-            prompt_tokens=prompt_tokens,
-            prompt_output_tokens=output_tokens,
-            prompt_upto_seq=seq,
-            report_model=func.coalesce(model, session.c.report_model),
-            token_ratio=func.coalesce(ratio, session.c.token_ratio),
-        )
-        .returning(session.c.number)
+        .values(system_prompt=system, tools=tools, prompt_inputs=inputs, moved=moved)
     )
+
+
+def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
+    """Note what a call tells about the view up to and including message `seq`, which it made.
+
+    Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
+    segment is also the real size that its compaction led to. A call whose usage is not known tells
+    nothing.
+    """
+    usage = call.usage
+    if usage is None:
+        return
+    values = {
+        "reporting_id": session_id,
+        "prompt_tokens": usage.prompt_tokens,
+        "prompt_output_tokens": usage.output_tokens,
+        "prompt_upto_seq": seq,
+        "new_model": call.model or None,
+        "new_ratio": call.ratio,
+        "new_prefix": _dumped(call.prefix),
+    }
+    if conn.scalar(_REPORT, values) != 1:
+        conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
+
+
+_REPORT = (
+    update(session)
+    .where(session.c.id == bindparam("reporting_id"))
+    .values(
+        report_model=func.coalesce(bindparam("new_model"), session.c.report_model),
+        token_ratio=func.coalesce(bindparam("new_ratio"), session.c.token_ratio),
+        prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
+        moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
+    )
+    .returning(session.c.number)
+)
 
 
 @built_once
@@ -229,18 +283,22 @@ def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
     )
 
 
-def _insert(conn: Connection, fresh: Session, parent_id: int | None, reason: str) -> Session:
+def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
     """Store a segment that has no id yet; returns it with its id."""
     values = {
         "conversation": fresh.conversation,
         "parent_session_id": parent_id,
-        "start_reason": reason,
+        "start_reason": fresh.start_reason,
         "view_plan": dump_plan(fresh.plan),
         "system_prompt": fresh.system_prompt,
         "number": fresh.number,
         "report_model": fresh.report_model,
         "token_ratio": fresh.token_ratio,
         "planner_state": dump_state(fresh.planner_state),
+        "tools": fresh.tools,
+        "prompt_inputs": _dumped(fresh.prompt_inputs),
+        "prefix": _dumped(fresh.prefix),
+        "moved": fresh.moved,
     }
     return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
 
@@ -261,7 +319,16 @@ def _session(row: Row[Any]) -> Session:
         report_model=row.report_model,
         token_ratio=row.token_ratio,
         planner_state=PlannerState(**orjson.loads(row.planner_state)),
+        start_reason=row.start_reason,
+        tools=row.tools,
+        prompt_inputs=None if row.prompt_inputs is None else orjson.loads(row.prompt_inputs),
+        prefix=None if row.prefix is None else Prefix(**orjson.loads(row.prefix)),
+        moved=row.moved,
     )
+
+
+def _dumped(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
 def dump_state(state: PlannerState) -> str:

@@ -14,6 +14,7 @@ from gateway.storage.models import (
     compaction,
     conversation,
     inbox,
+    ledger,
     message,
     outbox,
     quarantine,
@@ -55,7 +56,7 @@ def backup(database: Path, target: Path) -> int:
 
 
 def forget(conn: Connection, conversation_id: int) -> int:
-    """Erase one conversation: transcript, inbox, outbox, sessions, outputs, its keys and itself.
+    """Erase one conversation: transcript, inbox, outbox, sessions, outputs, costs, keys and itself.
 
     Free pages and the log still hold the words until the caller has called `Database.scrub`. A
     turn that runs at this moment loses its lease and writes nothing more.
@@ -82,6 +83,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
         turn,
         compaction,
         summary_candidate,
+        ledger,
     ):
         conn.execute(delete(table).where(table.c.conversation == conversation_id))
     conn.execute(

@@ -24,7 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0002"
+REVISION = "0003"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -214,6 +214,10 @@ session = Table(
     Column("report_model", Text),  # who reported
     Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
     Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
+    Column("tools", Text),  # JSON of their schemas, byte for byte as the root segment began
+    Column("prompt_inputs", Text),  # JSON of what system_prompt and tools were made from
+    Column("prefix", Text),  # JSON of the fingerprint of the last request
+    Column("moved", Text),  # why the next request may begin otherwise than that one
     Index("ix_session_conversation", "conversation"),
     sqlite_autoincrement=True,
 )
@@ -282,6 +286,7 @@ turn = Table(
     Column("output_tokens", Integer, nullable=False, server_default="0"),
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
+    Column("usd", Double),  # what its calls cost; NULL where that of any is not known
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == literal_column("'running'")
@@ -315,6 +320,30 @@ step = Table(
     Column("result", Text),  # JSON: usage of a model call, status of a tool
     Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
+)
+
+# One row for each call of a model; nothing but erasure changes them, and nothing refers to them.
+ledger = Table(
+    "ledger",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("turn_id", Integer),  # NULL for what is done in the background
+    Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("purpose", Text, nullable=False),  # answer | summary | lost
+    Column("input_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_5m_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_1h_tokens", Integer, nullable=False, server_default="0"),
+    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("estimated", Boolean, nullable=False, server_default=false()),
+    Column("usd", Double),  # NULL for an unknown price or unknown tokens
+    Column("at", Double, nullable=False),
+    Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
+    Index("ix_ledger_at_usd", "at", "usd"),
+    Index("ix_ledger_sender_at_usd", "sender", "at", "usd"),
 )
 
 message = Table(

@@ -6,11 +6,11 @@ of all it touches change in the same transaction.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, select, update
 
 from agent.messages import (
     ChatMessage,
@@ -22,14 +22,15 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Usage
-from agent.ports import Effect, ToolStatus
+from agent.ports import Effect, ModelCall, ToolStatus
 from agent.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import inbox, lineage, outbox, transcript
+from gateway.storage import inbox, ledger, lineage, outbox, transcript
 from gateway.storage.inbox import Entry, InboxState
 from gateway.storage.leases import Lease, fence
-from gateway.storage.lineage import Session
+from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, is_running, message, now_s, step, turn
+from gateway.storage.models import ledger as booked
 from gateway.storage.outbox import Part
 from gateway.storage.statements import built_once
 from gateway.storage.transcript import Place
@@ -47,6 +48,7 @@ class Turn:
         reply_to: The platform's id of the newest message that is answered.
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The text of the command that it carries out; None for a turn of the agent.
+        sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
     """
 
     id: int
@@ -61,6 +63,12 @@ class Turn:
     started_calls: frozenset[str] = frozenset()
     stopped: bool = False
     command: str | None = None
+    sender: str = ""
+
+    @property
+    def moved(self) -> str | None:
+        """Why the next request may begin otherwise than the last one; None where it must not."""
+        return self.session.moved
 
     @property
     def place(self) -> Place:
@@ -77,37 +85,40 @@ class Turn:
 class TurnEnd:
     """What is stored about a finished turn.
 
-    `ratio` is what the meter has learned by now (agent/meter.py), None for nothing new; `metered`
-    is the name under which it learns, `model` the one that the provider gave.
+    Attributes:
+        outcome: Its exit reason.
+        call: What made its last message; of purpose "lost" where it was cut off. Booked with the
+            end; None where all calls are booked by then.
     """
 
     outcome: str
-    last_usage: Usage | None = None
-    model: str = ""
+    call: ModelCall | None = None
     error: str | None = None
-    ratio: float | None = None
-    metered: str = ""
-
-
-class Report(NamedTuple):
-    """What one call of a model tells about the view; see `TurnEnd`."""
-
-    usage: Usage | None
-    model: str
-    ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a turn took, over all its attempts; counted from its journal."""
+    """What a turn took, over all its attempts.
+
+    Attributes:
+        iterations: Steps of the model in its journal; `tool_calls` likewise.
+        usage: Of all its calls in the ledger, also those that were lost or made a summary.
+        usd: What they cost; None where that of any is not known.
+        estimated: Whether any of it is Parley's estimate.
+    """
 
     iterations: int
     tool_calls: int
     usage: Usage
+    usd: float | None = 0.0
+    estimated: bool = False
 
 
-def find_running(conn: Connection, lease: Lease) -> Turn | None:
-    """Return the conversation's unfinished turn, counting one more attempt at it."""
+def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | None:
+    """Return the conversation's unfinished turn, counting one more attempt at it.
+
+    What its requests begin with is settled anew: see `lineage.settle_base`.
+    """
     owned = fence(conn, lease)
     row = conn.execute(*_running(lease.conversation)).one_or_none()
     if row is None:
@@ -118,7 +129,9 @@ def find_running(conn: Connection, lease: Lease) -> Turn | None:
         .where(turn.c.id == row.id)
         .values(attempt=attempt, attempt_progress=row.progress, epoch=lease.epoch)
     )
-    return _turn(conn, lease, row, attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
+    session, _ = lineage.settle_base(conn, lineage.get(conn, row.session_id), base)
+    found = _turn(conn, lease, row, session)
+    return replace(found, attempt=attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
 
 
 @built_once
@@ -131,7 +144,7 @@ def begin(
     lease: Lease,
     entries: Sequence[Entry],
     user_text: str | None,
-    system_prompt: str,
+    base: PromptBase,
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.
 
@@ -140,13 +153,10 @@ def begin(
         lease: The conversation's lease.
         entries: At least one queued message, in order.
         user_text: Their texts merged; None for a command, which is no message of the transcript.
-        system_prompt: Used only where the session has none yet.
+        base: What its requests begin with, where `lineage.settle_base` says so.
     """
     stopped_upto = fence(conn, lease).cancel_upto_seq
-    session = lineage.active(conn, lease.conversation)
-    if session.system_prompt is None:
-        lineage.set_system_prompt(conn, session.id, system_prompt)
-        session = replace(session, system_prompt=system_prompt)
+    session, _ = lineage.settle_base(conn, lineage.active(conn, lease.conversation), base)
     turn_id = conn.execute(
         _INSERT,
         {
@@ -175,6 +185,7 @@ def begin(
         entries=asked,
         reply_to=entries[-1].message_ref,
         command=entries[0].text if user_text is None else None,
+        sender=_sender(lease, entries),
     )
 
 
@@ -194,17 +205,9 @@ def proceed(conn: Connection, current: Turn) -> None:
 
 
 def record_message(
-    conn: Connection,
-    current: Turn,
-    message: ChatMessage,
-    usage: Usage | None,
-    ratio: float | None = None,
-    model: str = "",
+    conn: Connection, current: Turn, message: ChatMessage, call: ModelCall | None = None
 ) -> int:
-    """Append an intermediate message; a model's step keeps its usage in the journal.
-
-    `ratio` is what the meter has learned, `model` who answered; where they are not given, what
-    the session knows is kept.
+    """Append an intermediate message; a model's step is journalled, and its call booked.
 
     Returns:
         Its seq.
@@ -212,7 +215,7 @@ def record_message(
     proceed(conn, current)
     seq = transcript.append(conn, current.place, [message])
     if message["role"] == "assistant":
-        _journal_model(conn, current, Report(usage, model, ratio), seq)
+        _journal_model(conn, current, call, seq)
     return seq
 
 
@@ -287,8 +290,10 @@ def commit(
     outbox.append(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
-    if messages or end.last_usage is not None:
-        _journal_model(conn, current, Report(end.last_usage, end.metered, end.ratio), seq)
+    if messages or _is_step(end.call):
+        _journal_model(conn, current, end.call, seq)
+    else:
+        _book(conn, current, end.call)
     return _close(conn, current, "done", "done", end)
 
 
@@ -304,6 +309,7 @@ def cancel(
     outbox.append(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
+    _book(conn, current, end.call)
     return _close(conn, current, "cancelled", "cancelled", end)
 
 
@@ -314,6 +320,7 @@ def bury(conn: Connection, current: Turn, parts: Sequence[Part], end: TurnEnd) -
     outbox.append(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
     )
+    _book(conn, current, end.call)
     return _close(conn, current, "dead", "dead", end)
 
 
@@ -423,7 +430,8 @@ def _close(
     end: TurnEnd,
 ) -> Totals:
     inbox.finish_turn(conn, current.lease.conversation, current.id, entries)
-    totals = _totals(conn, current)
+    row = conn.execute(*_sums(current.lease.conversation, current.id)).one()
+    totals = _totals_of(row)
     usage = totals.usage
     conn.execute(
         _CLOSE,
@@ -432,13 +440,14 @@ def _close(
             "state": state,
             "outcome": end.outcome,
             "error": end.error,
-            "model": end.model,
+            "model": _answered_by(end.call) or row.last_model or "",
             "iterations": totals.iterations,
             "tool_calls": totals.tool_calls,
             "input_tokens": usage.input_tokens,
             "cache_read_tokens": usage.cache_read_tokens,
             "cache_write_tokens": usage.cache_write_5m_tokens + usage.cache_write_1h_tokens,
             "output_tokens": usage.output_tokens,
+            "usd": totals.usd,
         },
     )
     return totals
@@ -462,23 +471,68 @@ def _state(turn_id: int) -> Any:
 
 
 def _totals(conn: Connection, current: Turn) -> Totals:
-    steps = conn.execute(*_steps(current.id)).all()
-    models = [row.result for row in steps if row.kind == "model"]
-    usages = (Usage(**orjson.loads(result)) for result in models if result)
-    return Totals(len(models), len(steps) - len(models), sum(usages, Usage()))
+    return _totals_of(conn.execute(*_sums(current.lease.conversation, current.id)).one())
+
+
+def _totals_of(row: Row[Any]) -> Totals:
+    known = row.prices == row.calls
+    return Totals(
+        iterations=row.iterations,
+        tool_calls=row.tool_calls,
+        usage=Usage(
+            input_tokens=row.input_tokens,
+            output_tokens=row.output_tokens,
+            cache_read_tokens=row.cache_read_tokens,
+            cache_write_5m_tokens=row.cache_write_5m_tokens,
+            cache_write_1h_tokens=row.cache_write_1h_tokens,
+        ),
+        usd=row.usd if known else None,
+        estimated=row.estimates > 0,
+    )
 
 
 @built_once
-def _steps(turn_id: int) -> Any:
-    return select(step.c.kind, step.c.result).where(step.c.turn_id == turn_id)
+def _sums(conversation_id: int, turn_id: int) -> Any:
+    """Count the journal, sum up the ledger, and tell who answered last, in one row."""
+    steps = select(func.count()).where(step.c.turn_id == turn_id)
+    answered = select(step.c.name).where(step.c.turn_id == turn_id, step.c.kind == "model")
+    return select(
+        steps.where(step.c.kind == "model").scalar_subquery().label("iterations"),
+        steps.where(step.c.kind == "tool").scalar_subquery().label("tool_calls"),
+        answered.order_by(step.c.n.desc()).limit(1).scalar_subquery().label("last_model"),
+        func.count().label("calls"),
+        func.count(booked.c.usd).label("prices"),
+        func.coalesce(func.sum(booked.c.usd), 0.0).label("usd"),
+        func.count().filter(booked.c.estimated).label("estimates"),
+        *(func.coalesce(func.sum(booked.c[name]), 0).label(name) for name in _TOKENS),
+    ).where(booked.c.conversation == conversation_id, booked.c.turn_id == turn_id)
 
 
-def _journal_model(conn: Connection, current: Turn, report: Report, seq: int) -> None:
-    usage, model, ratio = report
+_TOKENS = tuple(field.name for field in fields(Usage))
+
+
+def _answered_by(call: ModelCall | None) -> str:
+    return "" if call is None else call.reported_name or call.model
+
+
+def _is_step(call: ModelCall | None) -> bool:
+    return call is not None and call.purpose == "answer"
+
+
+def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
+    """Note a step of the model, the message `seq`; its call is booked and tells about the view."""
+    usage = None if call is None else call.usage
+    name = "" if call is None else call.model
     result = None if usage is None else orjson.dumps(usage).decode()
-    _insert_step(conn, current, kind="model", name="", state="done", result=result)
-    if usage is not None:
-        lineage.report_prompt(conn, current.session.id, usage, seq, model or None, ratio)
+    _insert_step(conn, current, kind="model", name=name, state="done", result=result)
+    _book(conn, current, call)
+    if call is not None and _is_step(call):
+        lineage.report_prompt(conn, current.session.id, call, seq)
+
+
+def _book(conn: Connection, current: Turn, call: ModelCall | None) -> None:
+    if call is not None:
+        ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
 
 
 def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
@@ -499,24 +553,29 @@ def _next_n(turn_id: int) -> Any:
     )
 
 
-def _turn(conn: Connection, lease: Lease, row: Row[Any], attempt: int, *, stopped: bool) -> Turn:
+def _turn(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
     started = conn.scalars(*_started(row.id))
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
     return Turn(
         id=row.id,
         lease=lease,
-        session=lineage.get(conn, row.session_id),
+        session=session,
         first_seq=row.first_seq,
         upto_seq=row.upto_seq,
-        attempt=attempt,
+        attempt=row.attempt,
         preview_ref=row.preview_ref,
         entries=recorded,
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
-        stopped=stopped,
         command=None if recorded or not entries else entries[0].text,
+        sender=_sender(lease, entries),
     )
+
+
+def _sender(lease: Lease, entries: Sequence[Entry]) -> str:
+    """Return who wrote the newest entry, as budgets and the settings' owners are named."""
+    return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
 
 
 @built_once

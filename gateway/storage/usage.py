@@ -4,14 +4,13 @@ Both are answered while a message is admitted, so nothing is read here but sums:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import orjson
 from sqlalchemy import Connection, Integer, Select, and_, column, func, select, values
 
-from agent.models.base import Usage
-from gateway.storage import lineage
+from gateway.storage import costs, lineage
+from gateway.storage.costs import Group, Spent
 from gateway.storage.lineage import Session
 from gateway.storage.models import (
     alias,
@@ -42,24 +41,36 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What turns took; tokens as the models reported or estimated them.
-
-    Calls of the model that writes summaries are not among them.
+    """What turns took, what they do in the background included.
 
     Attributes:
-        tokens_in: All that was read, from a prompt cache or not.
         compactions: How often the view was made smaller.
         saved_tokens: By how much, as estimated when it was done.
     """
 
     turns: int = 0
-    model_calls: int = 0
     tool_calls: int = 0
-    tokens_in: int = 0
-    cache_read_tokens: int = 0
-    tokens_out: int = 0
+    spent: Spent = field(default_factory=Spent)
     compactions: int = 0
     saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `/usage` tells about a conversation.
+
+    Attributes:
+        segment: The turns that ended or are running in the present segment, and the compaction
+            that began it; not what is done in the background.
+        whole: The whole conversation.
+        models: What it took, by model.
+        last_turn: The newest turn that asked a model.
+    """
+
+    segment: Figures
+    whole: Figures
+    models: tuple[Group, ...]
+    last_turn: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,51 +188,48 @@ def _sum_within(conversation_id: int, ranges: list[tuple[int, int]]) -> Select[A
     )
 
 
-def figures(conn: Connection, conversation_id: int, session_id: int | None = None) -> Figures:
+def report(conn: Connection, conversation_id: int, session_id: int) -> Report:
     """Return what a conversation took so far, what its running turn has done by now included.
 
     Args:
         conn: A reading connection.
         conversation_id: Which conversation.
-        session_id: Only what belongs to this segment: the turns that ended or are running in it,
-            and the compaction that began it. None for everything.
+        session_id: Its present segment.
     """
-    done = conn.execute(_turns(conversation_id, session_id)).one()
-    journal = conn.execute(_running_steps(conversation_id, session_id)).all()
-    calls = [row.result for row in journal if row.kind == "model"]
-    usage = sum((Usage(**orjson.loads(result)) for result in calls if result), Usage())
-    saved = _saved(conn, conversation_id, session_id)
-    return Figures(
-        turns=done.turns,
-        model_calls=done.model_calls + len(calls),
-        tool_calls=done.tool_calls + len(journal) - len(calls),
-        tokens_in=done.tokens_in + usage.prompt_tokens,
-        cache_read_tokens=done.cache_read_tokens + usage.cache_read_tokens,
-        tokens_out=done.tokens_out + usage.output_tokens,
-        compactions=saved.compactions,
-        saved_tokens=saved.tokens,
+    models = costs.of_conversation(conn, conversation_id)
+    in_segment = costs.of_segment(conn, conversation_id, session_id)
+    return Report(
+        segment=_figures(conn, conversation_id, session_id, in_segment),
+        whole=_figures(conn, conversation_id, None, costs.total(models)),
+        models=tuple(models),
+        last_turn=costs.of_last_turn(conn, conversation_id),
     )
 
 
+def _figures(
+    conn: Connection, conversation_id: int, session_id: int | None, spent: Spent
+) -> Figures:
+    done = conn.execute(_turns(conversation_id, session_id)).one()
+    running = conn.scalar(_running_tools(conversation_id, session_id)) or 0
+    saved = _saved(conn, conversation_id, session_id)
+    return Figures(done.turns, done.tool_calls + running, spent, saved.compactions, saved.tokens)
+
+
 def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
-    """Select the sums over turns; the columns of a running one are still 0."""
-    taken = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
+    """Select the sums over turns; what a running one did stands in its journal only."""
     query = select(
         func.count(turn.c.id).label("turns"),
-        func.coalesce(func.sum(turn.c.iterations), 0).label("model_calls"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
-        func.coalesce(func.sum(taken), 0).label("tokens_in"),
-        func.coalesce(func.sum(turn.c.cache_read_tokens), 0).label("cache_read_tokens"),
-        func.coalesce(func.sum(turn.c.output_tokens), 0).label("tokens_out"),
     ).where(turn.c.conversation == conversation_id)
     return query if session_id is None else query.where(turn.c.session_id == session_id)
 
 
-def _running_steps(conversation_id: int, session_id: int | None) -> Select[Any]:
+def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
     query = (
-        select(step.c.kind, step.c.result)
-        .join(turn, turn.c.id == step.c.turn_id)
-        .where(turn.c.conversation == conversation_id, is_running)
+        select(func.count())
+        .select_from(turn)
+        .join(step, step.c.turn_id == turn.c.id)
+        .where(turn.c.conversation == conversation_id, is_running, step.c.kind == "tool")
     )
     return query if session_id is None else query.where(turn.c.session_id == session_id)
 

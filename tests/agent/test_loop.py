@@ -1,13 +1,21 @@
 """`run_turn` from the newest user message to its answer, with a model that plays a script."""
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import pytest
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
-from agent.errors import BadRequest, ContextOverflow, ModelError, ModelUnreachable, RateLimited
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+    SpendLimitReached,
+)
 from agent.loop import (
     CONTINUE,
     MAX_CONTINUATIONS,
@@ -31,14 +39,14 @@ from agent.meter import TokenMeter
 from agent.models.base import Completion, ModelRequest, StopReason, Usage
 from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
 from agent.planner import Planner
-from agent.ports import Effect, ToolStatus
-from agent.recovery import RetryPolicy
-from agent.settings import AgentSettings, OutputSettings
+from agent.ports import Effect, ModelCall, ToolStatus
+from agent.recovery import Rests, RetryPolicy
+from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens import estimate_messages
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
-from tests.agent.tools.doubles import MemoryCompactions, MemoryReader
+from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits
 from tests.support.conversations import faults
 from tests.support.model_server import SinkSpy
 
@@ -59,18 +67,22 @@ class Journal:
 
     def __init__(self, own: list[ChatMessage]) -> None:
         self.own = own
-        self.ratios: list[float | None] = []
+        self.calls: list[ModelCall | None] = []
+        self.booked: list[ModelCall] = []
+        self.in_flight: ModelCall | None = None
         self.started: list[tuple[str, Effect]] = []
         self.statuses: dict[str, ToolStatus] = {}
-        self.usages: list[Usage | None] = []
         self.failure: Exception | None = None
 
-    async def record_message(
-        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
-    ) -> int:
-        self.usages.append(usage)
-        self.ratios.append(ratio)
+    async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
+        self.calls.append(call)
         return self._append(message)
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        self.booked += calls
+
+    def begin_call(self, call: ModelCall | None) -> None:
+        self.in_flight = call
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         self._check()
@@ -100,6 +112,9 @@ class Bench:
         self, *steps: Step, script: Script = (), max_iterations: int = 90, window: int = 200_000
     ) -> None:
         self.model = ScriptedModel(script or steps)
+        self.models: list[ScriptedModel] = [self.model]
+        self.caching = CachingSettings()
+        self.rests = Rests()
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []
@@ -119,6 +134,7 @@ class Bench:
         )
         self.view = View(SYSTEM_TEXT, EVERYTHING, [])
         self.shown = ""
+        self.spending = NoLimits()
 
     async def run(
         self, own: list[ChatMessage] | None = None, *unknown: str, plan: ViewPlan = EVERYTHING
@@ -130,15 +146,19 @@ class Bench:
         self.view = View(SYSTEM_TEXT, plan, entries)
         state = TurnState(self.view, list(own), frozenset(unknown))
         agent = Agent(
-            [self.model],
+            self.models,
             self.toolbox,
             self.settings,
             OutputSettings(),
             RetryPolicy(retry_for_s=5, backoff_s=(0,)),
             max_output_tokens=77,
+            caching=self.caching,
+            rests=self.rests,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
-        ports = TurnPorts(self.journal, self.planner, self.sink, context, self._on_trouble)
+        ports = TurnPorts(
+            self.journal, self.planner, self.sink, context, self.spending, self._on_trouble
+        )
         return await run_turn(state, agent, ports)
 
     def sent(self, call: int = -1) -> list[ChatMessage]:
@@ -181,13 +201,13 @@ def go_on() -> ChatMessage:
 
 
 async def test_a_question_is_answered() -> None:
-    """The answer comes back with usage and model, and is left to the caller to record."""
+    """The answer comes back with the call that made it, and is left to the caller to record."""
     bench = Bench(ended("Hello!", "stop"))
     result = await bench.run()
-    ratio = bench.planner.meter.ratio
-    assert result == TurnResult(
-        "final_text", assistant_message("Hello!"), "Hello!", USAGE, "scripted-2", ratio
-    )
+    assert result == TurnResult("final_text", assistant_message("Hello!"), "Hello!", result.call)
+    call = result.call
+    assert (call.usage, call.reported_name, call.purpose) == (USAGE, "scripted-2", "answer")
+    assert (call.ratio, call.cost_usd) == (bench.planner.meter.ratio, 0)
     assert bench.journal.own == [QUESTION]
     assert bench.sink.text == "Hello!"
 
@@ -268,7 +288,85 @@ async def test_usage_of_each_step_is_recorded() -> None:
     """Intermediate calls are paid for too."""
     bench = Bench(cut("One, "), "two.")
     await bench.run()
-    assert bench.journal.usages == [USAGE, None]
+    (step, request) = bench.journal.calls
+    assert step is not None
+    assert (step.usage, step.estimated, request) == (USAGE, False, None)
+
+
+async def test_a_call_without_a_report_is_counted_by_parley() -> None:
+    """It is booked with an estimate, which the meter learns nothing from."""
+    bench = Bench(Completion(assistant_message("Hello!"), "stop"))
+    call = (await bench.run()).call
+    assert call.usage is not None
+    assert call.usage.input_tokens > 0
+    assert (call.estimated, call.ratio, call.prefix) == (True, None, None)
+
+
+async def test_an_empty_answer_is_paid_for() -> None:
+    """It makes no message, so that it is booked by itself."""
+    bench = Bench(ended("", "stop"), "Hello!")
+    await bench.run()
+    assert [call.usage for call in bench.journal.booked] == [USAGE]
+
+
+async def test_a_cut_answer_is_paid_for_as_far_as_it_was_reported() -> None:
+    """The provider bills what it read and wrote until then."""
+    error = ModelUnreachable("cut")
+    error.usage = Usage(100, 3)
+    bench = Bench(Cut("Half", error), "Whole.")
+    await bench.run()
+    (lost,) = bench.journal.booked
+    assert (lost.usage, lost.purpose, lost.estimated) == (Usage(100, 3), "lost", True)
+
+
+async def test_a_call_under_way_is_known_until_it_is_over() -> None:
+    """A turn that is cancelled in it books what it cost at least."""
+    bench = Bench(script=lambda _: asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await bench.run()
+    assert bench.journal.in_flight is not None
+    assert bench.journal.in_flight.purpose == "lost"
+    bench = Bench("Hello!")
+    await bench.run()
+    assert bench.journal.in_flight is None
+
+
+async def test_a_budget_is_asked_before_every_call() -> None:
+    """With what the call costs at least; a refusal ends the turn before the model is called."""
+    bench = Bench(look("a"), "Done.")
+    await bench.run()
+    assert bench.spending.forecasts == [0, 0]
+    bench = Bench("never said")
+    bench.spending.failure = SpendLimitReached("sender", 2.0, datetime.now(UTC))
+    with pytest.raises(SpendLimitReached):
+        await bench.run()
+    assert bench.model.requests == []
+
+
+async def test_a_turn_has_a_budget_of_tokens() -> None:
+    """Beside the number of calls; when it is used up one last call says what is left."""
+    bench = Bench(Completion(asked(look("a")), "tool_calls", USAGE), "So far: a.")
+    bench.settings = AgentSettings(max_turn_tokens=15)
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("budget_exhausted", "So far: a.")
+    assert bench.ran == ["look a"]
+
+
+async def test_a_turn_has_a_budget_of_time() -> None:
+    """Likewise; what is asked for then is what was done."""
+    bench = Bench("Nothing yet.")
+    bench.settings = AgentSettings(max_turn_s=1e-9)
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("budget_exhausted", "Nothing yet.")
+    assert bench.model.requests[-1].messages[-1] == user_message(WRAP_UP, synthetic=True)
+
+
+async def test_a_summary_that_was_asked_for_is_given_after_a_crash() -> None:
+    """The budget of the attempt before is used up; what it asked for is still owed."""
+    own = [QUESTION, asked(look("a")), seen("a"), user_message(WRAP_UP, synthetic=True)]
+    result = await (bench := Bench("So far: a.")).run(own)
+    assert (result.outcome, result.text) == ("budget_exhausted", "So far: a.")
+    assert bench.model.requests[-1].allow_tools is False
 
 
 async def test_an_open_reading_group_is_completed() -> None:
@@ -623,9 +721,11 @@ async def test_what_the_meter_learned_is_recorded_with_each_answer() -> None:
     bench = Bench(reported, "Done.")
     bench.shown = " data" * 2_000
     result = await bench.run([user_message("word " * 1_000)])
-    assert bench.journal.ratios[0] is not None
-    assert bench.journal.ratios[0] > 1
-    assert result.ratio == bench.planner.meter.ratio
+    (step,) = bench.journal.calls
+    assert step is not None
+    assert step.ratio is not None
+    assert step.ratio > 1
+    assert result.call.ratio == bench.planner.meter.ratio
 
 
 async def test_a_group_without_results_is_mended_before_it_is_sent() -> None:

@@ -737,16 +737,6 @@ async def test_a_report_is_noted_for_the_answer_that_follows() -> None:
     assert engine.prompt_tokens == 1_000
 
 
-async def test_a_call_without_a_report_leaves_everything_as_it_was() -> None:
-    """The estimate goes on from the report before."""
-    planner = planner_of(engine := Engine(nothing))
-    view = view_of()
-    reported(planner, view, 5_000)
-    planner.note(None, view)
-    assert (await planner.measured(view)).tokens == 5_000
-    assert engine.prompt_tokens == 0
-
-
 def preparing(view: View, model: ScriptedModel) -> "asyncio.Future[Summary | None]":
     work = prepare(view, TokenMeter("scripted"), Limits(WINDOW), Summariser([model], 10.0))
     return asyncio.ensure_future(work)

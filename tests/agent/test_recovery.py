@@ -10,63 +10,72 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelRefused,
     ModelUnreachable,
     RateLimited,
 )
-from agent.messages import assistant_message, user_message
-from agent.models.base import Completion, ModelRequest, TextSink
-from agent.recovery import RetryPolicy, Timing, complete_with_recovery
-from tests.support.model_server import SinkSpy
-
-REQUEST = ModelRequest([user_message("hello")])
+from agent.models.base import ChatModel
+from agent.models.scripted import ScriptedModel
+from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
 
 
-class Flaky:
+class Flaky(ScriptedModel):
     """A model that fails as told, then answers with its name; `always` fails without end."""
 
-    provider = "flaky"
-    context_length = 1000
-
     def __init__(self, name: str, *failures: BaseException, always: bool = False) -> None:
-        self.name = name
+        super().__init__([], name=name)
         self.failures = list(failures)
         self.always = always
         self.calls = 0
 
-    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+    def next_answer(self) -> str:
         self.calls += 1
-        sink.push("half ")
         if self.failures:
             raise self.failures[0] if self.always else self.failures.pop(0)
-        sink.push(self.name)
-        return Completion(assistant_message(self.name), "stop")
-
-    async def close(self) -> None: ...
+        return self.name
 
 
 class Bench:
-    """Clock, dice that roll the highest, and what was seen."""
+    """The desk, with a clock, dice that roll the highest, and what was seen."""
 
     def __init__(self) -> None:
         self.time = 0.0
         self.waits: list[float] = []
         self.troubles: list[ModelError] = []
-        self.sink = SinkSpy()
+        self.shrinks = 0
+        self.repairs = 0
+        self.can_shrink = self.can_repair = True
+        self.slow_s = 0.0
+        self.rests = Rests(lambda: self.time)
         self.timing = Timing(now=lambda: self.time, sleep=self.sleep, draw=lambda _, high: high)
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.time += seconds
 
+    async def attempt(self, model: ChatModel) -> str:
+        self.time += self.slow_s
+        assert isinstance(model, Flaky)
+        return model.next_answer()
+
+    async def shrink(self) -> bool:
+        self.shrinks += 1
+        return self.can_shrink
+
+    async def repair(self) -> bool:
+        self.repairs += 1
+        return self.can_repair
+
+    async def on_trouble(self, failure: ModelError) -> None:
+        self.troubles.append(failure)
+
     async def run(self, models: Sequence[Flaky], retry_for_s: float = 120) -> str:
         policy = RetryPolicy(retry_for_s)
-        completion = await complete_with_recovery(
-            models, REQUEST, self.sink, policy, self.troubles.append, self.timing
-        )
-        return str(completion.message["content"])
+        line = self.rests.in_order(models)
+        return await complete_with_recovery(self, line, self.rests, policy, self.timing)
 
 
 @pytest.fixture
@@ -78,16 +87,15 @@ DOWN = ModelUnreachable("down")
 
 
 async def test_answer_at_once(bench: Bench) -> None:
-    """Without a failure nothing waits, restarts or is told."""
+    """Without a failure nothing waits or is told."""
     assert await bench.run([Flaky("a")]) == "a"
-    assert (bench.waits, bench.sink.restarts, bench.troubles) == ([], 0, [])
+    assert (bench.waits, bench.troubles) == ([], [])
 
 
 async def test_unreachable_is_tried_again_with_back_off(bench: Bench) -> None:
-    """Two failures cost two growing waits; the sink shows the last attempt only."""
+    """Two failures cost two growing waits."""
     assert await bench.run([Flaky("a", DOWN, DOWN)]) == "a"
     assert bench.waits == [1, 2]
-    assert (bench.sink.restarts, bench.sink.text) == (2, "half a")
     assert len(bench.troubles) == 2
 
 
@@ -110,7 +118,7 @@ async def test_useless_model_is_left_at_once(bench: Bench, failure: ModelError) 
     """Neither a wait nor a second call for a model that cannot work."""
     first = Flaky("a", failure, always=True)
     assert await bench.run([first, Flaky("b")]) == "b"
-    assert (first.calls, bench.waits, bench.sink.restarts) == (1, [], 1)
+    assert (first.calls, bench.waits) == (1, [])
 
 
 async def test_useless_model_has_no_second_round(bench: Bench) -> None:
@@ -153,45 +161,116 @@ async def test_every_model_is_called_even_without_time(bench: Bench) -> None:
 
 async def test_slow_failures_use_up_the_time(bench: Bench) -> None:
     """Time spent inside the calls counts like time spent waiting."""
-
-    class Slow(Flaky):
-        async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:  # type: ignore[explicit-override]
-            bench.time += 59.5
-            return await super().complete(request, sink)
-
-    slow = Slow("a", DOWN, always=True)
+    bench.slow_s = 59.5
+    slow = Flaky("a", DOWN, always=True)
     with pytest.raises(ModelUnreachable):
         await bench.run([slow])
     assert slow.calls == 2
 
 
-@pytest.mark.parametrize("failure", [ContextOverflow("413"), ModelRefused("no"), BadRequest("400")])
-async def test_hopeless_failures_come_at_once(bench: Bench, failure: ModelError) -> None:
-    """What no retry mends is raised, without asking the next model."""
+async def test_refusal_comes_at_once(bench: Bench) -> None:
+    """What a provider declines is not asked of another one."""
     second = Flaky("b")
-    with pytest.raises(type(failure)):
-        await bench.run([Flaky("a", failure), second])
+    with pytest.raises(ModelRefused):
+        await bench.run([Flaky("a", ModelRefused("no")), second])
     assert (second.calls, bench.troubles) == (0, [])
+
+
+async def test_overflow_is_compressed_and_tried_again(bench: Bench) -> None:
+    """A request that is too large is made smaller, without a wait or another model."""
+    second = Flaky("b")
+    assert await bench.run([Flaky("a", ContextOverflow("413")), second]) == "a"
+    assert (bench.shrinks, bench.waits, second.calls) == (1, [], 0)
+
+
+async def test_overflow_that_cannot_shrink_is_raised(bench: Bench) -> None:
+    """Where compression cannot help the failure goes to the user."""
+    bench.can_shrink = False
+    with pytest.raises(ContextOverflow):
+        await bench.run([Flaky("a", ContextOverflow("413"), always=True)])
+
+
+async def test_refused_long_context_leaves_the_standard_window(bench: Bench) -> None:
+    """An account without the long window gets requests for the standard one from then on."""
+    model = Flaky("a", LongContextRefused("extra usage"))
+    model.context_length = 1_000_000
+    assert await bench.run([model, Flaky("b")]) == "a"
+    assert (model.context_length, bench.waits) == (200_000, [])
+
+
+async def test_long_context_refused_for_a_standard_window_is_passing_trouble(bench: Bench) -> None:
+    """A provider that refuses a window which is not asked for is tried again."""
+    assert await bench.run([Flaky("a", LongContextRefused("extra usage"))]) == "a"
+    assert bench.waits == [1]
+
+
+async def test_bad_request_is_repaired_once(bench: Bench) -> None:
+    """One repair pass and one retry, then the failure is the user's to know."""
+    with pytest.raises(BadRequest):
+        await bench.run([Flaky("a", BadRequest("400"), always=True)])
+    assert bench.repairs == 1
+
+
+async def test_repaired_request_is_sent_again(bench: Bench) -> None:
+    """What was repaired goes to the same model."""
+    second = Flaky("b")
+    assert await bench.run([Flaky("a", BadRequest("400")), second]) == "a"
+    assert (bench.repairs, second.calls) == (1, 0)
+
+
+@pytest.mark.parametrize("can_repair", [True, False])
+async def test_bad_request_may_suit_another_model(bench: Bench, can_repair: bool) -> None:
+    """The form that one provider refuses another may take."""
+    bench.can_repair = can_repair
+    first = Flaky("a", BadRequest("400"), always=True)
+    assert await bench.run([first, Flaky("b")]) == "b"
+    assert first.calls == 1 + can_repair
+
+
+@pytest.mark.parametrize(
+    "failure", [CredentialsRefused("401"), CredentialsRefused("402"), RateLimited("slow", 5)]
+)
+async def test_next_key_of_the_same_model(bench: Bench, failure: ModelError) -> None:
+    """Auth, billing and rate limits concern one key; the next one is tried without a wait."""
+    first, second = Flaky("a", failure, always=True), Flaky("a")
+    assert await bench.run([first, second, Flaky("b")]) == "a"
+    assert (first.calls, second.calls, bench.waits) == (1, 1, [])
+
+
+async def test_long_retry_after_goes_to_the_fallback(bench: Bench) -> None:
+    """Nobody waits an hour where another model can answer now."""
+    first = Flaky("a", RateLimited("slow", 3600), always=True)
+    assert await bench.run([first, Flaky("b")]) == "b"
+    assert (first.calls, bench.waits) == (1, [])
+
+
+async def test_failed_model_rests(bench: Bench) -> None:
+    """The next turn begins with the fallback; after the rest the main model is first again."""
+    first, second = Flaky("a", CredentialsRefused("401")), Flaky("b")
+    await bench.run([first, second])
+    assert bench.rests.in_order([first, second]) == [second, first]
+    bench.time += 300
+    assert bench.rests.in_order([first, second]) == [first, second]
+
+
+async def test_only_model_never_rests(bench: Bench) -> None:
+    """Where there is no other one, a failure of this turn says nothing about the next."""
+    only = Flaky("a", CredentialsRefused("401"))
+    with pytest.raises(CredentialsRefused):
+        await bench.run([only])
+    assert await bench.run([only]) == "a"
+
+
+def test_the_model_that_answered_is_preferred(bench: Bench) -> None:
+    """It has the prompt in its cache."""
+    first, second = Flaky("a"), Flaky("b")
+    assert bench.rests.in_order([first, second], second) == [second, first]
 
 
 async def test_no_model_at_all(bench: Bench) -> None:
     """An empty line is an error that says so."""
     with pytest.raises(ModelNotFound, match="configured"):
         await bench.run([])
-
-
-async def test_async_listener_is_awaited(bench: Bench) -> None:
-    """`on_trouble` may be a coroutine function; it has ended before the next attempt."""
-    heard: list[str] = []
-
-    async def listen(error: ModelError) -> None:
-        await asyncio.sleep(0)
-        heard.append(str(error))
-
-    await complete_with_recovery(
-        [Flaky("a", DOWN)], REQUEST, bench.sink, RetryPolicy(), listen, bench.timing
-    )
-    assert heard == ["down"]
 
 
 async def test_cancellation_goes_on(bench: Bench) -> None:
@@ -209,18 +288,18 @@ async def test_failures_are_logged(bench: Bench) -> None:
         {
             "event": "model_call_failed",
             "log_level": "warning",
-            "provider": "flaky",
+            "provider": "scripted",
             "model": "a",
             "attempt": 1,
             "error": "RateLimited",
             "reason": "slow down",
+            "action": "retry",
         }
     ]
 
 
-async def test_real_clock_sleeps() -> None:
+async def test_real_clock_sleeps(bench: Bench) -> None:
     """The default timing is real; a short wait ends in the answer."""
     policy = RetryPolicy(backoff_s=(0.01,))
     flaky = Flaky("a", DOWN)
-    completion = await complete_with_recovery([flaky], REQUEST, SinkSpy(), policy, lambda _: None)
-    assert completion.message == assistant_message("a")
+    assert await complete_with_recovery(bench, [flaky], Rests(), policy) == "a"

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,12 @@ from agent.errors import (
     RateLimited,
     SummaryFailed,
 )
-from agent.messages import assistant_message, user_message
-from agent.models.base import Completion, StopReason
-from agent.models.scripted import Cut, ScriptedModel
-from agent.summariser import Summariser, SummaryCalls
+from agent.messages import ChatMessage, assistant_message, user_message
+from agent.models.base import Completion, ModelRequest, StopReason, ToolSchema, Usage
+from agent.models.facts import ModelFacts, Prices
+from agent.models.scripted import Cut, ScriptedModel, Step
+from agent.ports import ModelCall
+from agent.summariser import Summariser, SummaryCalls, WarmPrefix
 from tests.agent.tools.doubles import HangingModel
 
 LIMIT_S = 10.0
@@ -235,3 +238,167 @@ def test_the_smallest_window_counts() -> None:
     """Every request has to fit into whichever model gets it."""
     models = [ScriptedModel([], context_length=8_000), ScriptedModel([], context_length=200_000)]
     assert Summariser(models, LIMIT_S).window_tokens == 8_000
+
+
+# Behind a request that the provider has in its cache
+
+TOOLS = (ToolSchema("clock", "Tells the time.", {"type": "object"}),)
+SENT: list[ChatMessage] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is up?", "cache_control": {"type": "ephemeral"}},
+]
+KEPT = WarmPrefix(
+    ScriptedModel([]), ModelRequest(SENT, TOOLS, conversation="7"), tokens=10, ttl="5m"
+)
+
+
+async def behind(calls: SummaryCalls, model: ScriptedModel, prompt: str = "Sum up.") -> str:
+    return await asyncio.to_thread(calls.behind, replace(KEPT, model=model), prompt, 300)
+
+
+async def test_a_prompt_behind_a_request_changes_nothing_before_it() -> None:
+    """Marks, tools and the freedom to call them stay: all of that belongs to what is cached."""
+    model = ScriptedModel(["In short."])
+    assert await behind(asking(model), model) == "In short."
+    (request,) = model.requests
+    asked = user_message("Sum up.", synthetic=True)
+    assert request == replace(KEPT.request, messages=[*SENT, asked], max_output_tokens=300)
+    assert SENT[-1] == KEPT.request.messages[-1]
+
+
+async def test_only_the_model_that_knows_the_request_is_asked_behind_it() -> None:
+    """No other one has it in its cache."""
+    gone, other = failing(ModelNotFound("404")), ScriptedModel(["In short."])
+    calls = asking(other)
+    with pytest.raises(SummaryFailed):
+        await behind(calls, gone)
+    assert other.requests == []
+
+
+async def test_a_model_that_calls_a_tool_instead_has_failed() -> None:
+    """Nobody runs it."""
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    model = ScriptedModel([[call]])  # type: ignore[list-item]
+    with pytest.raises(SummaryFailed, match="tool_calls"):
+        await behind(asking(model), model)
+
+
+async def test_secrets_are_masked_behind_a_request_too() -> None:
+    """In the new message and in what comes back; the rest was sent before."""
+    model = ScriptedModel(["The key is hunter2."])
+    calls = Summariser([model], LIMIT_S, lambda text: text.replace("hunter2", "***")).calls()
+    assert await behind(calls, model, "Up to hunter2.") == "The key is ***."
+    assert model.requests[0].messages[-1]["content"] == "Up to ***."
+
+
+# What it costs
+
+PRICED = ModelFacts("scripted", prices=Prices(2.0, 2.5, 4.0, 0.2, 10.0))
+
+
+def priced(*steps: Step) -> ScriptedModel:
+    return ScriptedModel(steps, facts=PRICED)
+
+
+def said(usage: Usage | None, cost_usd: float | None = None) -> Completion:
+    return Completion(assistant_message("In short."), "stop", usage, "small-2", cost_usd)
+
+
+def booked(calls: SummaryCalls) -> ModelCall:
+    (call,) = calls.spent
+    return call
+
+
+async def test_an_answer_is_booked_with_what_it_cost() -> None:
+    """Under the name of the settings, by which prices go."""
+    calls = asking(priced(said(Usage(input_tokens=1_000_000, output_tokens=10_000))))
+    await ask(calls)
+    call = booked(calls)
+    assert (call.provider, call.model, call.reported_name) == ("scripted", "scripted", "small-2")
+    assert (call.purpose, call.estimated) == ("summary", False)
+    assert call.cost_usd == pytest.approx(2.1)
+
+
+async def test_the_providers_own_figure_counts() -> None:
+    """A router knows what it charges."""
+    calls = asking(priced(said(Usage(input_tokens=1_000_000), cost_usd=0.5)))
+    await ask(calls)
+    assert booked(calls).cost_usd == 0.5
+
+
+async def test_without_a_report_it_is_estimated() -> None:
+    """And marked as such."""
+    calls = asking(priced(said(None)))
+    await ask(calls)
+    call = booked(calls)
+    assert (call.purpose, call.estimated, call.reported_name) == ("summary", True, "small-2")
+    assert call.usage is not None
+    assert min(call.usage.input_tokens, call.usage.output_tokens, call.cost_usd or 0) > 0
+
+
+async def test_an_answer_that_is_no_summary_was_paid_for_all_the_same() -> None:
+    """The failure is the caller's; the bill is not."""
+    calls = asking(priced(""))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert booked(calls).purpose == "summary"
+
+
+async def test_a_failed_call_is_lost_where_the_provider_had_reported_something() -> None:
+    """A stream that is cut is billed; the fallback is billed too."""
+    cut = ModelUnreachable("cut")
+    cut.usage = Usage(input_tokens=500)
+    calls = asking(priced(Cut("half", cut)), priced("Whole."))
+    await ask(calls)
+    assert [call.purpose for call in calls.spent] == ["lost", "summary"]
+    assert calls.spent[0].usage == cut.usage
+
+
+async def test_a_call_that_was_refused_costs_nothing() -> None:
+    """Nobody bills an error."""
+    calls = asking(priced(RateLimited("429")))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert calls.spent == []
+
+
+async def test_a_call_that_took_too_long_is_estimated_as_lost() -> None:
+    """The provider has read the prompt by then."""
+    calls = asking(HangingModel(), timeout_s=BRIEF_S)
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    call = booked(calls)
+    assert (call.purpose, call.estimated) == ("lost", True)
+    assert call.usage is not None
+    assert call.usage.input_tokens > 0
+
+
+async def test_what_the_cache_holds_is_lost_at_the_price_of_a_read() -> None:
+    """Of a call behind a request that was known."""
+    model = HangingModel()
+    calls = asking(model, timeout_s=BRIEF_S)
+    with pytest.raises(SummaryFailed):
+        await behind(calls, model)
+    usage = booked(calls).usage
+    assert usage is not None
+    assert usage.cache_read_tokens == KEPT.tokens
+    assert usage.input_tokens > 0
+
+
+async def test_closing_has_a_call_that_is_cut_off_booked_at_once() -> None:
+    """Whoever closes books next; the engine's thread may take its time."""
+    model = HangingModel()
+    calls = asking(model)
+    async with asyncio.timeout(LIMIT_S / 2), asyncio.TaskGroup() as tasks:
+        tasks.create_task(failure_in(calls))
+        await model.arrived.wait()
+        calls.close()
+        assert booked(calls).purpose == "lost"
+        calls.close()
+    assert len(calls.spent) == 1
+
+
+async def test_what_is_left_of_the_time_is_told() -> None:
+    """A compaction that waits for something else waits no longer."""
+    assert 0 < asking(timeout_s=5).left_s <= 5
+    assert asking(timeout_s=0).left_s == 0

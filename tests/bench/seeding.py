@@ -8,8 +8,11 @@ from adapters.messages import InboundMessage
 from agent.messages import ChatMessage
 from gateway.sessions import session_key, sole_sender
 from gateway.storage import inbox, leases, lineage, transcript, turns
+from gateway.storage.lineage import PromptBase
 from gateway.storage.transcript import Place
 from gateway.storage.turns import Turn
+
+BASE = PromptBase("You are a bench.", "[]", {})
 
 
 def seed(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessage]) -> Place:
@@ -27,7 +30,7 @@ def begun(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessag
     replica = leases.register(conn, "bench")
     (lease,) = leases.claim(conn, replica, 1, [("null", "default")])
     waiting = inbox.queued(conn, place.conversation)
-    return turns.begin(conn, lease, waiting, first.text, "You are a bench.")
+    return turns.begin(conn, lease, waiting, first.text, BASE)
 
 
 def open_place(conn: Connection, first: InboundMessage) -> Place:

@@ -33,6 +33,7 @@ from agent.errors import ModelUnreachable
 from agent.loop import Agent
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.models.facts import FREE, ModelFacts
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, CompressionSettings, OutputSettings
 from agent.tokens import estimate_usage
@@ -168,7 +169,7 @@ class Life:
             web=WebSettings(port=0),
             compression=CompressionSettings(protect_last_n=2),
         )
-        await app.run(settings, lambda port: self.note("ready", port=port))
+        await app.run(settings, lambda port, _: self.note("ready", port=port))
 
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
@@ -201,7 +202,7 @@ class Life:
             async with asyncio.timeout(0.05):
                 await self.previewed.wait()
 
-    def _agent(self, _: Settings) -> Agent:
+    def _agent(self, _: Settings, __: object) -> Agent:
         return Agent(
             models=[ChainModel(self)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
@@ -270,6 +271,8 @@ class ChainModel:
 
     provider = "scripted"
     name = "chain"
+    cache_layout = None
+    facts = ModelFacts("chain", prices=FREE)
 
     def __init__(self, life: Life) -> None:
         self.context_length = life.spec.window
@@ -300,6 +303,9 @@ class ChainModel:
         points.reach("model: answered")
         message = assistant_message(said)
         return Completion(message, "stop", estimate_usage(request, message), self.name)
+
+    async def look_up(self) -> None:
+        """There is nobody to ask."""
 
     async def _trouble(self, text: str) -> None:
         if asks(text, "die"):

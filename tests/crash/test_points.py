@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(60)
 Provoke = Callable[[Crashes, str], Awaitable[None]]
 ROOT = Path(__file__).parents[2]
 
-NOT_A_STEP = {"heartbeat", "ready_stuck", "next_due", "action", "ACTIONS[action]"}
+NOT_A_STEP = {"heartbeat", "ready_stuck", "next_due", "action", "ACTIONS[action]", "age"}
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
-are only read, an operator acts."""
+are only read, an operator acts, a replay lets time pass."""
 
 
 async def converse(crashes: Crashes) -> None:
@@ -174,6 +174,15 @@ async def a_compaction(crashes: Crashes, point: str) -> None:
     await crashes.write("a")
 
 
+async def a_compress(crashes: Crashes, point: str) -> None:
+    """A person asks for a compaction: its summary is written while they wait."""
+    await outgrow(crashes, 3)
+    await crashes.live_until_answered()
+    await crashes.platform.push("a", "/compress the chain")
+    await die_at(crashes, point)
+    await crashes.write("a")
+
+
 RARE: dict[str, Provoke] = {
     "mark_delayed": a_delay,
     "mark_unknown": a_doubt,
@@ -185,6 +194,7 @@ RARE: dict[str, Provoke] = {
     "forgive_attempt": a_graceful_stop,
     "compact": a_compaction,
     "put_candidate": a_compaction,
+    "book": a_compress,
 }
 
 
@@ -215,11 +225,7 @@ async def test_a_kill_at_a_compaction_loses_and_repeats_nothing(
 @pytest.mark.parametrize("point", [*around("compact"), "summary: asked"])
 async def test_a_kill_during_compress_answers_it_once(crashes: Crashes, point: str) -> None:
     """`/compress` is resumed: one compaction, one answer, the next turn sees it."""
-    await outgrow(crashes, 3)
-    await crashes.live_until_answered()
-    await crashes.platform.push("a", "/compress the chain")
-    await die_at(crashes, point)
-    await crashes.write("a")
+    await a_compress(crashes, point)
     await recover(crashes)
     assert [trigger for _, trigger in compactions(crashes)] == ["manual"]
     told = [text for text in crashes.platform.finals("a") if not is_answer(text)]

@@ -12,9 +12,12 @@ from pydantic import SecretStr
 from sqlalchemy import update
 
 from adapters.settings import TelegramSettings
+from agent.loop import Agent
 from gateway.app import build_adapters, build_agent, build_context, prepare_home, run
 from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, SettingsError
+from gateway.modelline import build_line
+from gateway.settings import Settings
 from gateway.storage import models
 from tests.support.gateway import HeldModel, log_lines, running, serving, settings_of
 from tests.support.recording_adapter import RecordingAdapter, Watch
@@ -131,7 +134,7 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
         settings = settings_of(tmp_path, web={"port": other.getsockname()[1]})
         async with log_lines(Watch()):
             with pytest.raises(GatewayError, match="cannot listen on"):
-                await run(settings, lambda _: None)
+                await run(settings, lambda *_: None)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
 
@@ -139,15 +142,18 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
 async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     """SIGTERM after the start: it ends by itself, with the real model and web chat."""
     ports: list[int] = []
+    told: list[str] = []
 
-    def on_ready(port: int) -> None:
+    def on_ready(port: int, caching: str) -> None:
         ports.append(port)
+        told.append(caching)
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()) as lines:
         await run(settings_of(tmp_path / "home"), on_ready)
     events = [line["event"] for line in lines]
     assert ports[0] > 0
+    assert "Prompt caching" in told[0]
     assert events.index("gateway_ready") < events.index("gateway_stopping")
     assert events[-1] == "gateway_stopped"
 
@@ -175,6 +181,10 @@ def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
         prepare_home(tmp_path / "file" / "home")
 
 
+def made(settings: Settings) -> Agent:
+    return build_agent(settings, build_line(settings))
+
+
 @pytest.mark.parametrize(
     ("sections", "told"),
     [
@@ -187,14 +197,14 @@ def test_settings_that_fit_no_agent(
 ) -> None:
     """The error names the setting."""
     with pytest.raises(SettingsError, match=told):
-        build_agent(settings_of(tmp_path, **sections))
+        made(settings_of(tmp_path, **sections))
 
 
 def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> None:
     """In the order of the settings."""
     settings = settings_of(tmp_path, tools={"enabled": ["calculate"]})
     settings = settings.model_copy(update={"fallbacks": (settings.model,)})
-    agent = build_agent(settings)
+    agent = made(settings)
     assert [model.name for model in agent.models] == ["parley-offline"] * 2
     assert [schema.name for schema in agent.tools.schemas] == ["calculate"]
 
@@ -217,7 +227,7 @@ def test_a_summary_model_without_a_key_is_refused(tmp_path: Path, block: dict[st
     """At the start, not in the middle of a conversation; the error names the setting."""
     settings = settings_of(tmp_path, auxiliary={"compression": block})
     with pytest.raises(SettingsError, match=r"auxiliary\.compression: "):
-        build_context(settings, build_agent(settings))
+        build_context(settings, made(settings))
 
 
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from agent.view import Summary, ViewPlan
 from gateway import commands
 from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, ModelFacts
 from gateway.storage.history import Status
-from gateway.storage.usage import Context, Figures, Standing
+from gateway.storage.usage import Context, Standing
 from tests.support.storage import compaction
 
 MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
@@ -76,7 +76,7 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 def test_what_bypasses_the_queue() -> None:
     """`/new`, `/retry` and `/compress` keep their place in the order."""
-    assert {"stop", "status", "usage", "help"} == BYPASSING
+    assert {"stop", "status", "usage", "insights", "help"} == BYPASSING
     assert set(DESCRIPTIONS) - BYPASSING == {"new", "retry", "compress"}
 
 
@@ -142,47 +142,16 @@ def test_the_status_before_the_first_answer() -> None:
 
 
 def test_compression_that_is_switched_off_has_no_threshold() -> None:
-    """Neither in `/status` nor in `/usage`."""
+    """The engine is named all the same."""
     off = replace(MODEL, threshold_tokens=None, engine="rounds")
-    for text in (
-        commands.status_text(IDLE, STANDING, off),
-        commands.usage_text(STANDING, Figures(), Figures(), off),
-    ):
-        assert "- **Compression**: switched off (engine rounds)" in text
+    text = commands.status_text(IDLE, STANDING, off)
+    assert "- **Compression**: switched off (engine rounds)" in text
 
 
 def test_a_title_cannot_break_the_markup() -> None:
     """It is what a person wrote, shown as it is."""
     text = commands.status_text(IDLE, replace(STANDING, title="**`x`**"), MODEL)
     assert "- **Title**: `**'x'**`" in text
-
-
-def test_usage_tells_segment_and_conversation_apart() -> None:
-    """Turns, calls, tokens with the share of the cache, and what compactions saved."""
-    segment = Figures(1, 2, 1, 1_000, 930, 50, 1, 80_000)
-    whole = Figures(12, 40, 31, 2_000_000, 1_000_000, 12_345, 2, 160_000)
-    assert commands.usage_text(STANDING, segment, whole, MODEL).splitlines() == [
-        "- **Context**: 50,000 of 200,000 tokens (25%), reported",
-        "- **Compression**: from 100,000 tokens on (engine compressor)",
-        (
-            "- **This segment (#2)**: 1 turn, 2 model calls, 1 tool call;"
-            " 1,000 tokens in (93% read from the cache), 50 out;"
-            " 1 compaction saved 80,000 tokens of context"
-        ),
-        (
-            "- **Whole conversation**: 12 turns, 40 model calls, 31 tool calls;"
-            " 2,000,000 tokens in (50% read from the cache), 12,345 out;"
-            " 2 compactions saved 160,000 tokens of context"
-        ),
-    ]
-
-
-def test_the_usage_of_an_empty_conversation() -> None:
-    """Zeros, and no word about compactions or money."""
-    text = commands.usage_text(STANDING, Figures(), Figures(), MODEL)
-    assert "0 turns, 0 model calls, 0 tool calls; 0 tokens in (0% read from the cache)" in text
-    assert "saved" not in text
-    assert "$" not in text
 
 
 def done(level: Level = "summary", source: str = "model", **changes: object) -> Compaction:

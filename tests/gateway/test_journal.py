@@ -6,7 +6,7 @@ import pytest
 import structlog
 from sqlalchemy import update
 
-from agent.messages import assistant_message, tool_message
+from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import PlannerState
@@ -16,7 +16,7 @@ from gateway.journal import Journal, Reader
 from gateway.storage import compactions, leases, lineage, models, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
-from tests.support.storage import compaction, turn_of
+from tests.support.storage import compaction, model_call, turn_of
 
 PLAN = ViewPlan(first_seq=2)
 STATE = PlannerState(poor_savings=1)
@@ -44,7 +44,7 @@ def asked() -> Asked:
 async def journal(database: Database, asked: Asked) -> Journal:
     """The journal of a turn that has just begun."""
     turn = await database.write(turn_of, "hello")
-    return Journal(database, turn, "small", asked.ahead.append, asked.tell)
+    return Journal(database, turn, asked.ahead.append, asked.tell)
 
 
 async def rows(journal: Journal, table: str) -> list[tuple[object, ...]]:
@@ -59,9 +59,10 @@ async def active(journal: Journal) -> Session:
 
 
 async def test_messages_and_results_get_the_next_places(journal: Journal) -> None:
-    """In the order in which they are recorded; the report is kept under the journal's model."""
-    step = {"role": "assistant", "content": None, "tool_calls": [CALL]}
-    assert await journal.record_message(step, Usage(500, 7), 1.2) == 2  # type: ignore[arg-type]
+    """In the order in which they are recorded; what the call tells is kept under its model."""
+    step = ChatMessage(role="assistant", content=None, tool_calls=[CALL])
+    call = model_call(Usage(500, 7), model="small", ratio=1.2)
+    assert await journal.record_message(step, call) == 2
     await journal.start_tool(CALL, "side_effect")
     result = tool_message(CALL["id"], "look", "seen")
     assert await journal.record_result(result, "ok") == 3
@@ -76,7 +77,7 @@ async def test_after_a_compaction_records_belong_to_the_new_segment(journal: Jou
     with structlog.contextvars.bound_contextvars(session=begun.id):
         child = await journal.commit(compaction(PLAN), STATE)
         assert structlog.contextvars.get_contextvars()["session"] == int(child)
-    await journal.record_message(assistant_message("go on"), Usage(70, 1))
+    await journal.record_message(assistant_message("go on"), model_call(Usage(70, 1)))
     here = await active(journal)
     assert (str(here.id), here.plan, here.planner_state) == (child, PLAN, STATE)
     assert journal.turn.session.id == here.id != begun.id
@@ -111,6 +112,47 @@ async def test_a_compaction_of_a_stopped_turn_writes_nothing(journal: Journal) -
     with pytest.raises(TurnCancelled):
         await journal.commit(compaction(PLAN), STATE)
     assert await rows(journal, "compaction") == []
+
+
+async def test_calls_without_a_message_are_booked(journal: Journal) -> None:
+    """For the turn and its sender, in order; where there are none, nothing is written."""
+    lost, summary = model_call(None, purpose="lost"), model_call(Usage(9), purpose="summary")
+    await journal.book([])
+    assert await rows(journal, "ledger") == []
+    await journal.book([lost, summary])
+    booked = await rows(journal, "ledger")
+    assert [row[1:4] for row in booked] == [(1, journal.turn.id, "telegram:42")] * 2
+    assert [row[6] for row in booked] == ["lost", "summary"]
+
+
+async def test_calls_of_a_lost_lease_are_booked(journal: Journal) -> None:
+    """The turn is dropped, the money is gone."""
+    other = await journal.database.write(leases.register, "other")
+    await journal.database.write(leases.reap_others, other)
+    await journal.book([model_call(Usage(9))])
+    assert len(await rows(journal, "ledger")) == 1
+
+
+async def test_a_step_that_is_not_recorded_is_billed(journal: Journal) -> None:
+    """The user's stop comes before its message: its words are dropped, its price is not."""
+    stop = update(models.conversation).values(cancel_upto_seq=1)
+    await journal.database.write(lambda conn: conn.execute(stop))
+    for call in (model_call(Usage(9)), None):
+        with pytest.raises(TurnCancelled):
+            await journal.record_message(assistant_message("go on"), call)
+    [booked] = await rows(journal, "ledger")
+    assert (booked[6], booked[13]) == ("lost", 0.5)
+    assert await rows(journal, "step") == []
+
+
+async def test_a_call_under_way_is_known(journal: Journal) -> None:
+    """Until it is over: whoever cancels the turn books it."""
+    under_way = model_call(Usage(9), purpose="lost")
+    assert journal.in_flight is None
+    journal.begin_call(under_way)
+    assert journal.in_flight == under_way
+    journal.begin_call(None)
+    assert journal.in_flight is None
 
 
 async def test_what_was_prepared_is_found_for_its_segment_only(
@@ -151,7 +193,7 @@ async def test_a_reader_sees_its_conversation_whatever_is_in_view(journal: Journ
 async def test_a_compaction_and_the_answer_agree_on_the_segment(journal: Journal) -> None:
     """The final message and its report are entered where the turn stands by then."""
     await journal.commit(compaction(PLAN), STATE)
-    end = turns.TurnEnd("final_text", Usage(90, 2), "small")
+    end = turns.TurnEnd("final_text", model_call(Usage(90, 2)))
     await journal.database.write(turns.commit, journal.turn, [assistant_message("done")], [], end)
     shown = await journal.database.read(transcript.load_view, 1, PLAN)
     assert [message["content"] for message in shown] == ["done"]

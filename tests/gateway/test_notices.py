@@ -1,6 +1,8 @@
 """What Parley itself says in a chat."""
 
+from datetime import UTC, datetime
 from typing import get_args, get_type_hints
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from agent.errors import (
     ModelRefused,
     ModelUnreachable,
     RateLimited,
+    SpendLimitReached,
 )
 from agent.loop import Outcome, TurnResult
 from agent.ports import CompactionStore
@@ -89,3 +92,29 @@ def test_a_clipped_message_is_said_to_be_kept() -> None:
     """Nothing is lost by it."""
     assert "stays on record" in notices.CONTEXT["clipped"]
     assert "shorter message" in notices.CONTEXT["floor"]
+
+
+MIDNIGHT = datetime(2026, 9, 2, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+def test_a_senders_own_budget_is_told() -> None:
+    """With its amount, when it starts anew, and what to do then."""
+    assert notices.spend_limit_text(SpendLimitReached("sender", 2.0, MIDNIGHT)) == (
+        "Today's budget for you is used up ($2.00). It starts anew at 00:00 Europe/Berlin;"
+        " your message stays on record, send /retry then."
+    )
+
+
+def test_the_budget_of_all_is_told_without_its_amount() -> None:
+    """That is the operator's business."""
+    limit = SpendLimitReached("all", 123.0, MIDNIGHT.astimezone(UTC))
+    assert notices.spend_limit_text(limit).startswith(
+        "Today's budget is used up. It starts anew at 22:00 UTC;"
+    )
+
+
+def test_a_budget_of_nothing_does_not_start_anew() -> None:
+    """Waiting for tomorrow would not help."""
+    text = notices.spend_limit_text(SpendLimitReached("sender", 0.0, MIDNIGHT))
+    assert "the operator can change that" in text
+    assert "anew" not in text

@@ -25,6 +25,7 @@ from tests.support.storage import (
     compact,
     inbound,
     migrated_file,
+    model_call,
     outdated_file,
     parts,
     turn_of,
@@ -93,13 +94,13 @@ def talked(empty: Store) -> Store:
     current = empty.run(turn_of, TITLE)
     call = tool_call("look", {"where": "there"}, "c1")
     asked = ChatMessage(role="assistant", content=None, tool_calls=[call])
-    empty.run(turns.record_message, current, asked, Usage(90, 9))
+    empty.run(turns.record_message, current, asked, model_call(Usage(90, 9)))
     result = tool_message("c1", "look", "```\nseen\x9b31m\n```")
     empty.run(turns.record_result, current, result, "ok")
     figures = {"summary_model": "small-1", "retained_share": 0.96, "failure": "once [/x]"}
     current = empty.run(compact, current, PLAN, **figures)
-    empty.run(turns.record_message, current, assistant_message(LONG), Usage(21_345, 7))
-    end = TurnEnd("final_text", Usage(22_222, 3))
+    empty.run(turns.record_message, current, assistant_message(LONG), model_call(Usage(21_345, 7)))
+    end = TurnEnd("final_text", model_call(Usage(22_222, 3)))
     empty.run(turns.commit, current, [assistant_message("It is here.")], parts(current), end)
     empty.run(admit, inbound("hi", chat="7"))
     return empty
@@ -200,7 +201,7 @@ def test_show_labels_what_is_no_text(sessions: Sessions, empty: Store) -> None:
     current = empty.run(turn_of, "look")
     parts_of_it = [{"type": "text", "text": "see:"}, {"type": "image_url", "image_url": {}}]
     image = ChatMessage(role="user", content=parts_of_it, synthetic=True)
-    empty.run(turns.record_message, current, image, None)
+    empty.run(turns.record_message, current, image)
     shown = sessions("show", "1", "--from", "2").out
     assert "see:\n[image_url]\n" in shown
     assert "user (by Parley)" in shown

@@ -553,13 +553,14 @@ FINAL: list[tuple[Callable[[], ModelError], str]] = [
 async def test_the_user_is_told_why_there_is_no_answer(
     tmp_path: Path, failure: Callable[[], ModelError], told: str
 ) -> None:
-    """The turn is over as provider_failed; the provider's words stay in the log."""
+    """The exit reason is recorded; the provider's words stay in the log."""
+    outcome = "refused" if isinstance(failure(), ModelRefused) else "provider_failed"
     agent = agent_of(ScriptedModel([failure()]), retry=GIVE_UP_AT_ONCE)
     async with running(tmp_path, agent) as chat:
         answer = await chat.ask("one")
         assert told in answer
         assert str(failure()) not in answer
-        assert await states(chat) == [("done", "provider_failed")]
+        assert await states(chat) == [("done", outcome)]
         assert chat.events("turn_finished")[0]["error"] == str(failure())
 
 

@@ -12,14 +12,15 @@ from alembic import command
 from sqlalchemy import Connection, Row, Table, select
 
 from adapters.messages import Address, InboundMessage, Receipt
-from agent.ports import Compaction, PlannerState
+from agent.models.base import Usage
+from agent.ports import Compaction, ModelCall, PlannerState
 from agent.view import ViewPlan
 from gateway.sessions import session_key, sole_sender
 from gateway.storage import compactions, inbox, leases, lineage, migrate, outbox, turns
 from gateway.storage.engine import connect
 from gateway.storage.inbox import InboxKind, InboxState
 from gateway.storage.leases import Lease
-from gateway.storage.lineage import Session
+from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, message
 from gateway.storage.opening import prepare_schema
 from gateway.storage.outbox import Part
@@ -30,6 +31,7 @@ T = TypeVar("T")
 
 ACCOUNTS = (("telegram", "default"),)
 RECEIPT = Receipt("shown-1")
+BASE = PromptBase("You are a test.", "[]", {"instructions": "0f", "model": "model-1"})
 _keys = itertools.count(1)
 
 
@@ -145,13 +147,19 @@ def begin_turn(conn: Connection, lease: Lease) -> Turn:
     """Freeze everything that waits in a conversation into a turn."""
     entries = inbox.queued(conn, lease.conversation)
     text = "\n".join(entry.text for entry in entries)
-    return turns.begin(conn, lease, entries, text, "You are a test.")
+    return turns.begin(conn, lease, entries, text, BASE)
 
 
 def turn_of(conn: Connection, *texts: str, chat: str = "42") -> Turn:
     """Admit texts, claim their conversation and begin the turn that answers them."""
     admitted = [admit(conn, inbound(text, chat=chat, message_ref=f"ref-{text}")) for text in texts]
     return begin_turn(conn, claim_one(conn, admitted[-1][0]))
+
+
+def model_call(usage: Usage | None = None, **changes: Any) -> ModelCall:
+    """Return a call of a model that cost half a dollar."""
+    values: dict[str, Any] = {"provider": "anthropic", "model": "model-1", "cost_usd": 0.5}
+    return ModelCall(**(values | {"usage": usage} | changes))
 
 
 def part(source_key: str, text: str = "an answer") -> Part:
@@ -209,3 +217,20 @@ def outdated_file(path: Path, revision: str) -> Path:
         command.upgrade(migrate._config(store.connection), revision)
     store.close()
     return path
+
+
+def outdated_copy(source: Path, target: Path, revision: str) -> Path:
+    """Write what is in a database as an earlier version would have: in the schema it had."""
+    outdated_file(target, revision)
+    with closing(sqlite3.connect(target)) as raw, raw:
+        raw.execute("ATTACH ? AS newer", (str(source),))
+        tables = raw.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
+        for (table,) in tables:
+            if table not in {"alembic_version", "sqlite_sequence"}:
+                names = [row[1] for row in raw.execute(f'PRAGMA main.table_info("{table}")')]
+                columns = ", ".join(f'"{name}"' for name in names)
+                source_rows = f'SELECT {columns} FROM newer."{table}"'  # noqa: S608 - own schema
+                raw.execute(f'INSERT INTO main."{table}" {source_rows}')
+        raw.execute("DELETE FROM main.sqlite_sequence")
+        raw.execute("INSERT INTO main.sqlite_sequence SELECT * FROM newer.sqlite_sequence")
+    return target

@@ -16,9 +16,12 @@ REQUEST = ModelRequest([user_message("hi")])
 async def test_a_text_is_streamed_in_small_deltas() -> None:
     """The pieces add up to the message."""
     sink = CollectingSink()
-    completion = await ScriptedModel(["Hello, world!"], delta_chars=5).complete(REQUEST, sink)
-    assert sink.deltas == ["Hello", ", wor", "ld!"]
-    assert (text_of(completion.message), completion.stop_reason) == ("Hello, world!", "stop")
+    completion = await ScriptedModel(["Hello, wonderful world!"]).complete(REQUEST, sink)
+    assert sink.deltas == ["Hello, wonderful", " world!"]
+    assert (text_of(completion.message), completion.stop_reason) == (
+        "Hello, wonderful world!",
+        "stop",
+    )
     assert completion.usage is not None
     assert completion.usage.prompt_tokens > 0 < completion.usage.output_tokens
 

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Literal
 
 from typing_extensions import override
 
 from agent.messages import ChatMessage, ToolCall, text_of
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.scripted import ScriptedModel
-from agent.ports import Compaction, Effect, PastMessage, PlannerState, ToolStatus
+from agent.ports import Compaction, Effect, ModelCall, PastMessage, PlannerState, ToolStatus
 from agent.tools.registry import ToolContext
 from agent.view import Summary
 
@@ -26,11 +27,16 @@ class MemoryJournal:
         self.outputs: dict[str, str] = {}
         self.changed = asyncio.Condition()
 
-    async def record_message(
-        self, message: ChatMessage, usage: Usage | None = None, ratio: float | None = None
-    ) -> int:
+    async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
         await self._note("message", text_of(message))
         return self._next_seq()
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        for call in calls:
+            await self._note("book", call.purpose)
+
+    def begin_call(self, call: ModelCall | None) -> None:
+        """Nothing here is ever cut off."""
 
     async def start_tool(self, call: ToolCall, effect: Effect) -> None:
         await self._note("start", call["id"], effect)
@@ -112,6 +118,7 @@ class MemoryCompactions:
         self.asked_ahead = 0
         self.told: list[str] = []
         self.failure: Exception | None = None
+        self.booked: list[ModelCall] = []
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> str:
         if self.failure is not None:
@@ -119,6 +126,9 @@ class MemoryCompactions:
         self.committed.append(compaction)
         self.states.append(state)
         return f"s{1 + len(self.committed)}"
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        self.booked += calls
 
     async def prepared(self) -> Summary | None:
         return self.ahead
@@ -128,6 +138,20 @@ class MemoryCompactions:
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         self.told.append(what)
+
+
+class NoLimits:
+    """No budget is set; keeps what was forecast, and raises `failure` where there is one."""
+
+    def __init__(self) -> None:
+        self.forecasts: list[float | None] = []
+        self.failure: Exception | None = None
+
+    def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
+        self.forecasts.append(forecast_usd)
+        if self.failure is not None:
+            raise self.failure
+        return nullcontext()
 
 
 def context(reader: MemoryReader | None = None) -> ToolContext:

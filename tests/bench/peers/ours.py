@@ -1,16 +1,20 @@
-"""Parley's compression for `../shared/peerbench`: the library function, and the product's meter.
+"""Parley's compression and prompt caching for `../shared/peerbench`.
 
-The summariser is the harness's stub. Cache marking is not part of this adapter: run
-`bench_session.py` with `--nowire`.
+Lists are compacted by the library function and measured by the product's meter; requests go the
+product's way to the wire: mended, marked, and built for the provider.
 """
 
 from typing import Any
 
 from peers.base import CTX, TAIL, TRIGGER, Peer
+from wireblocks import TOOLS, anthropic_blocks, openai_blocks
 
+from agent.compression.sanitise import sanitise
 from agent.library import compact_messages
 from agent.meter import TokenMeter
-from agent.models.base import Usage
+from agent.models import anthropic_wire, openai_wire
+from agent.models.base import ModelRequest, Usage
+from agent.prompt_caching import apply_cache_control
 from agent.tokens import estimate_messages, estimate_tokens
 from agent.view import Entry, View, ViewPlan
 
@@ -24,6 +28,7 @@ class Adapter(Peer):
     """One adapter for both profiles: Parley ships what `aligned` asks for."""
 
     name = "ours"
+    strategy = "anchored"
 
     def new_engine(self) -> TokenMeter:
         """Return the state of a session: its meter."""
@@ -53,6 +58,22 @@ class Adapter(Peer):
         """Take note of what the provider reported for the request."""
         view = view_of(native)
         engine.note(Usage(input_tokens=real_tokens), view, view.entries[-1].seq)
+
+    def wire_blocks(self, native: list[Any], layout: str) -> list[tuple[str, bool]]:
+        """Return the request as the provider gets it; the tools are the harness's."""
+        marked = apply_cache_control(
+            sanitise(native), strategy=self.strategy, native=layout == "native"
+        )
+        request = ModelRequest(marked)
+        blocks: list[tuple[str, bool]]
+        if layout == "native":
+            body = anthropic_wire.request_body(request, MODEL)
+            blocks = anthropic_blocks(TOOLS, body["system"], body["messages"])
+        else:
+            name = f"anthropic/{MODEL}"
+            body = openai_wire.request_body(request, name, "max_tokens", "envelope")
+            blocks = openai_blocks(body["messages"], TOOLS)
+        return blocks
 
     def estimate_messages(self, native: list[Any]) -> int:
         """Count with the encoding of an OpenAI model."""

@@ -16,6 +16,7 @@ from gateway.storage.compactions import CompactionRow
 from gateway.storage.models import conversation, message, metadata, session, summary_candidate, turn
 from gateway.storage.turns import Turn, TurnEnd
 from tests.support.storage import (
+    BASE,
     Store,
     admit,
     begin_anew,
@@ -24,6 +25,7 @@ from tests.support.storage import (
     compact,
     compaction,
     inbound,
+    model_call,
     turn_of,
 )
 
@@ -107,10 +109,11 @@ def test_a_resumed_turn_goes_on_in_the_child(store: Store, current: Turn) -> Non
     moved = compact_once(store, current)
     heir = store.run(leases.register, "heir")
     store.run(leases.reap_others, heir)
-    resumed = store.run(turns.find_running, store.run(claim_one, current.lease.conversation, heir))
+    lease = store.run(claim_one, current.lease.conversation, heir)
+    resumed = store.run(turns.find_running, lease, BASE)
     assert resumed is not None
     assert resumed.session == moved.session
-    seq = store.run(turns.record_message, resumed, assistant_message("on"), None)
+    seq = store.run(turns.record_message, resumed, assistant_message("on"))
     assert store.one(message, seq=seq).session_id == moved.session.id
 
 
@@ -190,9 +193,9 @@ def test_a_compaction_writes_few_rows(store: Store, current: Turn, count: int) -
 def test_the_first_report_tells_what_a_compaction_led_to(store: Store, current: Turn) -> None:
     """Later reports of the same segment are of a view that has grown since."""
     moved = compact_once(store, current)
-    store.run(turns.record_message, moved, assistant_message("a"), USAGE)
+    store.run(turns.record_message, moved, assistant_message("a"), model_call(USAGE))
     assert of(store, current)[0].tokens_after_reported == USAGE.prompt_tokens
-    store.run(turns.record_message, moved, assistant_message("b"), USAGE + USAGE)
+    store.run(turns.record_message, moved, assistant_message("b"), model_call(USAGE + USAGE))
     assert of(store, current)[0].tokens_after_reported == USAGE.prompt_tokens
 
 
@@ -201,7 +204,7 @@ def test_each_compaction_gets_its_own_report(store: Store, current: Turn) -> Non
     for usage in (Usage(1), None, Usage(3)):
         current = compact_once(store, current)
         if usage is not None:
-            store.run(turns.record_message, current, assistant_message("x"), usage)
+            store.run(turns.record_message, current, assistant_message("x"), model_call(usage))
     reports = [row.tokens_after_reported for row in of(store, current)]
     assert reports == [1, None, 3]
 
@@ -267,7 +270,8 @@ def test_a_summary_that_comes_too_late_is_dropped(store: Store, current: Turn) -
 def test_the_next_turn_begins_in_the_child(store: Store, current: Turn) -> None:
     """Whatever was compacted in a turn stays so for the next one."""
     moved = compact_once(store, current)
-    store.run(turns.commit, moved, [assistant_message("done")], [], TurnEnd("final_text", USAGE))
+    end = TurnEnd("final_text", model_call(USAGE))
+    store.run(turns.commit, moved, [assistant_message("done")], [], end)
     store.run(admit, inbound("next"))
 
     following = store.run(begin_turn, moved.lease)

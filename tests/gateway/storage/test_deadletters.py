@@ -10,7 +10,7 @@ from gateway.storage.models import conversation, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn, TurnEnd
-from tests.support.storage import Store, admit, begin_turn, claim_one, inbound, parts, turn_of
+from tests.support.storage import BASE, Store, admit, begin_turn, claim_one, inbound, parts, turn_of
 
 GAVE_UP = TurnEnd("gave_up", error="the process crashed at every attempt")
 
@@ -116,7 +116,7 @@ def test_a_given_up_retry_asks_its_question_again(store: Store) -> None:
     chat, _ = store.run(admit, inbound("/retry"), kind="command")
     lease = store.run(claim_one, chat)
     (command,) = store.run(inbox.queued, chat)
-    current = store.run(turns.begin, lease, [command], "the question", "You are a test.")
+    current = store.run(turns.begin, lease, [command], "the question", BASE)
     store.run(turns.bury, current, [], GAVE_UP)
     store.run(deadletters.retry, f"t{current.id}")
     (waiting,) = store.run(inbox.queued, chat)

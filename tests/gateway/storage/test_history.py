@@ -23,6 +23,7 @@ from tests.support.storage import (
     begin_turn,
     compact,
     inbound,
+    model_call,
     parts,
     turn_of,
 )
@@ -34,7 +35,7 @@ USAGE = Usage(100, 20, 30, 4, 5)
 def answer(store: Store, *texts: str, say: str = "an answer") -> int:
     """Have the texts answered; returns the conversation."""
     current = store.run(turn_of, *texts)
-    end = TurnEnd("final_text", USAGE)
+    end = TurnEnd("final_text", model_call(USAGE))
     store.run(turns.commit, current, [assistant_message(say)], parts(current, say), end)
     return current.lease.conversation
 
@@ -153,7 +154,7 @@ def test_the_status_after_an_answer(store: Store) -> None:
 def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
     """Messages, turns, tool calls and tokens over all turns."""
     current = store.run(turn_of, "one")
-    end = TurnEnd("final_text", USAGE)
+    end = TurnEnd("final_text", model_call(USAGE))
     store.run(turns.commit, current, [assistant_message("1")], [], end)
     store.run(admit, inbound("two"))
     second = store.run(begin_turn, current.lease)
@@ -169,7 +170,7 @@ def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
 def compacted(store: Store, **changes: Any) -> Turn:
     """Return a running turn that was compacted, its second message in view."""
     current = store.run(turn_of, "one")
-    store.run(turns.record_message, current, assistant_message("two"), USAGE)
+    store.run(turns.record_message, current, assistant_message("two"), model_call(USAGE))
     plan = ViewPlan(summaries=(Summary("asked", 1, 1),), tail_from=2)
     return store.run(compact, current, plan, **changes)
 
@@ -201,7 +202,7 @@ def test_an_overview_counts_all_segments(store: Store) -> None:
 def test_an_overview_tells_what_was_reported(store: Store) -> None:
     """As soon as the model has seen the new view."""
     current = compacted(store)
-    store.run(turns.record_message, current, assistant_message("three"), USAGE)
+    store.run(turns.record_message, current, assistant_message("three"), model_call(USAGE))
     found = store.run(history.overview, current.lease.conversation)
     assert found.reported_tokens == USAGE.prompt_tokens
 
@@ -242,7 +243,7 @@ def test_the_transcript_is_read_in_order(
 ) -> None:
     """The newest ones or those from a position on, of all segments or of one."""
     current = compacted(store)
-    store.run(turns.record_message, current, assistant_message("three"), USAGE)
+    store.run(turns.record_message, current, assistant_message("three"), model_call(USAGE))
     found = store.run(history.recorded, current.lease.conversation, **wanted)
     assert [row.seq for row in found] == expected
     assert [row.body for row in found] == [store.one(message, seq=n).body for n in expected]

@@ -39,6 +39,7 @@ from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn, TurnEnd
 from tests.support.storage import (
+    BASE,
     RECEIPT,
     Store,
     admit,
@@ -48,6 +49,7 @@ from tests.support.storage import (
     compact,
     copy_database,
     inbound,
+    model_call,
     parts,
     seqs,
 )
@@ -89,7 +91,7 @@ class LifeMachine(RuleBasedStateMachine):
         """Return the running turn, resumed or begun where there is none in hand."""
         if self.turn is None:
             lease = self.held()
-            self.turn = self.store.run(turns.find_running, lease)
+            self.turn = self.store.run(turns.find_running, lease, BASE)
         if self.turn is None:
             self.store.run(admit, inbound("go on"))
             self.turn = self.store.run(begin_turn, self.held())
@@ -122,7 +124,7 @@ class LifeMachine(RuleBasedStateMachine):
             return
         made = [tool_call("look", {}, f"c{n}") for n in range(calls)]
         asked = ChatMessage(role="assistant", content=None, tool_calls=made)
-        self.store.run(turns.record_message, self.current(), asked, USAGE)
+        self.store.run(turns.record_message, self.current(), asked, model_call(USAGE))
 
     @rule(newest=st.booleans())
     def run_tool(self, newest: bool) -> None:
@@ -137,7 +139,7 @@ class LifeMachine(RuleBasedStateMachine):
     def answer(self, twice: bool) -> None:
         if open_calls(self.group()):
             return
-        current, end = self.current(), TurnEnd("final_text", USAGE)
+        current, end = self.current(), TurnEnd("final_text", model_call(USAGE))
         final = [assistant_message("answer")]
         for _ in range(1 + twice):
             self.store.run(turns.commit, current, final, parts(current), end)
@@ -188,7 +190,7 @@ class LifeMachine(RuleBasedStateMachine):
     @rule()
     def hide(self) -> None:
         self.held()
-        if self.store.run(turns.find_running, self.held()) is None:
+        if self.store.run(turns.find_running, self.held(), BASE) is None:
             self.store.run(turns.hide_newest, self.chat)
 
     @precondition(lambda self: self.turn is None)

@@ -1,20 +1,26 @@
 """Sessions: the segments of a conversation, one of them active."""
 
+from dataclasses import replace
+
 import pytest
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import user_message
 from agent.models.base import Usage
-from agent.ports import PlannerState
+from agent.ports import ModelCall, PlannerState
+from agent.prefix import Prefix
 from agent.view import ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage import lineage, transcript
-from gateway.storage.lineage import Session
+from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import session
 from gateway.storage.transcript import Place
-from tests.support.storage import Store, admit, begin_anew, inbound
+from tests.support.storage import Store, admit, begin_anew, inbound, model_call
 
 USAGE = Usage(100, 20, 30, 4)
+BASE = PromptBase("Be brief. \u00e9\n", '["look"]', {"instructions": "0f", "model": "model-1"})
+PREFIX = Prefix("model-1", 3, "abcdef", 1_700_000_000.5, 134)
+CALL = model_call(USAGE, ratio=1.25, prefix=PREFIX)
 
 
 @pytest.fixture
@@ -22,8 +28,20 @@ def root(store: Store) -> Session:
     """The first segment of a conversation, with a system prompt."""
     conversation_id, _ = store.run(admit, inbound())
     active = store.run(lineage.active, conversation_id)
-    store.run(lineage.set_system_prompt, active.id, "Be brief. \u00e9\n")
-    return store.run(lineage.get, active.id)
+    return settle(store, active, BASE)[0]
+
+
+def settle(store: Store, segment: Session, base: PromptBase) -> tuple[Session, str | None]:
+    """Settle what requests begin with; what is returned is what is stored."""
+    settled, reason = store.run(lineage.settle_base, segment, base)
+    assert store.run(lineage.get, segment.id) == settled
+    return settled, reason
+
+
+def report(store: Store, segment: Session, call: ModelCall = CALL, seq: int = 7) -> Session:
+    """Note what a call told; returns the segment as it is then."""
+    store.run(lineage.report_prompt, segment.id, call, seq)
+    return store.run(lineage.get, segment.id)
 
 
 def test_a_first_segment_shows_everything(store: Store, root: Session) -> None:
@@ -84,16 +102,80 @@ def test_exactly_one_segment_is_live(store: Store, root: Session) -> None:
     assert live == [tip.id] == [store.conversation(root.conversation).active_session_id]
 
 
-def test_a_system_prompt_is_stored_once(store: Store, root: Session) -> None:
-    """A later prompt does not replace the bytes that a provider has cached."""
-    store.run(lineage.set_system_prompt, root.id, "Another prompt.")
-    assert store.run(lineage.get, root.id).system_prompt == "Be brief. \u00e9\n"
+def test_a_base_is_stored_once(store: Store, root: Session) -> None:
+    """Another prompt from the same inputs does not replace the bytes that a provider has cached."""
+    assert (root.system_prompt, root.tools) == (BASE.system, BASE.tools)
+    assert (root.prompt_inputs, root.moved) == (BASE.inputs, None)
+    before = store.rows(session)
+    assert settle(store, root, replace(BASE, system="Another prompt.")) == (root, None)
+    assert store.rows(session) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tools": "[]"}, "tools"),
+        ({"inputs": {"instructions": "1f", "model": "model-1"}}, "instructions"),
+        ({"inputs": {"instructions": "0f", "model": "model-2"}}, "model"),
+        ({"inputs": {"instructions": "0f"}}, "model"),
+        ({"inputs": {**BASE.inputs, "skills": "2f"}}, "skills"),
+        (
+            {"tools": "[]", "inputs": {"instructions": "1f", "model": "model-2"}},
+            "tools+instructions+model",
+        ),
+    ],
+)
+def test_a_base_follows_its_inputs(
+    store: Store, root: Session, changes: dict[str, object], reason: str
+) -> None:
+    """Whatever was set otherwise takes effect with the next request, and says that it did."""
+    other = replace(BASE, system="Another prompt.", **changes)  # type: ignore[arg-type]
+    settled, told = settle(store, root, other)
+    assert (told, settled.moved) == (reason, reason)
+    assert (settled.system_prompt, settled.tools) == (other.system, other.tools)
+    assert settle(store, settled, other) == (settled, None)
+
+
+def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:
+    """Version 0.2 has stored it without its inputs: they are taken over, and it stays."""
+    of_before = session.update().values(tools=None, prompt_inputs=None)
+    store.run(lambda conn: conn.execute(of_before))
+    old = store.run(lineage.get, root.id)
+    assert (old.system_prompt, old.tools, old.prompt_inputs) == (BASE.system, None, None)
+    assert settle(store, old, replace(BASE, system="Another prompt.")) == (root, None)
+
+
+def test_what_requests_begin_with_is_inherited(store: Store, root: Session) -> None:
+    """Byte for byte, with the last request's fingerprint, and why the next one differs from it."""
+    child = store.run(lineage.split, report(store, root), "compression", root.plan)
+    assert store.run(lineage.get, child.id) == child
+    assert (child.system_prompt, child.tools) == (root.system_prompt, root.tools)
+    assert (child.prompt_inputs, child.prefix) == (root.prompt_inputs, PREFIX)
+    assert (child.start_reason, child.moved) == ("compression", "compression")
+    fresh = store.run(begin_anew, root.conversation)
+    assert (fresh.tools, fresh.prompt_inputs, fresh.prefix, fresh.moved) == (None,) * 4
+    assert fresh.start_reason == store.run(lineage.get, fresh.id).start_reason == "new"
+
+
+def test_a_fingerprint_ends_what_was_moved(store: Store, root: Session) -> None:
+    """From the first answered request on, the next one must begin with its bytes."""
+    child = store.run(lineage.split, root, "retry", root.plan)
+    nameless = report(store, child, replace(CALL, prefix=None))
+    assert (nameless.prefix, nameless.moved) == (None, "retry")
+    told = report(store, child)
+    assert (told.prefix, told.moved) == (PREFIX, None)
+    assert report(store, child, replace(CALL, prefix=None)).prefix == PREFIX
+
+
+def test_a_call_without_usage_tells_nothing(store: Store, root: Session) -> None:
+    """What is known about the view stays as it is."""
+    known = report(store, root)
+    assert report(store, root, model_call(None, ratio=2.0), 9) == known
 
 
 def test_the_report_of_the_model_belongs_to_a_segment(store: Store, root: Session) -> None:
     """A child begins without a report: its view has another size."""
-    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
-    reported = store.run(lineage.get, root.id)
+    reported = report(store, root)
     assert (reported.prompt_tokens, reported.prompt_output_tokens) == (134, 20)
     assert (reported.prompt_upto_seq, reported.report_model) == (7, "model-1")
     child = store.run(lineage.split, reported, "retry", root.plan)
@@ -103,18 +185,16 @@ def test_the_report_of_the_model_belongs_to_a_segment(store: Store, root: Sessio
 
 def test_what_the_meter_has_learned_is_inherited(store: Store, root: Session) -> None:
     """The ratio and the model that it was learned of, along the lineage; `/new` starts at 1."""
-    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
-    child = store.run(lineage.split, store.run(lineage.get, root.id), "retry", root.plan)
+    child = store.run(lineage.split, report(store, root), "retry", root.plan)
     assert (child.token_ratio, child.report_model) == (1.25, "model-1")
     fresh = store.run(begin_anew, root.conversation)
     assert (fresh.token_ratio, fresh.report_model) == (1.0, None)
 
 
 def test_a_report_without_ratio_keeps_what_is_known(store: Store, root: Session) -> None:
-    """Neither model nor ratio are forgotten; the sizes are the newest ones."""
-    store.run(lineage.report_prompt, root.id, USAGE, 7, "model-1", 1.25)
-    store.run(lineage.report_prompt, root.id, USAGE + USAGE, 9)
-    reported = store.run(lineage.get, root.id)
+    """It is not forgotten; the sizes are the newest ones."""
+    report(store, root)
+    reported = report(store, root, model_call(USAGE + USAGE), 9)
     assert (reported.token_ratio, reported.report_model) == (1.25, "model-1")
     assert (reported.prompt_tokens, reported.prompt_upto_seq) == (268, 9)
 

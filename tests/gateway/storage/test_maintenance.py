@@ -31,6 +31,7 @@ from tests.support.storage import (
     compact,
     dump,
     inbound,
+    model_call,
     parts,
     raw_bytes,
     turn_of,
@@ -45,7 +46,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     current = store.run(turn_of, words, chat=chat)
     call = tool_call("look", {"what": words}, f"call {words}")
     asked = {"role": "assistant", "content": words, "tool_calls": [call]}
-    store.run(turns.record_message, current, asked, USAGE)  # type: ignore[arg-type]
+    store.run(turns.record_message, current, asked, model_call(USAGE))  # type: ignore[arg-type]
     store.run(turns.start_tool, current, call, "read")
     store.run(turns.store_output, current, f"output {words}")
     store.run(turns.set_preview, current, f"preview {words}")
@@ -53,7 +54,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     current = store.run(compact, current, plan, failure=words)
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
     store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
-    end = TurnEnd("final_text", USAGE, "m", error=words)
+    end = TurnEnd("final_text", model_call(USAGE, reported_name="m"), error=words)
     store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
     if hide:
         store.run(turns.hide_newest, conversation_id)

@@ -10,14 +10,14 @@ from gateway.storage import compactions, timeline, turns
 from gateway.storage.timeline import Timeline
 from gateway.storage.turns import Turn, TurnEnd
 from tests.agent.tools.doubles import call
-from tests.support.storage import Store, admit, begin_turn, inbound, parts, turn_of
+from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
 STEP = ChatMessage(role="assistant", content=None, tool_calls=[call("look", call_id="a")])
 
 
 def think(store: Store, current: Turn, tokens: int) -> None:
     """Record a step of the model."""
-    store.run(turns.record_message, current, STEP, Usage(tokens, 1))
+    store.run(turns.record_message, current, STEP, model_call(Usage(tokens, 1)))
 
 
 def ask_again(store: Store, before: Turn) -> Turn:
@@ -28,7 +28,7 @@ def ask_again(store: Store, before: Turn) -> Turn:
 
 def answer(store: Store, current: Turn, tokens: int, *, said: str = "Yes.") -> None:
     """Commit the turn's answer; without words there is no message."""
-    end = TurnEnd("final_text", Usage(tokens, 1))
+    end = TurnEnd("final_text", model_call(Usage(tokens, 1)))
     messages = [assistant_message(said)] if said else []
     store.run(turns.commit, current, messages, parts(current), end)
 
@@ -100,7 +100,7 @@ def test_a_call_that_said_nothing_counts(store: Store) -> None:
 def test_a_call_without_a_report_is_left_out(store: Store) -> None:
     """There is nothing to draw; those after it keep their place."""
     current = store.run(turn_of, "one")
-    store.run(turns.record_message, current, STEP, None)
+    store.run(turns.record_message, current, STEP, model_call(None))
     current = compact(store, current, 1)
     answer(store, current, 20)
     told = found(store, current)

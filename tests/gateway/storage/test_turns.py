@@ -18,28 +18,33 @@ from agent.messages import (
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import Effect
+from agent.prefix import Prefix
 from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage import inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.leases import Lease
-from gateway.storage.models import blob, conversation, message, session, step, turn
+from gateway.storage.lineage import PromptBase
+from gateway.storage.models import blob, conversation, ledger, message, session, step, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn, TurnEnd
 from tests.support.storage import (
+    BASE,
     Store,
     admit,
     begin_turn,
     claim_one,
     compact,
     inbound,
+    model_call,
     parts,
     seqs,
     turn_of,
 )
 
 USAGE = Usage(100, 20, 30, 4, 5)
-ANSWERED = TurnEnd("final_text", USAGE, "model-1")
+ANSWERED = TurnEnd("final_text", model_call(USAGE, reported_name="model-1-2026"))
+NEWER = replace(BASE, system="Another prompt.")
 
 
 @pytest.fixture
@@ -55,7 +60,7 @@ def asked(*calls: ToolCall, text: str | None = None) -> ChatMessage:
 def ask(store: Store, current: Turn, *ids: str, effect: Effect = "read") -> list[ToolCall]:
     """Record an assistant message with these calls, and start them."""
     calls = [tool_call("look", {}, call_id) for call_id in ids]
-    store.run(turns.record_message, current, asked(*calls), USAGE)
+    store.run(turns.record_message, current, asked(*calls), model_call(USAGE))
     for call in calls:
         store.run(turns.start_tool, current, call, effect)
     return calls
@@ -69,7 +74,7 @@ def crash(store: Store, lease: Lease) -> Lease:
 
 
 def resume(store: Store, current: Turn) -> Turn:
-    found = store.run(turns.find_running, crash(store, current.lease))
+    found = store.run(turns.find_running, crash(store, current.lease), BASE)
     assert found is not None
     return found
 
@@ -104,7 +109,7 @@ def test_a_command_takes_a_turn_without_a_message(store: Store) -> None:
     store.run(turns.commit, answered, [assistant_message("hi")], [], ANSWERED)
     store.run(admit, inbound("/compress trains"), kind="command")
     entries = store.run(inbox.queued, answered.lease.conversation)
-    current = store.run(turns.begin, answered.lease, entries, None, "Another prompt.")
+    current = store.run(turns.begin, answered.lease, entries, None, BASE)
     assert (current.entries, current.command) == ((), "/compress trains")
     assert resume(store, current).command == "/compress trains"
     store.run(turns.commit, resume(store, current), [], [], TurnEnd("compressed"))
@@ -124,9 +129,53 @@ def test_a_turn_belongs_to_the_active_session(store: Store, current: Turn) -> No
     store.run(turns.commit, current, [], [], ANSWERED)
     store.run(admit, inbound("again"))
     entries = store.run(inbox.queued, current.lease.conversation)
-    second = store.run(turns.begin, current.lease, entries, "again", "Another prompt.")
+    second = store.run(turns.begin, current.lease, entries, "again", NEWER)
     assert second.session.id == current.session.id
     assert second.session.system_prompt == "You are a test."
+
+
+def test_a_turn_tells_whose_it_is(store: Store) -> None:
+    """Whoever wrote the newest entry, also after a restart."""
+    for who in ("ada", "bob"):
+        chat, _ = store.run(admit, inbound("hello", sender=who))
+    current = store.run(begin_turn, store.run(claim_one, chat))
+    assert current.sender == resume(store, current).sender == "telegram:bob"
+
+
+def test_a_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None:
+    """Other instructions move the prefix; the reason holds until a request was answered."""
+    changed = replace(NEWER, inputs={**BASE.inputs, "instructions": "1f"})
+    store.run(turns.commit, current, [], [], ANSWERED)
+    store.run(admit, inbound("again"))
+    entries = store.run(inbox.queued, current.lease.conversation)
+    second = store.run(turns.begin, current.lease, entries, "again", changed)
+    assert (second.session.system_prompt, second.moved) == ("Another prompt.", "instructions")
+    lease = crash(store, second.lease)
+    resumed = store.run(turns.find_running, lease, changed)
+    assert resumed is not None
+    assert resumed.moved == "instructions"
+    call = model_call(USAGE, prefix=Prefix("model-1", 3, "ab", 1.0))
+    store.run(turns.record_message, resumed, assistant_message("part"), call)
+    assert resume_with(store, resumed, changed).moved is None
+
+
+def resume_with(store: Store, current: Turn, base: PromptBase) -> Turn:
+    found = store.run(turns.find_running, crash(store, current.lease), base)
+    assert found is not None
+    return found
+
+
+def test_a_resumed_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None:
+    """A restart with other tools takes effect at once."""
+    resumed = resume_with(store, current, replace(BASE, tools='["look"]'))
+    assert (resumed.session.tools, resumed.moved) == ('["look"]', "tools")
+
+
+def test_a_compaction_moves_the_prefix_until_the_next_report(store: Store, current: Turn) -> None:
+    """A turn that was resumed right behind it knows why its request begins otherwise."""
+    moved = store.run(compact, current, ViewPlan(tail_from=1))
+    assert (current.moved, moved.moved) == (None, "compression")
+    assert resume(store, moved).moved == "compression"
 
 
 def test_a_conversation_has_one_running_turn(store: Store, current: Turn) -> None:
@@ -140,7 +189,7 @@ def test_a_conversation_has_one_running_turn(store: Store, current: Turn) -> Non
 def test_there_is_nothing_to_resume_after_the_end(store: Store, current: Turn) -> None:
     """A finished turn is never run again."""
     store.run(turns.commit, current, [assistant_message("hi")], [], ANSWERED)
-    assert store.run(turns.find_running, crash_with_work(store, current)) is None
+    assert store.run(turns.find_running, crash_with_work(store, current), BASE) is None
 
 
 def crash_with_work(store: Store, current: Turn) -> Lease:
@@ -168,24 +217,25 @@ def test_what_is_recorded_has_a_seq(store: Store, current: Turn) -> None:
     """Messages and results return theirs; a turn knows its own, when it is resumed too."""
     assert [entry.seq for entry in current.entries] == [1]
     call = tool_call("look", {}, "a")
-    assert store.run(turns.record_message, current, asked(call), USAGE) == 2
+    assert store.run(turns.record_message, current, asked(call), model_call(USAGE)) == 2
     store.run(turns.start_tool, current, call, "read")
     assert store.run(turns.record_result, current, tool_message("a", "look", "x"), "ok") == 3
     assert [entry.seq for entry in resume(store, current).entries] == [1, 2, 3]
 
 
 def test_a_step_tells_what_the_meter_learned(store: Store, current: Turn) -> None:
-    """Ratio and model stand in the session; a step without them changes neither."""
-    store.run(turns.record_message, current, assistant_message("part"), USAGE, 1.5, "model-2")
-    store.run(turns.record_message, current, assistant_message("part"), USAGE)
+    """Ratio and model stand in the session; a step without a call changes neither."""
+    learned = model_call(USAGE, model="model-2", ratio=1.5)
+    store.run(turns.record_message, current, assistant_message("part"), learned)
+    store.run(turns.record_message, current, assistant_message("part"))
     known = store.run(lineage.active, current.lease.conversation)
     assert (known.token_ratio, known.report_model) == (1.5, "model-2")
-    assert (known.prompt_output_tokens, known.prompt_upto_seq) == (USAGE.output_tokens, 3)
+    assert (known.prompt_output_tokens, known.prompt_upto_seq) == (USAGE.output_tokens, 2)
 
 
 def test_a_commit_tells_what_the_meter_learned(store: Store, current: Turn) -> None:
     """The last call of a turn counts like the others."""
-    end = replace(ANSWERED, ratio=0.75, metered="model-2")
+    end = TurnEnd("final_text", model_call(USAGE, model="model-2", ratio=0.75))
     store.run(turns.commit, current, [assistant_message("hi")], [], end)
     known = store.run(lineage.active, current.lease.conversation)
     assert (known.token_ratio, known.report_model) == (0.75, "model-2")
@@ -201,7 +251,7 @@ def test_harmless_calls_may_run_again(store: Store, current: Turn, effect: Effec
 def test_a_call_that_was_not_started_has_no_unknown_outcome(store: Store, current: Turn) -> None:
     """A crash between the model's answer and the first tool leaves nothing in doubt."""
     call = tool_call("send", {}, "a")
-    store.run(turns.record_message, current, asked(call), USAGE)
+    store.run(turns.record_message, current, asked(call), model_call(USAGE))
     assert resume(store, current).started_calls == frozenset()
 
 
@@ -239,10 +289,11 @@ def test_the_journal_names_calls_and_hides_their_arguments(store: Store, current
 
 
 def test_only_models_steps_keep_a_usage(store: Store, current: Turn) -> None:
-    """A synthetic request is a message and no step."""
-    store.run(turns.record_message, current, assistant_message("part"), USAGE)
-    store.run(turns.record_message, current, user_message("go on", synthetic=True), None)
+    """With the model's name; a synthetic request is a message and no step."""
+    store.run(turns.record_message, current, assistant_message("part"), model_call(USAGE))
+    store.run(turns.record_message, current, user_message("go on", synthetic=True))
     assert Usage(**orjson.loads(store.one(step).result)) == USAGE
+    assert store.one(step).name == "model-1"
     assert [row.role for row in store.rows(message)] == ["user", "assistant", "user"]
 
 
@@ -265,7 +316,7 @@ def test_a_step_resets_the_attempts(store: Store, current: Turn) -> None:
     for _ in range(3):
         current = resume(store, resume(store, current))
         assert current.attempt > 1
-        store.run(turns.record_message, current, assistant_message("part"), USAGE)
+        store.run(turns.record_message, current, assistant_message("part"), model_call(USAGE))
         current = resume(store, current)
         assert current.attempt == 1
 
@@ -273,7 +324,7 @@ def test_a_step_resets_the_attempts(store: Store, current: Turn) -> None:
 def test_a_synthetic_request_is_no_progress(store: Store, current: Turn) -> None:
     """What Parley writes itself does not keep a crashing turn alive."""
     request = user_message("go on", synthetic=True)
-    store.run(turns.record_message, current, request, None)
+    store.run(turns.record_message, current, request)
     assert resume(store, current).attempt == 2
 
 
@@ -304,7 +355,8 @@ def test_a_finished_turn_holds_its_figures(store: Store, current: Turn) -> None:
     """What the statistics need stands in the turn's row."""
     store.run(turns.commit, current, [assistant_message("hi")], [], ANSWERED)
     row = store.one(turn)
-    assert (row.state, row.outcome, row.model, row.error) == ("done", "final_text", "model-1", None)
+    assert (row.state, row.outcome, row.error) == ("done", "final_text", None)
+    assert (row.model, row.usd) == ("model-1-2026", 0.5)
     assert (row.iterations, row.tool_calls) == (1, 0)
     assert (row.input_tokens, row.output_tokens) == (100, 20)
     assert (row.cache_read_tokens, row.cache_write_tokens) == (30, 9)
@@ -320,7 +372,9 @@ def test_a_commit_notes_how_full_the_window_is(store: Store, current: Turn) -> N
 
 def test_an_empty_last_answer_is_counted(store: Store, current: Turn) -> None:
     """A call that said nothing was paid for all the same."""
-    totals = store.run(turns.commit, current, [], parts(current), TurnEnd("empty", USAGE))
+    totals = store.run(
+        turns.commit, current, [], parts(current), TurnEnd("empty", model_call(USAGE))
+    )
     assert totals.usage == USAGE
 
 
@@ -343,7 +397,7 @@ def test_a_second_commit_has_no_effect(store: Store, current: Turn) -> None:
 
 
 def everything(store: Store) -> list[object]:
-    tables = (turn, step, message, session, outbox_table, inbox_table)
+    tables = (turn, step, message, session, outbox_table, inbox_table, ledger)
     return [store.rows(table) for table in tables]
 
 
@@ -353,7 +407,7 @@ def test_a_stopped_turn_cannot_go_on(store: Store, current: Turn) -> None:
     store.run(stop, current)
     before = everything(store)
     for write in (
-        lambda c: turns.record_message(c, current, assistant_message("x"), USAGE),
+        lambda c: turns.record_message(c, current, assistant_message("x"), model_call(USAGE)),
         lambda c: turns.start_tool(c, current, call, "read"),
         lambda c: turns.record_result(c, current, tool_message("a", "look", "x"), "ok"),
         lambda c: turns.store_output(c, current, "x"),
@@ -377,8 +431,8 @@ def test_every_write_of_a_turn_is_fenced(store: Store, current: Turn) -> None:
     before = everything(store)
     call, text = tool_call("look", {}, "a"), assistant_message("x")
     for write in (
-        lambda c: turns.find_running(c, current.lease),
-        lambda c: turns.record_message(c, current, text, USAGE),
+        lambda c: turns.find_running(c, current.lease, BASE),
+        lambda c: turns.record_message(c, current, text, model_call(USAGE)),
         lambda c: turns.start_tool(c, current, call, "read"),
         lambda c: turns.record_result(c, current, tool_message("a", "look", "x"), "ok"),
         lambda c: turns.store_output(c, current, "x"),
@@ -422,7 +476,7 @@ def test_a_turn_cancelled_in_silence_leaves_no_answer(store: Store, current: Tur
     """Where nothing was written, nothing is added to the transcript."""
     store.run(turns.cancel, current, "", [], TurnEnd("interrupted"))
     assert view(store, current) == [user_message("hello")]
-    assert store.run(turns.find_running, current.lease) is None
+    assert store.run(turns.find_running, current.lease, BASE) is None
 
 
 def test_a_buried_turn_is_a_dead_letter_with_a_notice(store: Store, current: Turn) -> None:

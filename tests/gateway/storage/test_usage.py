@@ -1,16 +1,19 @@
 """How full a window is and what a conversation took, from sums of rows."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from sqlalchemy import Connection, event
 
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.base import Usage
 from agent.tokens import estimate_messages
 from agent.view import ViewPlan
-from gateway.storage import lineage, transcript, turns, usage
+from gateway.storage import ledger, lineage, transcript, turns, usage
+from gateway.storage.costs import Spent
 from gateway.storage.turns import Turn, TurnEnd
-from gateway.storage.usage import Context, Figures
+from gateway.storage.usage import Context, Figures, Report
 from tests.support.storage import (
     Store,
     admit,
@@ -18,6 +21,7 @@ from tests.support.storage import (
     begin_turn,
     compact,
     inbound,
+    model_call,
     parts,
     turn_of,
 )
@@ -48,7 +52,8 @@ def context(store: Store, current: Turn) -> Context:
 def finish(
     store: Store, current: Turn, reported: Usage | None = USAGE, ratio: float | None = None
 ) -> None:
-    end = TurnEnd("final_text", reported, ratio=ratio)
+    call = None if reported is None else model_call(reported, ratio=ratio)
+    end = TurnEnd("final_text", call)
     store.run(turns.commit, current, [assistant_message("Rain.")], parts(current), end)
 
 
@@ -65,7 +70,7 @@ def shrink(store: Store, current: Turn, plan: ViewPlan, **figures: int) -> Turn:
 
 def use_tool(store: Store, current: Turn, reported: Usage | None = USAGE) -> None:
     """Record a step of the model that calls a tool, and the tool's result."""
-    store.run(turns.record_message, current, CALL, reported)
+    store.run(turns.record_message, current, CALL, model_call(reported))
     store.run(turns.start_tool, current, CALL["tool_calls"][0], "read")
     store.run(turns.record_result, current, RESULT, "ok")
 
@@ -177,58 +182,96 @@ def test_a_conversation_without_a_title_has_none(store: Store) -> None:
     assert store.run(usage.standing, current.lease.conversation, FIXED).title == ""
 
 
+def report(store: Store, current: Turn) -> Report:
+    """Return what `/usage` tells about a conversation."""
+    active = store.run(lineage.active, current.lease.conversation)
+    return store.run(usage.report, current.lease.conversation, active.id)
+
+
 def test_figures_sum_up_turns(store: Store, current: Turn) -> None:
-    """Model calls, tool calls and tokens, cached ones being part of what went in."""
+    """Turns and tool calls by their rows, model calls and tokens by the ledger."""
     use_tool(store, current)
     finish(store, current)
     finish(store, next_turn(store, current, "And tomorrow?"))
-    assert store.run(usage.figures, current.lease.conversation) == Figures(
-        turns=2,
-        model_calls=3,
-        tool_calls=1,
-        tokens_in=3 * 445,
-        cache_read_tokens=900,
-        tokens_out=60,
-    )
+    whole = report(store, current).whole
+    assert (whole.turns, whole.tool_calls, whole.spent.calls) == (2, 1, 3)
+    assert whole.spent.usage == USAGE + USAGE + USAGE
 
 
 def test_what_a_running_turn_did_counts_already(store: Store, current: Turn) -> None:
     """Its journal is read, also where a call has no report."""
     use_tool(store, current)
-    store.run(turns.record_message, current, assistant_message("One more."), None)
-    found = store.run(usage.figures, current.lease.conversation)
-    assert (found.turns, found.model_calls, found.tool_calls) == (1, 2, 1)
-    assert (found.tokens_in, found.cache_read_tokens, found.tokens_out) == (445, 300, 20)
+    store.run(turns.record_message, current, assistant_message("One more."), model_call(None))
+    whole = report(store, current).whole
+    assert (whole.turns, whole.tool_calls, whole.spent.calls) == (1, 1, 2)
+    assert whole.spent.usage == USAGE
+
+
+def test_the_last_turn_is_the_newest_that_asked_a_model(store: Store, current: Turn) -> None:
+    """The one that runs, as soon as it has done something."""
+    use_tool(store, current)
+    finish(store, current)
+    following = next_turn(store, current, "And tomorrow?")
+    assert report(store, current).last_turn.usage == USAGE + USAGE
+    use_tool(store, following, Usage(7))
+    assert report(store, current).last_turn.usage == Usage(7)
 
 
 def test_a_segment_has_figures_of_its_own(store: Store, current: Turn) -> None:
     """Its turns and the compaction that began it."""
-    conversation = current.lease.conversation
     finish(store, current)
     following = next_turn(store, current, "And tomorrow?")
     moved = shrink(store, following, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
     use_tool(store, moved)
-    segment = store.run(usage.figures, conversation, moved.session.id)
-    whole = store.run(usage.figures, conversation)
-    assert (segment.turns, segment.model_calls, segment.tokens_in) == (1, 1, 445)
-    assert (segment.compactions, segment.saved_tokens) == (1, 7_000)
-    assert (whole.turns, whole.tokens_in) == (2, 890)
-    assert store.run(usage.figures, conversation, current.session.id).compactions == 0
+    found = report(store, current)
+    assert (found.segment.turns, found.segment.tool_calls) == (1, 1)
+    assert (found.segment.spent.calls, found.segment.spent.usage) == (1, USAGE)
+    assert (found.segment.compactions, found.segment.saved_tokens) == (1, 7_000)
+    assert (found.whole.turns, found.whole.spent.usage) == (2, USAGE + USAGE)
+    before = store.run(usage.report, current.lease.conversation, current.session.id)
+    assert before.segment.compactions == 0
+
+
+def test_the_background_belongs_to_no_segment(store: Store, current: Turn) -> None:
+    """It costs all the same, and is told by model."""
+    conversation, call = current.lease.conversation, model_call(USAGE, model="small-1")
+    store.run(ledger.book, conversation, None, "telegram:42", [call])
+    found = report(store, current)
+    assert (found.segment.spent, found.last_turn) == (Spent(), Spent())
+    assert found.whole.spent.usage == USAGE
+    assert [group.name for group in found.models] == ["small-1"]
 
 
 def test_compactions_of_all_lineages_are_counted(store: Store, current: Turn) -> None:
     """`/new` does not undo what was saved before it."""
-    conversation = current.lease.conversation
     shrink(store, current, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
-    store.run(begin_anew, conversation)
-    found = store.run(usage.figures, conversation)
-    assert (found.compactions, found.saved_tokens) == (1, 7_000)
+    store.run(begin_anew, current.lease.conversation)
+    found = report(store, current)
+    assert (found.whole.compactions, found.whole.saved_tokens) == (1, 7_000)
+    assert found.segment.compactions == 0
 
 
 def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> None:
     """Neither its messages nor its turns."""
     other = store.run(turn_of, "x" * 9_000, chat="43")
+    use_tool(store, other)
     finish(store, other)
     shown = estimate([user_message("What is the weather?")])
     assert context(store, current).tokens == FIXED + shown
-    assert store.run(usage.figures, current.lease.conversation) == Figures(turns=1)
+    assert report(store, current).whole == Figures(turns=1)
+
+
+def test_what_usage_asks_goes_by_indexes(store: Store) -> None:
+    """It is asked while messages are admitted: no query looks at rows of other conversations."""
+    current = store.run(turn_of, "hello")
+    plans: list[str] = []
+
+    def explain(conn: Connection, _: object, statement: str, values: Any, *__: object) -> None:
+        if not statement.startswith("EXPLAIN"):
+            rows = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
+            plans.extend(str(row.detail) for row in rows)
+
+    event.listen(store.connection, "before_cursor_execute", explain)
+    report(store, current)
+    assert plans
+    assert not [plan for plan in plans if plan.startswith("SCAN") and "CONSTANT ROW" not in plan]

@@ -1,0 +1,174 @@
+"""One request of the loop: made for the model that is asked, watched, paid for, and its answer.
+
+This is the desk that recovery works on (step 6 of the path): each attempt builds the request anew,
+since a fallback takes another window, other marks and has another price.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent.compression.sanitise import sanitise
+from agent.costs import cost_usd, forecast
+from agent.errors import ModelError
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel, Completion, ModelRequest, Usage
+from agent.ports import ModelCall
+from agent.prefix import Prefix
+from agent.prompt_caching import apply_cache_control
+from agent.recovery import complete_with_recovery
+from agent.settings import CachingSettings
+from agent.tokens import estimate_usage
+from agent.view import View
+
+if TYPE_CHECKING:
+    from agent.loop import Agent, TurnPorts
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request led to.
+
+    Attributes:
+        model: Who answered.
+        call: As it is to be booked with the message.
+    """
+
+    completion: Completion
+    model: ChatModel
+    call: ModelCall
+
+
+def marked(
+    messages: Sequence[ChatMessage], model: ChatModel, caching: CachingSettings
+) -> list[ChatMessage]:
+    """Return the messages with breakpoints for the model's prompt cache, where it takes any."""
+    if model.cache_layout is None or not caching.enabled:
+        return list(messages)
+    return apply_cache_control(
+        messages,
+        ttl=caching.cache_ttl,
+        strategy=caching.strategy,
+        native=model.cache_layout == "native",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """`agent.recovery.Desk` for one request; ask with `answer`."""
+
+    view: View
+    agent: "Agent"
+    ports: "TurnPorts"
+    allow_tools: bool = True
+
+    async def answer(self, preferred: ChatModel | None) -> Answer:
+        """Make the request, with all that recovery may try; `preferred` answered last.
+
+        Raises:
+            ModelError: No model answered.
+            SpendLimitReached: A budget does not allow the call.
+        """
+        rests = self.agent.rests
+        models = rests.in_order(self.agent.models, preferred)
+        return await complete_with_recovery(self, models, rests, self.agent.retry)
+
+    async def attempt(self, model: ChatModel) -> Answer:
+        """Make the request as it is now."""
+        ports = self.ports
+        await ports.planner.fit(self.view, model)
+        ports.sink.restart()
+        messages = sanitise(self.view.messages)
+        sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
+        expected = await self._expected(model)
+        request = self._request(messages, model)
+        async with ports.spending.call(expected.cost_usd):
+            completion = await self._complete(model, request, expected)
+        call = self._noted(model, completion, sent) or estimated_call(model, request, completion)
+        return Answer(completion, model, call)
+
+    async def shrink(self) -> bool:
+        """Compact the view."""
+        return await self.ports.planner.shrink(self.view)
+
+    async def repair(self) -> bool:
+        """Leave out what the model thought."""
+        return await self.ports.planner.repair(self.view)
+
+    async def on_trouble(self, failure: ModelError) -> None:
+        """Have the user told, where it takes long."""
+        await self.ports.on_trouble(failure)
+
+    def _request(self, messages: Sequence[ChatMessage], model: ChatModel) -> ModelRequest:
+        return ModelRequest(
+            messages=marked(messages, model, self.agent.caching),
+            tools=self.agent.tools.schemas,
+            max_output_tokens=self.agent.max_output_tokens,
+            allow_tools=self.allow_tools,
+            conversation=self.ports.tool_context.conversation,
+        )
+
+    async def _expected(self, model: ChatModel) -> ModelCall:
+        """Return what the call will cost at least: booked where it ends without an answer."""
+        planner = self.ports.planner
+        tokens = (await planner.measured(self.view)).tokens
+        ttl = self.agent.caching.cache_ttl
+        return lost_call(model, forecast(model, tokens, planner.watch.warm_tokens(model), ttl))
+
+    async def _complete(
+        self, model: ChatModel, request: ModelRequest, expected: ModelCall
+    ) -> Completion:
+        journal = self.ports.journal
+        # Stays where the turn is cancelled meanwhile: the provider bills what it read.
+        journal.begin_call(expected)
+        try:
+            completion = await model.complete(request, self.ports.sink)
+        except ModelError as exc:
+            journal.begin_call(None)
+            if exc.usage is not None:
+                await journal.book([lost_call(model, exc.usage)])
+            raise
+        journal.begin_call(None)
+        return completion
+
+    def _noted(self, model: ChatModel, completion: Completion, sent: Prefix) -> ModelCall | None:
+        """Have the meter and the watch learn from a report; None where there was none."""
+        usage, planner = completion.usage, self.ports.planner
+        if usage is None:
+            return None
+        planner.note(usage, self.view)
+        reported_usd = completion.cost_usd
+        return ModelCall(
+            provider=model.provider,
+            model=model.name,
+            usage=usage,
+            cost_usd=cost_usd(usage, model.facts.prices) if reported_usd is None else reported_usd,
+            reported_name=completion.model,
+            ratio=planner.meter.ratio,
+            prefix=planner.watch.note(sent, usage, completion.cache_miss_reason),
+        )
+
+
+def estimated_call(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
+    """Return a call that its provider reported nothing about, with Parley's own counts."""
+    usage = estimate_usage(request, completion.message, model.name)
+    return ModelCall(
+        provider=model.provider,
+        model=model.name,
+        usage=usage,
+        cost_usd=cost_usd(usage, model.facts.prices),
+        estimated=True,
+        reported_name=completion.model,
+    )
+
+
+def lost_call(model: ChatModel, usage: Usage) -> ModelCall:
+    """Return a call that ended without an answer and is billed all the same."""
+    return ModelCall(
+        provider=model.provider,
+        model=model.name,
+        usage=usage,
+        cost_usd=cost_usd(usage, model.facts.prices),
+        purpose="lost",
+        estimated=True,
+    )

@@ -1,0 +1,195 @@
+"""Whether a request begins with the bytes of the one before: a prompt cache lives from that.
+
+Every request of the loop is watched (step 6 of the path). A prefix that moves without a reason is a
+bug: it is reported, and costs the price of the whole view.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+
+import orjson
+import structlog
+
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel, ToolSchema, Usage
+
+log = structlog.get_logger()
+
+UNEXPECTED = "unexpected"
+MISSED_TOKENS = 2_000
+MISSED_SHARE = 0.05
+"""From so many tokens, and this share of the prompt, a miss is reported. Source: CONTEXT.md §5."""
+DIGEST_BYTES = 12
+LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """The fingerprint of a request.
+
+    Attributes:
+        model: Who got it: caches are kept for each model.
+        messages: How many it had, the system message included.
+        digest: Of the tools and these messages, in order.
+        tokens: How many of its tokens the provider keeps, as reported: read from its cache and
+            written to it; 0 before that.
+        at: When it was sent, in seconds since the epoch; a cache entry's life counts from there.
+    """
+
+    model: str
+    messages: int
+    digest: str
+    at: float
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class PrefixWatch:
+    """Watches the requests of one turn.
+
+    Attributes:
+        last: The newest request that was answered; None for none that matters, and once the
+            prefix has moved.
+        moving: Why the next request may begin otherwise; None where it must not.
+        ttl: How long a cache entry lives.
+    """
+
+    last: Prefix | None = None
+    moving: str | None = None
+    ttl: str = "5m"
+    _known: dict[int, tuple[ChatMessage, bytes]] = field(default_factory=dict)
+    _taken: list[bytes] = field(default_factory=list)
+    _answered: list[bytes] = field(default_factory=list)
+    _expected_tokens: int = 0
+    _switched: str = ""
+
+    def expect_move(self, reason: str) -> None:
+        """Take note that a step changes what was sent before."""
+        self.moving = reason
+
+    def take(
+        self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: ChatModel
+    ) -> Prefix:
+        """Return the fingerprint of a request that is about to be sent; reports a moved prefix.
+
+        Costs as much as what is new since the last call, and a look at every message: these are
+        never changed in place.
+
+        Args:
+            messages: The view as it goes out, not yet marked for the cache.
+            tools: In their order.
+            model: Who is asked.
+        """
+        self._taken = [_digest_of_tools(tools), *map(self._digest_of, messages)]
+        if self.last is not None:
+            self._compare(self.last, model.name)
+        self._expected_tokens = self.warm_tokens(model) if model.cache_layout else 0
+        return Prefix(model.name, len(messages), _joined(self._taken), time.time())
+
+    def note(self, prefix: Prefix, usage: Usage | None, miss_reason: str | None = None) -> Prefix:
+        """Remember a request that was answered; reports what the cache should have held.
+
+        Args:
+            prefix: What `take` returned for it.
+            usage: As reported.
+            miss_reason: What the provider says about its cache.
+
+        Returns:
+            The fingerprint with what the provider keeps of the request.
+        """
+        kept = self._expected_tokens
+        if usage is not None:
+            kept = usage.prompt_tokens - usage.input_tokens
+            self._check(usage, miss_reason)
+        self.last = replace(prefix, tokens=kept)
+        self.moving, self._switched = None, ""
+        self._answered = self._taken
+        return self.last
+
+    def warm_tokens(self, model: ChatModel) -> int:
+        """Return how many tokens of the next request the provider's cache should still hold."""
+        last = self.last
+        if last is None or self.moving is not None or last.model != model.name:
+            return 0
+        alive = 0 <= time.time() - last.at < LIFETIMES_S[self.ttl]
+        return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
+
+    def _compare(self, last: Prefix, model: str) -> None:
+        """Report what is not as it was; after a move there is nothing left to compare with."""
+        if last.model != model:
+            if self._switched != model:
+                self._switched = model
+                _report_move("model", None, last.tokens)
+            return
+        end = last.messages + 1
+        if len(self._taken) >= end and _joined(self._taken[:end]) == last.digest:
+            return
+        self.last = None
+        place = self._first_difference()
+        if self.moving is None:
+            report_unexpected_move(place, last.tokens)
+        else:
+            _report_move(self.moving, place, last.tokens)
+
+    def _first_difference(self) -> int | None:
+        """Return which message is the first that is not as it was; None where it is not known."""
+        pairs = zip(self._answered, self._taken, strict=False)
+        same = next((n for n, (one, two) in enumerate(pairs) if one != two), None)
+        if same is None:
+            return len(self._taken) - 1 if self._answered else None
+        return max(0, same - 1)
+
+    def _check(self, usage: Usage, miss_reason: str | None) -> None:
+        expected, read = self._expected_tokens, usage.cache_read_tokens
+        missed = expected - read
+        if missed >= MISSED_TOKENS and missed > MISSED_SHARE * usage.prompt_tokens:
+            log.warning(
+                "cache_missed",
+                expected_tokens=expected,
+                read_tokens=read,
+                miss_reason=miss_reason,
+            )
+
+    def _digest_of(self, message: ChatMessage) -> bytes:
+        known = self._known.get(id(message))
+        if known is None:
+            # The message is kept with it: its id is its own only as long as it lives.
+            known = self._known[id(message)] = message, _digest(message)
+        return known[1]
+
+
+def report_unexpected_move(message: int | None, tokens: int) -> None:
+    """Report a prefix that moved although no step said so; in tests this fails (conftest.py).
+
+    Args:
+        message: The first that is not as it was, the system message being 0; None for not known.
+        tokens: What the provider kept and now has to read anew.
+    """
+    log.warning("cache_prefix_moved", reason=UNEXPECTED, message=message, tokens=tokens)
+
+
+def _report_move(reason: str, message: int | None, tokens: int) -> None:
+    log.info("cache_prefix_moved", reason=reason, message=message, tokens=tokens)
+
+
+def _digest(message: ChatMessage) -> bytes:
+    """Return the digest of what goes out of a message."""
+    sent = (
+        message["role"],
+        message.get("content"),
+        message.get("tool_calls"),
+        message.get("tool_call_id"),
+        message.get("opaque"),
+    )
+    return sha256(orjson.dumps(sent, option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _digest_of_tools(tools: Sequence[ToolSchema]) -> bytes:
+    schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
+    return sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def _joined(digests: Sequence[bytes]) -> str:
+    return sha256(b"".join(digests)).digest()[:DIGEST_BYTES].hex()

@@ -1,0 +1,134 @@
+"""Breakpoints of the provider's prompt cache: where a request is marked, just before it is sent.
+
+A provider stores what it read only up to a breakpoint, at most four in a request, and looks for
+what it has from each breakpoint back, 20 positions far. Marking is the last step on the way to the
+wire and changes no byte but the markers themselves; see agent/models/anthropic_wire.py for what
+becomes of a marker on something that cannot carry one.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+from agent.messages import ChatMessage
+from agent.models.catalog import is_claude
+from agent.view import MARKER
+
+if TYPE_CHECKING:
+    from agent.models.base import CacheLayout, ChatModel
+
+MAX_BREAKPOINTS = 4
+"""The API refuses more. Source: CONTEXT.md §5."""
+LOOK_BACK = 20
+"""Blocks that are looked at from a breakpoint, its own included. Source: CONTEXT.md §5."""
+ROLLING_MESSAGES = 3
+KEY = "cache_control"
+
+_MARKERS = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
+
+
+def apply_cache_control(
+    messages: Sequence[ChatMessage],
+    *,
+    ttl: str = "5m",
+    strategy: str = "system_and_3",
+    native: bool = True,
+) -> list[ChatMessage]:
+    """Return the messages with at most four of them marked; unmarked ones are the same objects.
+
+    Text becomes one text block with the marker, of a list the last block gets it, and what has no
+    content (and a tool message) carries it as a key of its own. Markers that were there before are
+    left out of the result; nothing that comes in is changed.
+
+    Args:
+        messages: As they are about to be sent, the system message first if there is one.
+        ttl: How long the entries live without being read: "5m" or "1h".
+        strategy: "system_and_3": the system prompt and the last three other messages; "anchored":
+            see `anchored_places`.
+        native: Whether the request goes to Anthropic's own API; in the envelope of another one a
+            tool message is marked by `anchored` alone, on its text.
+
+    Raises:
+        ValueError: An unknown `ttl` or `strategy`.
+    """
+    if ttl not in _MARKERS:
+        raise ValueError(f"the cache keeps entries for {' or '.join(_MARKERS)}, not {ttl!r}")
+    if strategy not in STRATEGIES:
+        dict[str, Callable[[Sequence[ChatMessage]], set[int]]] = {
+            "system_and_3": system_and_3_places,
+            "anchored": anchored_places,
+        }
+
+
+def cache_layout_of(provider: str, name: str, base_url: str | None) -> "CacheLayout | None":
+    """Return how a model takes breakpoints; None for any model but Claude, or if it takes none.
+
+    Args:
+        provider: As in the settings, resolved.
+        name: The provider's name of the model.
+        base_url: Where it is called; None for the provider's own address.
+    """
+    if not is_claude(name):
+        return None
+    if provider == "anthropic":
+        return "native"
+    host = urlsplit(base_url or "").hostname or ""
+    routed = host == "openrouter.ai" or host.endswith(".openrouter.ai")
+    return "envelope" if provider == "openrouter" or (provider == "openai" and routed) else None
+
+
+def caching_line(model: "ChatModel", *, ttl: str) -> str:
+    """Return what the start-up tells about the caching of a model's prompts."""
+    if model.cache_layout is not None:
+        via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
+        return f"💾 Prompt caching: ENABLED (Claude via {via}, {ttl} TTL)"
+    if model.provider == "offline":
+        return "💾 Prompt caching: off (the offline model reads for free)"
+    return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
+
+
+def is_marked(message: ChatMessage) -> bool:
+    """Whether there is a marker on a message or on a part of it."""
+    content = message.get("content")
+    return KEY in message or (isinstance(content, list) and any(KEY in part for part in content))
+
+
+def marker_of(message: ChatMessage) -> dict[str, str] | None:
+    """Return the marker of a message, else the last one on its parts; None where there is none."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else ()
+    on_parts = (part[KEY] for part in reversed(parts) if KEY in part)
+    return message.get("cache_control") or next(on_parts, None)
+
+
+def _system_place(messages: Sequence[ChatMessage]) -> set[int]:
+    return {0} if messages and messages[0]["role"] == "system" else set()
+
+
+def _summary_places(messages: Sequence[ChatMessage]) -> list[int]:
+    """Return where summaries stand; a quotation of one costs a breakpoint at most."""
+    return [
+        n
+        for n, message in enumerate(messages)
+        if isinstance(content := message.get("content"), str) and content.startswith(MARKER)
+    ]
+
+
+def _unmarked(message: ChatMessage) -> ChatMessage:
+    plain = {key: value for key, value in message.items() if key != KEY}
+    if isinstance(content := message.get("content"), list):
+        plain["content"] = [{k: v for k, v in part.items() if k != KEY} for part in content]
+    return cast("ChatMessage", plain)
+
+
+def _marked(message: ChatMessage, ttl: str) -> ChatMessage:
+    content = message.get("content")
+    if not content:
+        return _with_key(message, ttl)
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    last = {**parts[-1], KEY: dict(_MARKERS[ttl])}
+    return cast("ChatMessage", {**message, "content": [*parts[:-1], last]})
+
+
+def _with_key(message: ChatMessage, ttl: str) -> ChatMessage:
+    return cast("ChatMessage", {**message, KEY: dict(_MARKERS[ttl])})

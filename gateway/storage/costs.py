@@ -1,0 +1,235 @@
+"""What calls of models took and cost, as sums over the ledger.
+
+`/usage` and `/insights` ask while a message is admitted, `parley usage` asks from outside.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    String,
+    and_,
+    case,
+    cast,
+    distinct,
+    func,
+    literal,
+    select,
+)
+
+from agent.costs import Money
+from agent.models.base import Usage
+from gateway.storage.models import conversation, ledger, turn
+from gateway.storage.statements import built_once
+
+Key = Literal["sender", "conversation", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The sum of some calls, those for summaries and those without an answer included."""
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    money: Money = field(default_factory=Money)
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(self.calls + other.calls, self.usage + other.usage, self.money + other.money)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of what was read that came from a prompt cache; None where nothing was read."""
+        read = self.usage.prompt_tokens
+        return self.usage.cache_read_tokens / read if read else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The calls that have something in common.
+
+    Attributes:
+        name: What they have in common: a day, a sender, a model, the id of a conversation, …
+        title: Of the conversation, else empty.
+        turns: How many turns made them; None where that is not counted.
+    """
+
+    name: str
+    spent: Spent
+    title: str = ""
+    turns: int | None = None
+
+
+class Span(NamedTuple):
+    """A stretch of time with a name; in seconds since the epoch, the end not included."""
+
+    name: str
+    start: float
+    end: float
+
+
+def total(groups: Iterable[Group]) -> Spent:
+    """Return the sum over groups."""
+    return sum((group.spent for group in groups), Spent())
+
+
+def by_sender_since(conn: Connection, sender: str, since: float) -> Spent:
+    """Return what one sender spent."""
+    return _spent(conn.execute(*_by_sender_since(sender, since)).one())
+
+
+@built_once
+def _by_sender_since(sender: str, since: float) -> Any:
+    return select(*_sums()).where(ledger.c.sender == sender, ledger.c.at >= since)
+
+
+def of_conversation(conn: Connection, conversation_id: int, since: float = 0.0) -> list[Group]:
+    """Return what a conversation took, by model; the dearest first."""
+    rows = conn.execute(*_of_conversation(conversation_id, since))
+    return _dearest_first(Group(row.model, _spent(row)) for row in rows)
+
+
+@built_once
+def _of_conversation(conversation_id: int, since: float) -> Any:
+    return (
+        select(ledger.c.model, *_sums())
+        .where(ledger.c.conversation == conversation_id, ledger.c.at >= since)
+        .group_by(ledger.c.model)
+    )
+
+
+def of_segment(conn: Connection, conversation_id: int, session_id: int) -> Spent:
+    """Return what the turns took that ended or are running in a segment."""
+    return _spent(conn.execute(*_of_segment(conversation_id, session_id)).one())
+
+
+@built_once
+def _of_segment(conversation_id: int, session_id: int) -> Any:
+    made_by = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
+    return (
+        select(*_sums())
+        .select_from(turn)
+        .join(ledger, made_by)
+        .where(turn.c.conversation == conversation_id, turn.c.session_id == session_id)
+    )
+
+
+def of_last_turn(conn: Connection, conversation_id: int) -> Spent:
+    """Return what the newest turn that asked a model took by now; nothing where none did."""
+    return _spent(conn.execute(*_of_last_turn(conversation_id)).one())
+
+
+@built_once
+def _of_last_turn(conversation_id: int) -> Any:
+    here = ledger.alias()
+    newest = select(func.max(here.c.turn_id)).where(here.c.conversation == conversation_id)
+    return select(*_sums()).where(
+        ledger.c.conversation == conversation_id, ledger.c.turn_id == newest.scalar_subquery()
+    )
+
+
+def first_at(conn: Connection) -> float | None:
+    """Return when the first call was booked; None for an empty ledger."""
+    at = conn.scalar(select(func.min(ledger.c.at)))
+    return None if at is None else float(at)
+
+
+def by_span(conn: Connection, spans: Sequence[Span]) -> list[Group]:
+    """Return what was spent in each stretch of time, those without any call left out."""
+    found = (
+        Group(span.name, _spent(conn.execute(*_within(span.start, span.end)).one()))
+        for span in spans
+    )
+    return [group for group in found if group.spent.calls]
+
+
+@built_once
+def _within(start: float, end: float) -> Any:
+    return select(*_sums()).where(ledger.c.at >= start, ledger.c.at < end)
+
+
+def by_key(conn: Connection, key: Key, since: float) -> list[Group]:
+    """Return what was spent by sender, model ("provider/name") or conversation; dearest first."""
+    query = _by_conversation() if key == "conversation" else _by_column(key)
+    rows = conn.execute(query.where(ledger.c.at >= since))
+    return _dearest_first(Group(row.name or "?", _spent(row), row.title) for row in rows)
+
+
+def _by_column(key: Key) -> Select[Any]:
+    named = ledger.c.sender if key == "sender" else _full_model_name()
+    return select(named.label("name"), _NO_TITLE, *_sums()).group_by(named)
+
+
+_NO_TITLE = literal("").label("title")
+
+
+def _full_model_name() -> ColumnElement[str]:
+    """Return provider and name; calls from before the ledger have no provider on record."""
+    full = ledger.c.provider + "/" + ledger.c.model
+    return case((ledger.c.provider == "", ledger.c.model), else_=full)
+
+
+def _by_conversation() -> Select[Any]:
+    named = cast(ledger.c.conversation, String)
+    return (
+        select(named.label("name"), conversation.c.title.label("title"), *_sums())
+        .join(conversation, conversation.c.id == ledger.c.conversation)
+        .group_by(ledger.c.conversation, conversation.c.title)
+    )
+
+
+def by_outcome(conn: Connection, since: float) -> list[Group]:
+    """Return how the turns ended that began since, and what they took; the most frequent first.
+
+    Turns that have not ended are "running".
+    """
+    made_by = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
+    named = func.coalesce(turn.c.outcome, turn.c.state)
+    turns = func.count(distinct(turn.c.id)).label("turns")
+    rows = conn.execute(
+        select(named.label("name"), turns, *_sums())
+        .select_from(turn)
+        .outerjoin(ledger, made_by)
+        .where(turn.c.started_at >= since)
+        .group_by(named)
+        .order_by(turns.desc(), named)
+    )
+    return [Group(row.name, _spent(row), turns=row.turns) for row in rows]
+
+
+def _sums() -> tuple[ColumnElement[Any], ...]:
+    """Return the columns of a `Spent`."""
+    estimated = and_(ledger.c.estimated, ledger.c.usd.is_not(None))
+    return (
+        func.count(ledger.c.id).label("calls"),
+        *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in _TOKENS),
+        func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
+        (func.count(ledger.c.id) - func.count(ledger.c.usd)).label("unknown_calls"),
+        func.coalesce(func.sum(case((estimated, 1), else_=0)), 0).label("estimated_calls"),
+    )
+
+
+_TOKENS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+)
+
+
+def _spent(row: Row[Any]) -> Spent:
+    usage = Usage(**{name: getattr(row, name) for name in _TOKENS})
+    money = Money(row.usd, row.unknown_calls, estimated=row.estimated_calls > 0)
+    return Spent(row.calls, usage, money)
+
+
+def _dearest_first(groups: Iterable[Group]) -> list[Group]:
+    def order(group: Group) -> tuple[float, int, str]:
+        return -group.spent.money.usd, -group.spent.usage.prompt_tokens, group.name
+
+    return sorted(groups, key=order)

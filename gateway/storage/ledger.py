@@ -1,0 +1,99 @@
+"""The ledger: one row for each call of a model, with its tokens and what it cost.
+
+What was spent stays on record whatever becomes of the turn; only erasing its conversation ends it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from agent.models.base import Usage
+from agent.ports import ModelCall
+from gateway.storage.models import conversation, ledger, now_s
+from gateway.storage.statements import built_once
+
+_NOTHING = Usage()
+
+
+def book(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Enter calls; nothing is done for none, or where the conversation has been erased meanwhile.
+
+    Not fenced: money that was spent is a fact, also where the lease was lost.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where they were made.
+        turn_id: The turn that made them; None for work in the background.
+        sender: Whose budget they count for: "platform:sender id"; "" where that is not known.
+        calls: In order.
+    """
+    if calls and conn.scalar(*_known(conversation_id)) is not None:
+        append(conn, conversation_id, turn_id, sender, calls)
+
+
+@built_once
+def _known(conversation_id: int) -> Any:
+    return select(conversation.c.id).where(conversation.c.id == conversation_id)
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Do the same for at least one call, where the caller holds the conversation's fence."""
+    of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
+    conn.execute(_INSERT, [{**of_all, **_entry(call)} for call in calls])
+
+
+_INSERT = ledger.insert().values(at=now_s())
+
+
+def _entry(call: ModelCall) -> dict[str, Any]:
+    known = call.usage is not None
+    usage = call.usage or _NOTHING
+    return {
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_5m_tokens": usage.cache_write_5m_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "output_tokens": usage.output_tokens,
+        "estimated": call.estimated or not known,
+        "usd": call.cost_usd if known else None,
+    }
+
+
+def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
+    """Return what calls have cost since a moment, as far as that is known.
+
+    Reads one range of an index and no rows.
+
+    Args:
+        conn: A reading connection.
+        since: Seconds since the epoch, included.
+        sender: Only what counts for this one ("platform:sender id").
+    """
+    query = _spent(since) if sender is None else _spent_by(sender, since)
+    return float(conn.scalar(*query) or 0.0)
+
+
+@built_once
+def _spent(since: float) -> Any:
+    return select(func.sum(ledger.c.usd)).where(ledger.c.at >= since)
+
+
+@built_once
+def _spent_by(sender: str, since: float) -> Any:
+    return select(func.sum(ledger.c.usd)).where(ledger.c.sender == sender, ledger.c.at >= since)

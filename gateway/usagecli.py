@@ -1,0 +1,100 @@
+"""`parley usage`: what was used and what it cost, from the ledger; changes nothing.
+
+Reads the database's file itself, whether a gateway runs or not.
+"""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta, tzinfo
+from enum import StrEnum
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+from zoneinfo import ZoneInfo
+
+import typer
+from rich.console import Console
+
+from gateway.inspection import opened, settings_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from gateway.storage.costs import Group
+
+PIPE_COLUMNS = 160
+_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+
+out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
+
+
+class By(StrEnum):
+    """What the calls of a line have in common."""
+
+    DAY = "day"
+    SENDER = "sender"
+    CONVERSATION = "conversation"
+    MODEL = "model"
+    OUTCOME = "outcome"
+
+
+def usage(
+    context: typer.Context,
+    by: Annotated[By, typer.Option(help="What the calls of a line have in common.")] = By.DAY,
+    since: Annotated[
+        str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
+    ] = "30d",
+    *,
+    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Show calls, tokens and cost; `--by outcome` shows how turns ended."""
+    settings = settings_of(context)
+    zone = ZoneInfo(settings.sessions.timezone)
+    today = datetime.now(zone).date()
+    first = _first_day(since, today)
+    with opened(settings) as conn:
+        groups = _groups(conn, by, (first, today), zone)
+    view = import_module("gateway.usageview")
+    if json:
+        facts = {"since": str(first), "timezone": str(zone), "by": by.value}
+        out.print_json(view.as_json(groups, facts))
+    else:
+        view.show(groups, by.value, out)
+
+
+def _first_day(text: str, today: date) -> date:
+    """Return the first day that counts; "1d" is today alone."""
+    if days := _DAYS.fullmatch(text):
+        return today - timedelta(days=int(days[1]) - 1)
+    try:
+        first = date.fromisoformat(text)
+    except ValueError as exc:
+        wanted = f"neither a date such as {today} nor a number of days such as 7d"
+        raise typer.BadParameter(f"{text!r} is {wanted}", param_hint="--since") from exc
+    if first > today:
+        raise typer.BadParameter(f"{text} is still to come", param_hint="--since")
+    return first
+
+
+def _groups(conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo) -> Sequence["Group"]:
+    """Return the lines; `days` are the first and the last one."""
+    costs, spending = import_module("gateway.storage.costs"), import_module("gateway.spending")
+    since = spending.day_of(days[0], zone).start.timestamp()
+    groups: Sequence[Group]
+    if by == By.DAY:
+        # No query for days before there was a ledger.
+        begun = datetime.fromtimestamp(costs.first_at(conn) or since, zone).date()
+        bounds = ((day, spending.day_of(day, zone)) for day in _each(max(days[0], begun), days[1]))
+        groups = costs.by_span(
+            conn,
+            [costs.Span(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds],
+        )
+    elif by == By.OUTCOME:
+        groups = costs.by_outcome(conn, since)
+    else:
+        groups = costs.by_key(conn, by.value, since)
+    return groups
+
+
+def _each(first: date, last: date) -> Iterator[date]:
+    return (first + timedelta(days=n) for n in range((last - first).days + 1))

@@ -1,0 +1,172 @@
+"""What `/usage` and `/insights` answer: figures from the books, and what they mean in money."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent.costs import cost_usd, format_usd
+from agent.models.base import Usage
+from agent.models.facts import Prices
+from gateway.commands import ModelFacts, context_text, count, firing_text, listed, quoted
+from gateway.storage import costs
+from gateway.storage.costs import Group, Spent
+from gateway.storage.insights import Insights
+from gateway.storage.usage import Figures, Report, Standing
+
+INSIGHTS_DAYS = 30
+MOST_NAMES = 5
+"""So many tools and models are named, the most used and the dearest; the others are summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyRules:
+    """What is known about money beside the ledger.
+
+    Attributes:
+        prices: Of the models in use, by the name under which their calls are booked.
+        sender_daily_usd: What a sender may spend in a day; None for no limit.
+        timezone: Of the day.
+    """
+
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    sender_daily_usd: float | None = None
+    timezone: str = "UTC"
+
+
+def usage_text(
+    standing: Standing, report: Report, today: Spent, model: ModelFacts, money: MoneyRules
+) -> str:
+    """Return the answer to `/usage`.
+
+    Args:
+        standing: How the view stands now.
+        report: What the conversation took.
+        today: What whoever asks has spent today, in all conversations.
+        model: What answers.
+        money: Prices and budgets.
+    """
+    lines = {
+        "Context": context_text(standing, model),
+        "Compression": firing_text(model),
+        f"This segment (#{standing.number})": _figures_text(report.segment),
+        "Whole conversation": _figures_text(report.whole),
+    }
+    if report.last_turn.calls:
+        calls = count(report.last_turn.calls, "model call")
+        lines["Last turn"] = f"{calls}; {_spent_text(report.last_turn)}"
+    saved_usd = saved_by_cache_usd(report.models, money.prices)
+    if saved_usd:
+        lines["Prompt cache"] = _saved_text(saved_usd)
+    lines["You today"] = _today_text(today, money.sender_daily_usd)
+    return listed(lines)
+
+
+def _figures_text(figures: Figures) -> str:
+    work = (
+        count(figures.turns, "turn"),
+        count(figures.spent.calls, "model call"),
+        count(figures.tool_calls, "tool call"),
+    )
+    text = f"{', '.join(work)}; {_spent_text(figures.spent)}"
+    if figures.compactions:
+        compactions = count(figures.compactions, "compaction")
+        text += f"; {compactions} saved {figures.saved_tokens:,} tokens of context"
+    return text
+
+
+def _spent_text(spent: Spent) -> str:
+    return f"{_tokens_text(spent)}; {spent.money.text()}"
+
+
+def _tokens_text(spent: Spent) -> str:
+    usage = spent.usage
+    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    kinds = [f"{usage.cache_read_tokens:,} from the cache ({spent.hit_ratio or 0:.0%})"]
+    if written:
+        kinds.append(f"{written:,} into it")
+    return f"{usage.prompt_tokens:,} tokens in, {', '.join(kinds)}; {usage.output_tokens:,} out"
+
+
+def saved_by_cache_usd(models: Sequence[Group], prices: Mapping[str, Prices]) -> float | None:
+    """Return what the same calls would have cost more without prompt caching.
+
+    Negative where writing cost more than reading saved.
+
+    Returns:
+        None where the price of any of the models is not known.
+    """
+    saved_usd = 0.0
+    for group in models:
+        usage = group.spent.usage
+        known = prices.get(group.name)
+        cached = cost_usd(usage, known)
+        plain = cost_usd(Usage(usage.prompt_tokens, usage.output_tokens), known)
+        if cached is None or plain is None:
+            return None
+        saved_usd += plain - cached
+    return saved_usd
+
+
+def _saved_text(saved_usd: float) -> str:
+    if saved_usd < 0:
+        return f"cost {format_usd(-saved_usd)} more than it saved so far"
+    return f"saved {format_usd(saved_usd)} so far"
+
+
+def _today_text(today: Spent, limit_usd: float | None) -> str:
+    spent = today.money.text()
+    if limit_usd is None:
+        return spent
+    left_usd = max(limit_usd - today.money.usd, 0.0)
+    return f"{spent} of {format_usd(limit_usd)}, {format_usd(left_usd)} left"
+
+
+def insights_text(found: Insights) -> str:
+    """Return the answer to `/insights`."""
+    title = f"This conversation in the last {INSIGHTS_DAYS} days"
+    spent = costs.total(found.models)
+    if not found.outcomes and not spent.calls:
+        return f"{title}: nothing was asked."
+    lines = {
+        "Turns": _shares_text(found.outcomes),
+        "Time": _time_text(found),
+        "Tool calls": _named_text(found.tools),
+        "Model calls": f"{spent.calls:,}; {_tokens_text(spent)}",
+        "Cost": spent.money.text(),
+    }
+    if not found.durations_s:
+        del lines["Time"]
+    models = [f"  - {line}" for line in _models(found.models)]
+    return "\n".join([f"{title}:", "", listed(lines), *models])
+
+
+def _shares_text(outcomes: Counter[str]) -> str:
+    turns = outcomes.total()
+    shares = [
+        f"{name.replace('_', ' ')} {number:,} ({number / turns:.0%})"
+        for name, number in outcomes.most_common()
+    ]
+    return f"{turns:,}: {', '.join(shares)}" if shares else "0"
+
+
+def _time_text(found: Insights) -> str:
+    half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
+    return f"half of the turns took up to {half_s:,.1f} s, 95% up to {most_s:,.1f} s"
+
+
+def _named_text(tools: Counter[str]) -> str:
+    named = tools.most_common(MOST_NAMES)
+    parts = [f"{quoted(name)} {number:,}" for name, number in named]
+    rest = tools.total() - sum(number for _, number in named)
+    if rest:
+        parts.append(f"others {rest:,}")
+    return f"{tools.total():,}: {', '.join(parts)}" if parts else "0"
+
+
+def _models(models: Sequence[Group]) -> Iterator[str]:
+    """Yield a line for each model, the dearest first."""
+    for group in models[:MOST_NAMES]:
+        calls = count(group.spent.calls, "call")
+        yield f"{quoted(group.name)}: {calls}, {group.spent.money.text()}"
+    if others := models[MOST_NAMES:]:
+        yield f"others: {costs.total(others).money.text()}"

@@ -1,0 +1,95 @@
+"""What `parley usage` prints: a table with a sum below it, or JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from rich.table import Table
+from rich.text import Text
+
+from agent.redaction import printable
+from gateway.storage import costs
+from gateway.storage.costs import Group, Spent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NUMBERS = ("calls", "input", "cache read", "write 5m", "write 1h", "output", "hits")
+
+
+def show(groups: Sequence[Group], by: str, console: "Console") -> None:
+    """Print one line for each group, and the sum.
+
+    Args:
+        groups: In order.
+        by: What the calls of a group have in common: the heading of its name.
+        console: Where to.
+    """
+    turns = sum(group.turns or 0 for group in groups)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(by, overflow="fold")
+    if by == "outcome":
+        table.add_column("turns", justify="right")
+        table.add_column("share", justify="right")
+    for name in NUMBERS:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("cost")
+    for group in groups:
+        counted = () if group.turns is None else (f"{group.turns:,}", f"{group.turns / turns:.1%}")
+        table.add_row(*_cells(_named(group), counted, group.spent))
+    counted = (f"{turns:,}", "") if by == "outcome" else ()
+    table.add_row(*_cells("total", counted, costs.total(groups)), style="bold")
+    console.print(table)
+
+
+def _named(group: Group) -> str:
+    return " ".join(f"{group.name} {group.title}".split())
+
+
+def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
+    usage, hits = spent.usage, spent.hit_ratio
+    numbers = (
+        spent.calls,
+        usage.input_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_5m_tokens,
+        usage.cache_write_1h_tokens,
+        usage.output_tokens,
+    )
+    cells = (name, *counted, *(f"{number:,}" for number in numbers))
+    ratio = "-" if hits is None else f"{hits:.1%}"
+    return [Text(printable(cell)) for cell in (*cells, ratio, spent.money.text())]
+
+
+def as_json(groups: Sequence[Group], facts: Mapping[str, str]) -> str:
+    """Return groups and their sum as JSON, with what else is to be said about them."""
+    data = {
+        **facts,
+        "groups": [
+            {"name": group.name}
+            | ({"title": group.title} if group.title else {})
+            | ({} if group.turns is None else {"turns": group.turns})
+            | _figures(group.spent)
+            for group in groups
+        ],
+        "total": _figures(costs.total(groups)),
+    }
+    return orjson.dumps(data).decode()
+
+
+def _figures(spent: Spent) -> dict[str, Any]:
+    """Return a sum as data; `usd` is null, not 0, where no price is known."""
+    usage, money = spent.usage, spent.money
+    all_unknown = 0 < spent.calls == money.unknown_calls
+    return {
+        "calls": spent.calls,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_5m_tokens": usage.cache_write_5m_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "output_tokens": usage.output_tokens,
+        "hit_ratio": spent.hit_ratio,
+        "usd": None if all_unknown else money.usd,
+        "unknown_calls": money.unknown_calls,
+        "estimated": money.estimated,
+    }

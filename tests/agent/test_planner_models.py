@@ -1,0 +1,174 @@
+"""The planner and the models: fallbacks with other windows, repairs, caches that have died."""
+
+import time
+
+import pytest
+from structlog.testing import capture_logs
+
+from agent.compression.payback import CLAUDE, Rates
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import Limits
+from agent.messages import ChatMessage
+from agent.models.scripted import ScriptedModel
+from agent.planner import EarlyRule, Planner
+from agent.prefix import Prefix
+from agent.view import Entry, View, ViewPlan
+from tests.agent.test_planner import (
+    THRESHOLD,
+    WINDOW,
+    Engine,
+    dropping,
+    long_view,
+    nothing,
+    planner_of,
+    reported,
+    store_of,
+    view_of,
+)
+
+
+def model(name: str = "scripted", window: int = WINDOW) -> ScriptedModel:
+    return ScriptedModel([], name=name, context_length=window)
+
+
+async def fitted(tokens: int, *models: ScriptedModel) -> tuple[Planner, Engine]:
+    """Return planner and engine after a view of so many tokens was made for these models."""
+    planner = planner_of(engine := Engine(dropping(2)))
+    view = view_of()
+    reported(planner, view, tokens)
+    for each in models:
+        await planner.fit(view, each)
+    return planner, engine
+
+
+async def test_the_main_model_changes_nothing() -> None:
+    """Its limits are what the engine has."""
+    _, engine = await fitted(THRESHOLD + 1, model())
+    assert (engine.requests, engine.limits) == ([], Limits(WINDOW))
+
+
+@pytest.mark.parametrize(("tokens", "fires"), [(8_499, False), (8_500, True)])
+async def test_a_smaller_fallback_is_compacted_for_first(tokens: int, fires: bool) -> None:
+    """At 85 % of its own window, where that is less than the main model's threshold."""
+    _, engine = await fitted(tokens, model(), model("small", 10_000))
+    assert engine.triggers == (["fallback"] if fires else [])
+    assert engine.limits.context_length == 10_000
+
+
+async def test_a_slightly_smaller_fallback_keeps_the_threshold() -> None:
+    """What the main model may hold stays in the view: it may be back with the next turn."""
+    _, engine = await fitted(THRESHOLD - 1, model(), model("small", 15_000))
+    assert (engine.requests, engine.limits.threshold_tokens) == ([], THRESHOLD)
+
+
+async def test_a_larger_fallback_keeps_the_limits() -> None:
+    """It takes whatever the main model takes."""
+    _, engine = await fitted(THRESHOLD - 1, model(), model("large", 1_000_000))
+    assert (engine.requests, engine.limits) == ([], Limits(WINDOW))
+
+
+async def test_another_model_has_another_meter() -> None:
+    """The report stays, as the best that is known; what was learned is about the other one."""
+    planner, _ = await fitted(5_000, model(), model("other"))
+    assert (planner.meter.model, planner.meter.ratio) == ("other", 1.0)
+    assert planner.meter.report is not None
+
+
+async def test_another_key_keeps_the_meter() -> None:
+    """It is the same model."""
+    planner = planner_of(Engine(nothing))
+    meter = planner.meter
+    await planner.fit(view_of(), model())
+    await planner.fit(view_of(), model())
+    assert planner.meter is meter
+
+
+async def test_a_window_that_shrank_is_compacted_for() -> None:
+    """An account without the long window learns of it in the middle of a turn."""
+    main = model()
+    planner = planner_of(engine := Engine(dropping(2)))
+    view = view_of()
+    reported(planner, view, 9_000)
+    await planner.fit(view, main)
+    main.context_length = 10_000
+    await planner.fit(view, main)
+    assert engine.triggers == ["fallback"]
+
+
+async def test_switched_off_compression_is_not_forced() -> None:
+    """Only what the provider enforces is left."""
+    planner = planner_of(engine := Engine(dropping(2)), enabled=False)
+    view = view_of()
+    reported(planner, view, THRESHOLD)
+    await planner.fit(view, model("small", 5_000))
+    assert engine.requests == []
+
+
+def thoughtful() -> View:
+    signed = {"anthropic": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
+    answer = ChatMessage(role="assistant", content="4", opaque=signed)
+    entries = [*view_of(2).entries, Entry(3, answer), Entry(4, view_of(1).entries[0].message)]
+    return View("You are a test.", ViewPlan(), entries)
+
+
+async def test_a_repair_leaves_out_what_the_model_thought() -> None:
+    """It is a split of its own, so that later requests and restarts show the same."""
+    planner = planner_of(engine := Engine(nothing))
+    view = thoughtful()
+    with capture_logs() as logs:
+        assert await planner.repair(view)
+    assert not any("opaque" in message for message in view.messages)
+    (made,) = store_of(planner).committed
+    assert (made.trigger, made.plan.thinking_from, engine.requests) == ("repair", 5, [])
+    assert (planner.watch.moving, planner.session_id) == ("compaction:repair", "s2")
+    assert [line["event"] for line in logs] == ["context_compressed"]
+
+
+async def test_a_second_repair_finds_nothing() -> None:
+    """What is not shown is no reason for trouble."""
+    planner, view = planner_of(Engine(nothing)), thoughtful()
+    await planner.repair(view)
+    assert not await planner.repair(view)
+    assert not await planner_of(Engine(nothing)).repair(view_of())
+
+
+async def test_a_compaction_tells_the_watch() -> None:
+    """The next request begins otherwise, and nobody has to wonder why."""
+    planner = planner_of(ContextCompressor(Limits(WINDOW), {}))
+    await planner.compact(long_view(), "manual")
+    assert planner.watch.moving == "compaction:manual"
+
+
+def cold(age_s: float = 301, payback: float = 6) -> dict[str, object]:
+    last = Prefix("scripted", 3, "d", time.time() - age_s, 1_000)
+    return {"early": EarlyRule(Rates.of(CLAUDE, "5m"), "5m", payback), "last": last}
+
+
+async def early_triggers(tokens: int, early: object, last: Prefix | None) -> list[str]:
+    planner = planner_of(engine := Engine(dropping(2)), early=early)
+    planner.watch.last = last
+    view = view_of()
+    reported(planner, view, tokens)
+    await planner.keep_within(view)
+    await planner.keep_within(view)
+    return list(engine.triggers)
+
+
+async def test_a_view_whose_cache_has_died_is_compacted_where_that_pays() -> None:
+    """Once, before the first call of the turn."""
+    assert await early_triggers(9_900, **cold()) == ["idle"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rule"),
+    [
+        (9_900, cold(age_s=299)),
+        (5_000, cold()),
+        (9_900, {**cold(), "early": None}),
+        (9_900, {**cold(), "last": None}),
+    ],
+    ids=["warm", "small", "off", "first request"],
+)
+async def test_it_is_left_alone_otherwise(tokens: int, rule: dict[str, object]) -> None:
+    """50 % means 50 %."""
+    assert await early_triggers(tokens, **rule) == []  # type: ignore[arg-type]

@@ -1,0 +1,163 @@
+"""What calls took and cost: sums over the ledger by day, sender, conversation, model, outcome."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from agent.costs import Money
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from gateway.storage import costs, ledger, turns
+from gateway.storage.costs import Group, Key, Span, Spent
+from gateway.storage.models import ledger as table
+from gateway.storage.models import turn
+from gateway.storage.turns import Turn, TurnEnd
+from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
+
+USAGE = Usage(100, 20, 300, 40, 5)
+ADA = "telegram:42"
+
+
+def book(store: Store, current: Turn, at: float | None = None, **call: Any) -> None:
+    """Book a call of a turn, at a time of its own."""
+    made = model_call(call.pop("usage", USAGE), **call)
+    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    if at is not None:
+        newest = max(row.id for row in store.rows(table))
+        store.run(lambda conn: conn.execute(table.update().where(table.c.id == newest), {"at": at}))
+
+
+def finish(store: Store, current: Turn, outcome: str) -> None:
+    end = TurnEnd(outcome, model_call(USAGE))
+    store.run(turns.commit, current, [assistant_message("ok")], parts(current), end)
+
+
+@pytest.fixture
+def current(store: Store) -> Turn:
+    """A turn of telegram:42 that has not asked a model yet."""
+    return store.run(turn_of, "What is it?")
+
+
+def test_sums_add_up_every_kind_of_token(store: Store, current: Turn) -> None:
+    """Calls without a report count as calls of unknown cost."""
+    book(store, current, cost_usd=0.25)
+    book(store, current, cost_usd=0.5, purpose="summary")
+    book(store, current, usage=None)
+    found = store.run(costs.of_last_turn, current.lease.conversation)
+    assert found == Spent(3, USAGE + USAGE, Money(0.75, unknown_calls=1))
+
+
+def test_a_sum_is_estimated_if_any_part_of_it_is(store: Store, current: Turn) -> None:
+    """What has no price makes no amount an estimate."""
+    book(store, current, cost_usd=0.25)
+    book(store, current, cost_usd=None, estimated=True)
+    assert not store.run(costs.by_sender_since, ADA, 0.0).money.estimated
+    book(store, current, cost_usd=0.25, estimated=True, purpose="lost")
+    found = store.run(costs.by_sender_since, ADA, 0.0).money
+    assert found == Money(0.5, unknown_calls=1, estimated=True)
+
+
+def test_the_hit_ratio_is_the_share_that_was_read_from_the_cache() -> None:
+    """Of all that was read; nothing read is no ratio, not 0."""
+    assert Spent(1, USAGE).hit_ratio == 300 / 445
+    assert Spent(1, Usage(output_tokens=9)).hit_ratio is None
+
+
+def test_a_sender_is_counted_in_all_conversations(store: Store, current: Turn) -> None:
+    """From a point in time on; nobody else is."""
+    book(store, current, at=100)
+    book(store, current, at=200)
+    book(store, store.run(turn_of, "hi", chat="43"), at=200)
+    assert store.run(costs.by_sender_since, ADA, 100.0).calls == 2
+    assert store.run(costs.by_sender_since, ADA, 101.0).calls == 1
+    assert store.run(costs.by_sender_since, "telegram:44", 0.0) == Spent()
+
+
+def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
+    """The dearest first, since a point in time."""
+    book(store, current, at=100, model="old", cost_usd=9.0)
+    book(store, current, at=200, model="small", cost_usd=0.1)
+    book(store, current, at=200, model="large", cost_usd=1.0)
+    book(store, store.run(turn_of, "hi", chat="43"), at=200, model="other")
+    found = store.run(costs.of_conversation, current.lease.conversation, 150.0)
+    assert [(group.name, group.spent.money.usd) for group in found] == [
+        ("large", 1.0),
+        ("small", 0.1),
+    ]
+    assert len(store.run(costs.of_conversation, current.lease.conversation)) == 3
+
+
+def test_spans_of_time_do_not_overlap(store: Store, current: Turn) -> None:
+    """Their end is not part of them; those without a call are left out."""
+    for at in (100.0, 199.0, 200.0):
+        book(store, current, at=at)
+    spans = [Span("a", 0, 100), Span("b", 100, 200), Span("c", 200, 300)]
+    found = store.run(costs.by_span, spans)
+    assert [(group.name, group.spent.calls) for group in found] == [("b", 2), ("c", 1)]
+    assert costs.total(found).calls == 3
+
+
+def test_the_ledger_begins_with_its_first_call(store: Store, current: Turn) -> None:
+    """An empty one begins nowhere."""
+    assert store.run(costs.first_at) is None
+    book(store, current, at=200)
+    book(store, current, at=100)
+    assert store.run(costs.first_at) == 100
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("sender", [("telegram:43", ""), (ADA, "")]),
+        ("conversation", [("2", "hi"), ("1", "What is it?")]),
+        ("model", [("openai/gpt", ""), ("anthropic/claude", ""), ("model-of-old", "")]),
+    ],
+)
+def test_groups_are_named(
+    store: Store, current: Turn, key: Key, named: list[tuple[str, str]]
+) -> None:
+    """The dearest first; calls of older versions have no provider on record."""
+    book(store, current, model="claude")
+    book(store, current, provider="", model="model-of-old", cost_usd=None)
+    book(store, store.run(turn_of, "hi", chat="43"), provider="openai", model="gpt", cost_usd=2.0)
+    found = store.run(costs.by_key, key, 0.0)
+    assert [(group.name, group.title) for group in found] == named
+    assert costs.total(found).calls == 3
+
+
+def test_groups_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
+    """What was before is not in them."""
+    book(store, current, at=100)
+    book(store, current, at=200)
+    assert [group.spent.calls for group in store.run(costs.by_key, "sender", 150.0)] == [1]
+
+
+def test_a_group_without_a_name_is_shown_as_unknown(store: Store, current: Turn) -> None:
+    """Such as work in the background of a conversation that nobody has written in."""
+    store.run(ledger.book, current.lease.conversation, None, "", [model_call(USAGE)])
+    [group] = store.run(costs.by_key, "sender", 0.0)
+    assert group.name == "?"
+
+
+def test_turns_are_told_by_how_they_ended(store: Store, current: Turn) -> None:
+    """The most frequent first, with what they took; a turn that runs is one that is running."""
+    for outcome in ("final_text", "partial", "final_text"):
+        book(store, current)
+        finish(store, current, outcome)
+        store.run(admit, inbound("And then?"))
+        current = store.run(begin_turn, current.lease)
+    found = store.run(costs.by_outcome, 0.0)
+    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
+        ("final_text", 2, 4),
+        ("partial", 1, 2),
+        ("running", 1, 0),
+    ]
+    assert found[0] == Group("final_text", found[0].spent, turns=2)
+
+
+def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
+    """By when a turn began."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    assert store.run(costs.by_outcome, 101.0) == []
+    assert len(store.run(costs.by_outcome, datetime.fromtimestamp(100, UTC).timestamp())) == 1

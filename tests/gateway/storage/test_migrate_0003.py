@@ -1,0 +1,145 @@
+"""Migration 0003: what Parley 0.2 has journalled is booked, and its prompts stay in force."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from gateway.storage import files, leases, lineage, turns
+from gateway.storage.models import REVISION, ledger, metadata, session, step, turn
+from gateway.storage.opening import open_database
+from gateway.storage.turns import TurnEnd
+from tests.support.storage import (
+    BASE,
+    Store,
+    admit,
+    begin_anew,
+    begin_turn,
+    claim_one,
+    dump,
+    inbound,
+    model_call,
+    outdated_copy,
+    parts,
+    turn_of,
+)
+
+USAGE = Usage(100, 20, 30, 4, 5)
+NEW = {"session": {"tools", "prompt_inputs", "prefix", "moved"}, "turn": {"usd"}}
+
+
+def as_of_0002(source: Path, target: Path) -> Path:
+    """Write what is in a database as Parley 0.2 would have."""
+    outdated_copy(source, target, "0002")
+    with closing(sqlite3.connect(target)) as raw, raw:
+        raw.execute("UPDATE step SET name = '' WHERE kind = 'model'")
+    return target
+
+
+@pytest.fixture
+def lived(store: Store) -> Store:
+    """A conversation with an answer, a `/new`, and a turn that was running; its last call broke."""
+    first = store.run(turn_of, "How are you?")
+    end = TurnEnd("final_text", model_call(USAGE, reported_name="m-2026"))
+    store.run(turns.commit, first, [assistant_message("Well.")], parts(first), end)
+    store.run(begin_anew, first.lease.conversation)
+    store.run(admit, inbound("and now?", sender="ada"))
+    running = store.run(begin_turn, first.lease)
+    for usage in (USAGE, None):
+        said = assistant_message("part")
+        store.run(turns.record_message, running, said, model_call(usage))
+    return store
+
+
+@pytest.fixture
+def old_file(lived: Store, tmp_path: Path) -> Path:
+    """The same as of revision 0002."""
+    return as_of_0002(lived.path, tmp_path / "old.db")
+
+
+@pytest.fixture
+def migrated(old_file: Path) -> Iterator[Store]:
+    """The same after its migration."""
+    assert files.upgrade(old_file) == REVISION
+    store = Store(old_file)
+    yield store
+    store.close()
+
+
+def test_the_0002_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
+    """What the tests below migrate is what Parley 0.2 has left behind."""
+    assert files.current(old_file) == "0002"
+    text = "\n".join(dump(old_file))
+    assert "ledger" not in text
+    assert "prompt_inputs" not in text
+    assert "and now?" in text
+
+
+def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> None:
+    """Every row is there after the migration; what is new is not known."""
+    assert files.check(migrated.path) == []
+    for table in metadata.sorted_tables:
+        if table not in {ledger, step}:
+            new = NEW.get(table.name, set())
+            plain = [column.name for column in table.c if column.name not in new]
+            for row, before in zip(migrated.rows(table), lived.rows(table), strict=True):
+                assert [getattr(row, name) for name in plain] == [
+                    getattr(before, name) for name in plain
+                ]
+                assert all(getattr(row, name) is None for name in new)
+
+
+def test_older_calls_are_booked(lived: Store, migrated: Store) -> None:
+    """Tokens, sender and time as they were; what they cost is not known, nor who sold them."""
+    rows, steps = migrated.rows(ledger), lived.rows(step)
+    for row, before, at in zip(rows, lived.rows(ledger), steps, strict=True):
+        assert (row.conversation, row.turn_id) == (before.conversation, before.turn_id)
+        assert (row.sender, row.at) == (before.sender, at.at)
+        assert row[7:13] == before[7:13]
+        assert (row.provider, row.purpose, row.usd) == ("", "answer", None)
+    assert [row.input_tokens for row in rows] == [100, 100, 0]
+    assert [row.estimated for row in rows] == [False, False, True]
+    assert [row.model for row in rows] == ["model-1"] * 3
+    assert [row.sender for row in rows] == ["telegram:42", "telegram:ada", "telegram:ada"]
+
+
+async def test_an_older_turn_goes_on(old_file: Path) -> None:
+    """Its prompt is kept with whatever tools there are now; its sum holds what it took before."""
+    newer = replace(BASE, system="Another prompt.", tools='["look"]')
+    async with open_database(old_file) as database:
+        replica = await database.write(leases.register, "newer")
+        await database.write(leases.reap_others, replica)
+        lease = await database.write(claim_one, 1, replica)
+        running = await database.write(turns.find_running, lease, newer)
+        assert running is not None
+        assert (running.moved, running.sender) == (None, "telegram:ada")
+        assert running.session.system_prompt == BASE.system
+        assert running.session.tools == newer.tools
+        end = TurnEnd("final_text", model_call(USAGE))
+        totals = await database.write(turns.commit, running, [assistant_message("x")], [], end)
+        assert (totals.iterations, totals.usage) == (3, USAGE + USAGE)
+        assert (totals.usd, totals.estimated) == (None, True)
+
+
+def test_an_older_session_has_no_base(migrated: Store) -> None:
+    """Nothing is made up."""
+    for row in migrated.rows(session):
+        found = migrated.run(lineage.get, row.id)
+        assert (found.tools, found.prompt_inputs, found.prefix, found.moved) == (None,) * 4
+        assert found.start_reason in {"first_message", "new"}
+
+
+def test_a_migrated_table_has_the_columns_of_a_new_one(migrated: Store, store: Store) -> None:
+    """With types, NOT NULL and defaults, which alembic does not compare."""
+    for table in (ledger, session, turn):
+        query = f'PRAGMA table_info("{table.name}")'
+        described = [
+            each.run(lambda conn, query=query: list(conn.exec_driver_sql(query)))
+            for each in (migrated, store)
+        ]
+        assert described[0] == described[1]

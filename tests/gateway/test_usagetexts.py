@@ -1,0 +1,188 @@
+"""What `/usage` and `/insights` answer."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from agent.costs import Money
+from agent.models.base import Usage
+from agent.models.facts import FREE, Prices
+from gateway.commands import ModelFacts
+from gateway.storage.costs import Group, Spent
+from gateway.storage.insights import Insights
+from gateway.storage.usage import Context, Figures, Report, Standing
+from gateway.usagetexts import MoneyRules, insights_text, saved_by_cache_usd, usage_text
+
+MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
+STANDING = Standing(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
+PRICES = Prices(4.0, 5.0, 8.0, 0.4, 20.0)
+LAST = Spent(2, Usage(20, 50, 930, 50), Money(0.0125))
+WHOLE = Spent(
+    40, Usage(990_000, 12_345, 1_000_000, 10_000), Money(1.5, unknown_calls=1, estimated=True)
+)
+REPORT = Report(
+    segment=Figures(1, 1, LAST, 1, 80_000),
+    whole=Figures(12, 31, WHOLE, 2, 160_000),
+    models=(Group("claude-test", WHOLE),),
+    last_turn=LAST,
+)
+NOTHING = Report(Figures(), Figures(), (), Spent())
+TODAY = Spent(5, Usage(), Money(0.3))
+
+
+def told(report: Report = REPORT, today: Spent = TODAY, **money: object) -> list[str]:
+    rules = replace(MoneyRules(prices={"claude-test": PRICES}), **money)
+    return usage_text(STANDING, report, today, MODEL, rules).splitlines()
+
+
+def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:
+    """Turns, calls, tokens by kind with the share of the cache, cost, what compactions saved."""
+    assert told() == [
+        "- **Context**: 50,000 of 200,000 tokens (25%), reported",
+        "- **Compression**: from 100,000 tokens on (engine compressor)",
+        (
+            "- **This segment (#2)**: 1 turn, 2 model calls, 1 tool call;"
+            " 1,000 tokens in, 930 from the cache (93%), 50 into it; 50 out; $0.0125;"
+            " 1 compaction saved 80,000 tokens of context"
+        ),
+        (
+            "- **Whole conversation**: 12 turns, 40 model calls, 31 tool calls; 2,000,000 tokens"
+            " in, 1,000,000 from the cache (50%), 10,000 into it; 12,345 out;"
+            " ~$1.50 + 1 call of unknown price; 2 compactions saved 160,000 tokens of context"
+        ),
+        (
+            "- **Last turn**: 2 model calls; 1,000 tokens in, 930 from the cache (93%),"
+            " 50 into it; 50 out; $0.0125"
+        ),
+        "- **Prompt cache**: saved $3.59 so far",
+        "- **You today**: $0.30",
+    ]
+
+
+def test_the_usage_of_an_empty_conversation() -> None:
+    """Zeros, and no word about compactions, a last turn or the cache."""
+    lines = told(NOTHING, Spent())
+    assert lines[2:] == [
+        (
+            "- **This segment (#2)**: 0 turns, 0 model calls, 0 tool calls;"
+            " 0 tokens in, 0 from the cache (0%); 0 out; $0"
+        ),
+        (
+            "- **Whole conversation**: 0 turns, 0 model calls, 0 tool calls;"
+            " 0 tokens in, 0 from the cache (0%); 0 out; $0"
+        ),
+        "- **You today**: $0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spent_usd", "text"),
+    [(0.3, "$0.30 of $2.00, $1.70 left"), (2.5, "$2.50 of $2.00, $0 left")],
+)
+def test_what_is_left_of_a_budget_is_told(spent_usd: float, text: str) -> None:
+    """Never less than nothing."""
+    today = Spent(5, Usage(), Money(spent_usd))
+    assert told(today=today, sender_daily_usd=2.0)[-1] == f"- **You today**: {text}"
+
+
+def test_an_unknown_price_is_never_nothing() -> None:
+    """In the figures of today as in all others."""
+    assert told(today=Spent(1, Usage(), Money(unknown_calls=1)))[-1].endswith(
+        "1 call of unknown price"
+    )
+
+
+def of_model(name: str, usage: Usage) -> Group:
+    return Group(name, Spent(1, usage))
+
+
+@pytest.mark.parametrize(
+    ("usage", "saved_usd"),
+    [
+        (Usage(1_000_000, 1_000_000), 0.0),
+        (Usage(0, 0, cache_read_tokens=1_000_000), 3.6),
+        (Usage(0, 0, cache_write_5m_tokens=1_000_000), -1.0),
+        (Usage(0, 0, cache_write_1h_tokens=1_000_000), -4.0),
+    ],
+)
+def test_caching_saves_what_reads_are_cheaper_less_what_writes_are_dearer(
+    usage: Usage, saved_usd: float
+) -> None:
+    """Output costs the same with and without it."""
+    found = saved_by_cache_usd([of_model("m", usage)], {"m": PRICES})
+    assert found == pytest.approx(saved_usd)
+
+
+def test_savings_of_unknown_models_are_unknown() -> None:
+    """Also where those of others are known."""
+    read = Usage(cache_read_tokens=1_000_000)
+    models = [of_model("m", read), of_model("x", read)]
+    assert saved_by_cache_usd(models, {"m": PRICES}) is None
+    assert saved_by_cache_usd(models, {"m": PRICES, "x": FREE}) == pytest.approx(3.6)
+    assert not [line for line in told(prices={}) if "Prompt cache" in line]
+
+
+def test_a_cache_that_cost_more_than_it_saved_is_told() -> None:
+    """Honestly."""
+    models = (of_model("claude-test", Usage(cache_write_1h_tokens=1_000_000)),)
+    lines = told(replace(REPORT, models=models))
+    assert "- **Prompt cache**: cost $4.00 more than it saved so far" in lines
+
+
+FARED = Insights(
+    outcomes=Counter(final_text=8, max_iterations=2),
+    tools=Counter(look=30, dig=10),
+    models=(Group("claude-test", LAST), Group("small", TODAY)),
+    durations_s=[1.0, 2.0, 60.0],
+)
+
+
+def test_insights_are_a_few_lines() -> None:
+    """Turns by outcome, tools, tokens, cost by model, times."""
+    assert insights_text(FARED).splitlines() == [
+        "This conversation in the last 30 days:",
+        "",
+        "- **Turns**: 10: final text 8 (80%), max iterations 2 (20%)",
+        "- **Time**: half of the turns took up to 2.0 s, 95% up to 60.0 s",
+        "- **Tool calls**: 40: `look` 30, `dig` 10",
+        "- **Model calls**: 7; 1,000 tokens in, 930 from the cache (93%), 50 into it; 50 out",
+        "- **Cost**: $0.3125",
+        "  - `claude-test`: 2 calls, $0.0125",
+        "  - `small`: 5 calls, $0.30",
+    ]
+
+
+def test_insights_stay_short() -> None:
+    """With many tools, models and outcomes as well."""
+    many = replace(
+        FARED,
+        tools=Counter({f"tool{n}": 1 for n in range(50)}),
+        models=tuple(Group(f"m{n}", TODAY) for n in range(50)),
+    )
+    text = insights_text(many)
+    assert len(text.splitlines()) <= 15
+    assert "`tool4` 1, others 45" in text
+    assert "  - others: $13.50" in text
+
+
+def test_a_turn_that_only_runs_has_no_time_yet() -> None:
+    """Nor need it have called a model or a tool."""
+    running = Insights(Counter(running=1), Counter(), (), [])
+    assert insights_text(running).splitlines()[2:] == [
+        "- **Turns**: 1: running 1 (100%)",
+        "- **Tool calls**: 0",
+        "- **Model calls**: 0; 0 tokens in, 0 from the cache (0%); 0 out",
+        "- **Cost**: $0",
+    ]
+
+
+def test_background_work_alone_is_shown() -> None:
+    """A summary may be all that was paid for lately."""
+    assert "- **Turns**: 0\n" in insights_text(replace(FARED, outcomes=Counter()))
+
+
+def test_where_nothing_was_asked_insights_say_so() -> None:
+    """In one line."""
+    nothing = Insights(Counter(), Counter(), (), [])
+    assert insights_text(nothing) == "This conversation in the last 30 days: nothing was asked."
