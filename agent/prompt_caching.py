@@ -1,12 +1,13 @@
 """Breakpoints of the provider's prompt cache: where a request is marked, just before it is sent.
 
 A provider stores what it read only up to a breakpoint, at most four in a request, and looks for
-what it has from each breakpoint back, 20 positions far. Marking is the last step on the way to the
+what it has from each breakpoint back, 20 blocks far. Marking is the last step on the way to the
 wire and changes no byte but the markers themselves; see agent/models/anthropic_wire.py for what
 becomes of a marker on something that cannot carry one.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -54,10 +55,60 @@ def apply_cache_control(
     if ttl not in _MARKERS:
         raise ValueError(f"the cache keeps entries for {' or '.join(_MARKERS)}, not {ttl!r}")
     if strategy not in STRATEGIES:
-        dict[str, Callable[[Sequence[ChatMessage]], set[int]]] = {
-            "system_and_3": system_and_3_places,
-            "anchored": anchored_places,
-        }
+        raise ValueError(f"caching strategies are {', '.join(STRATEGIES)}, not {strategy!r}")
+    marked = [_unmarked(message) if is_marked(message) else message for message in messages]
+    for place in STRATEGIES[strategy](messages):
+        message = marked[place]
+        if message["role"] != "tool" or (strategy == "anchored" and not native):
+            marked[place] = _marked(message, ttl)
+        elif native:
+            marked[place] = _with_key(message, ttl)
+    return marked
+
+
+def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
+    """Return the places of the system prompt and of the last three other messages."""
+    newest = reversed(range(len(messages)))
+    others = (n for n in newest if messages[n]["role"] != "system")
+    return {*_system_place(messages), *islice(others, ROLLING_MESSAGES)}
+
+
+def anchored_places(messages: Sequence[ChatMessage]) -> set[int]:
+    """Return the places that make a request find all that the ones before it have stored.
+
+    They follow from the list alone, so a restart moves none of them. What a request can find is
+    the end of the one before, where the view only grew, and else what a compaction left as it was.
+    The four, the one first whose loss would cost most:
+
+    - the end: all that is new is stored, and the next request reads it;
+    - the end of the request before, where the look-back from the end does not get there. It is the
+      message before the newest answer; many calls at once put more than 20 blocks between the two;
+    - in a compacted view the end of the head, behind which the next compaction writes another
+      summary. The look-back from there gets to the system prompt, which alone stays when the first
+      compaction appends its note; where the head is too long for that the prompt is marked too;
+    - the end of the summary, which a compaction that only prunes leaves in its place;
+    - in a view that is not compacted the system prompt: another conversation with the same prompt
+      and tools begins there, and so does this one after `/new`.
+
+    What is left of the four goes to the end of the request before, also within reach: a block that
+    is one here may be several for the provider.
+    """
+    end = len(messages) - 1
+    places = {end} if messages else set()
+    wanted = _lasting(messages)
+    if (before := _end_before(messages)) is not None:
+        near = _within_reach(messages, before, end)
+        wanted = [*wanted, before] if near else [before, *wanted]
+    for place in wanted:
+        if len(places) < MAX_BREAKPOINTS:
+            places.add(place)
+    return places
+
+
+STRATEGIES: dict[str, Callable[[Sequence[ChatMessage]], set[int]]] = {
+    "system_and_3": system_and_3_places,
+    "anchored": anchored_places,
+}
 
 
 def cache_layout_of(provider: str, name: str, base_url: str | None) -> "CacheLayout | None":
@@ -101,8 +152,22 @@ def marker_of(message: ChatMessage) -> dict[str, str] | None:
     return message.get("cache_control") or next(on_parts, None)
 
 
-def _system_place(messages: Sequence[ChatMessage]) -> set[int]:
-    return {0} if messages and messages[0]["role"] == "system" else set()
+def _system_place(messages: Sequence[ChatMessage]) -> list[int]:
+    return [0] if messages and messages[0]["role"] == "system" else []
+
+
+def _lasting(messages: Sequence[ChatMessage]) -> list[int]:
+    """Return the ends of what a compaction leaves as it is, the most valuable one first."""
+    system = _system_place(messages)
+    summaries = _summary_places(messages)
+    if not summaries:
+        return system
+    head, summary = summaries[0] - 1, summaries[-1]
+    if head <= 0:
+        return [*system, summary]
+    if _within_reach(messages, 0, head):
+        return [head, summary]
+    return [head, *system, summary]
 
 
 def _summary_places(messages: Sequence[ChatMessage]) -> list[int]:
@@ -112,6 +177,28 @@ def _summary_places(messages: Sequence[ChatMessage]) -> list[int]:
         for n, message in enumerate(messages)
         if isinstance(content := message.get("content"), str) and content.startswith(MARKER)
     ]
+
+
+def _end_before(messages: Sequence[ChatMessage]) -> int | None:
+    """Return where the request ended that led to the newest answer; None for none."""
+    newest = reversed(range(1, len(messages)))
+    return next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
+
+
+def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:
+    """Whether the look-back from one message gets past another one's last block.
+
+    That may be the note of the system prompt, which is new where it matters most.
+    """
+    return sum(map(_blocks_of, messages[low + 1 : high + 1])) + 1 < LOOK_BACK
+
+
+def _blocks_of(message: ChatMessage) -> int:
+    """Return how many blocks a message makes at most; the provider may count some as one."""
+    content = message.get("content")
+    parts = len(content) if isinstance(content, list) else 1
+    thoughts = message.get("opaque", {}).get("anthropic", ())
+    return parts + len(message.get("tool_calls") or ()) + len(thoughts)
 
 
 def _unmarked(message: ChatMessage) -> ChatMessage:

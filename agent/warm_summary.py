@@ -172,8 +172,6 @@ def _orders(prompt: str) -> str:
 
 def _landmark(staying: Sequence[Entry]) -> str:
     """Return what tells the first message that the summary does not cover."""
-    if not staying:
-        return "this one."
     first = staying[0].message
     text = " ".join(full_text(first).split())[:LANDMARK_CHARS]
     words = f' that begins with "{text}"' if text else ""

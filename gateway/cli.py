@@ -162,7 +162,7 @@ def show_logs(
 
 
 @app.command()
-def replay(
+def replay(  # noqa: PLR0913 - an option each
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
     report: Annotated[
         Path | None, typer.Option(help="Write a page with charts and tables here.")
@@ -172,12 +172,46 @@ def replay(
     threshold: Annotated[
         float | None, typer.Option(help="Instead of compression.threshold, 0 to 1.")
     ] = None,
+    strategy: Annotated[
+        str | None, typer.Option(help="Instead of prompt_caching.strategy.")
+    ] = None,
+    ttl: Annotated[str | None, typer.Option(help="Instead of prompt_caching.cache_ttl.")] = None,
+    gap: Annotated[
+        str,
+        typer.Option(
+            help="Pauses that the prompt cache sees: none, busy (up to 2 minutes between turns),"
+            " chat (up to 10 hours), recorded (busy where nothing is recorded)."
+        ),
+    ] = "recorded",
+    early: Annotated[bool, typer.Option("--early", help="Turn compression.early on.")] = False,
+    restart_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Stop the gateway after so many requests, in the middle of a turn, and start it"
+            " again on its database; conversations are then played one at a time.",
+        ),
+    ] = None,
+    concatenate: Annotated[
+        bool, typer.Option("--concatenate", help="Play all conversations of a file as one.")
+    ] = False,
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
     settings = loaded().settings
     _log_problems_only()
     replay_module = import_module("gateway.replay")
-    options = replay_module.ReplayOptions(report, window, engine, threshold)
+    options = replay_module.ReplayOptions(
+        report=report,
+        window=window,
+        engine=engine,
+        threshold=threshold,
+        strategy=strategy,
+        ttl=ttl,
+        early=early,
+        gap=gap,
+        restart_every=restart_every,
+        concatenate=concatenate,
+    )
     if not asyncio.run(replay_module.replay(settings, files, out, options)):
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import structlog
 
@@ -16,6 +16,22 @@ from gateway.storage.lineage import Session
 from gateway.storage.turns import Turn
 
 
+class SummariesAhead(Protocol):
+    """Who writes summaries in the background (gateway/preparing.py)."""
+
+    def ask(self, session: Session, sender: str) -> None:
+        """Have one written for a segment, on the budget of this sender."""
+        ...
+
+    def answered(self, session_id: int) -> None:
+        """Take note that a call of the segment is on record."""
+        ...
+
+    async def ready(self, session_id: int) -> Summary | None:
+        """Return the segment's summary; one that is being written is waited for."""
+        ...
+
+
 @dataclass(slots=True)
 class Journal:
     """`agent.ports.TurnJournal` and `CompactionStore`; every write is one transaction.
@@ -24,26 +40,29 @@ class Journal:
 
     Attributes:
         turn: As it stands: its session changes with every compaction.
-        ask_ahead: Has a summary prepared for a segment.
+        ahead: Has summaries written ahead of need.
         tell_user: Shows a notice in the chat, once a turn for each kind.
         in_flight: The call that is under way, as it would be booked if it were cut off now.
     """
 
     database: Database
     turn: Turn
-    ask_ahead: Callable[[Session], None]
+    ahead: SummariesAhead
     tell_user: Callable[[str], Awaitable[None]]
     in_flight: ModelCall | None = None
 
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
         """Append an intermediate message and book the call that made it."""
         try:
-            return await self.database.write(turns.record_message, self.turn, message, call)
+            seq = await self.database.write(turns.record_message, self.turn, message, call)
         except (LeaseLost, TurnCancelled):
             if call is not None:
                 # What it said is dropped; it is billed all the same.
                 await self.book([replace(call, purpose="lost")])
             raise
+        if call is not None:
+            self.ahead.answered(self.turn.session.id)
+        return seq
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
         """Book calls that made no message."""
@@ -77,11 +96,11 @@ class Journal:
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""
-        return await self.database.read(compactions.candidate, self.turn.session.id)
+        return await self.ahead.ready(self.turn.session.id)
 
     def prepare(self) -> None:
         """Have one written."""
-        self.ask_ahead(self.turn.session)
+        self.ahead.ask(self.turn.session, self.turn.sender)
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""

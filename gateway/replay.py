@@ -9,22 +9,24 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from agent.context_engine import Limits
 from agent.engines.plugins import PLUGINS
 from agent.engines.registry import available
 from agent.recordings import BadRecording, Recording, load_recordings
 from agent.settings import AuxiliarySettings
 from gateway.errors import SettingsError
 from gateway.replayclock import Gap
-from gateway.replayplayer import Player, Stage, playing, window_of
+from gateway.replaycosts import Tariff
+from gateway.replayplayer import Player, Stage, facts_in, playing, window_of
 from gateway.replayreport import Conditions, Replayed, check_target, write_report
 from gateway.replaytables import show
-from gateway.settings import Settings
+from gateway.settings import BudgetSettings, Settings
 
 AT_ONCE = 8
 """Conversations that are played side by side; one where the gateway restarts, so that a restart
@@ -76,11 +78,12 @@ async def replay(
     if options.report is not None:
         check_target(options.report)
     results = await _play(settings, recordings, console, options)
-    show(results, console)
+    conditions = _conditions(settings, files, options)
+    show(results, conditions.tariff, console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
     if options.report is not None:
-        write_report(options.report, results, _conditions(settings, files, options))
+        write_report(options.report, results, conditions)
         console.print(f"report: {options.report}", markup=False, highlight=False, soft_wrap=True)
     return not failed
 
@@ -110,6 +113,8 @@ def overridden(settings: Settings, options: ReplayOptions) -> Settings:
         problems += _engine_problems(settings.home, options.engine)
         context = settings.context.model_copy(update={"engine": options.engine})
         settings = settings.model_copy(update={"context": context})
+    if options.gap not in get_args(Gap):
+        problems.append(f"--gap {options.gap}: there are: {', '.join(get_args(Gap))}")
     if problems:
         raise SettingsError("\n".join(problems))
     return settings
@@ -130,7 +135,7 @@ def _engine_problems(home: Path, name: str) -> list[str]:
     return [f"--engine {name}: {why}; there are: {', '.join(usable)}"]
 
 
-def _conditions(settings: Settings, files: Sequence[Path]) -> Conditions:
+def _conditions(settings: Settings, files: Sequence[Path], options: ReplayOptions) -> Conditions:
     compression, engine = settings.compression, settings.context.engine
     own = settings.context.rounds.threshold
     return Conditions(
@@ -140,7 +145,22 @@ def _conditions(settings: Settings, files: Sequence[Path]) -> Conditions:
         protect_last_n=compression.protect_last_n,
         engine=engine,
         files=tuple(map(str, files)),
+        tariff=_tariff(settings),
+        pauses=options.gap,
+        restart_every=options.restart_every,
     )
+
+
+def _tariff(settings: Settings) -> Tariff:
+    compression = settings.compression
+    limits = Limits(
+        context_length=window_of(settings),
+        threshold=compression.threshold,
+        target_ratio=compression.target_ratio,
+        protect_last_n=compression.protect_last_n,
+    )
+    ttl, most_requests = settings.prompt_caching.cache_ttl, compression.payback_requests
+    return Tariff(facts_in(settings), limits, ttl, most_requests)
 
 
 def _load(file: Path, *, concatenate: bool) -> list[Recording]:
@@ -165,8 +185,8 @@ async def _play(
 def _for_replay(settings: Settings, home: Path) -> Settings:
     """Return settings for a replay: nothing is waited for, and no network is used.
 
-    Summaries are the extractor's, sessions do not end by the clock, and the plugins are those of
-    the real home.
+    Summaries are the extractor's, sessions do not end by the clock, no budget ends, and the plugins
+    are those of the real home.
     """
     (home / PLUGINS.parts[0]).symlink_to(settings.home / PLUGINS.parts[0])
     return settings.model_copy(
@@ -175,6 +195,7 @@ def _for_replay(settings: Settings, home: Path) -> Settings:
             "queue": settings.queue.model_copy(update={"debounce_ms": 0}),
             "sessions": settings.sessions.model_copy(update={"reset": "none"}),
             "auxiliary": AuxiliarySettings(),
+            "budget": BudgetSettings(),
         }
     )
 

@@ -1,14 +1,27 @@
 """The page that `parley replay --report` writes: charts and tables in one file, without scripts."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from string import Template
 
+from agent.models.recorded import Bill, Billed
 from gateway.errors import SettingsError
 from gateway.hygiene import HYGIENE_SHARE
 from gateway.replaychart import Scale, chart, short
+from gateway.replaycosts import (
+    BILL_COLUMNS,
+    Early,
+    Economy,
+    Tariff,
+    bill_cells,
+    early,
+    economies,
+    prices_text,
+    totals,
+)
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.history import Work
 from gateway.storage.timeline import Shrinking, Timeline
@@ -18,6 +31,8 @@ BEGINNING = "<!doctype html>"
 NOTHING = "-"
 OPEN_SECTIONS = 3
 """Conversations that are unfolded from the start."""
+MOST_SHOWN = 20
+"""Conversations that are shown without being asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +42,19 @@ class Replayed:
     name: str
     work: Work
     timeline: Timeline
+    billed: Billed
     duration_s: float
     problem: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a replay was made with."""
+    """What a replay was made with.
+
+    Attributes:
+        pauses: Between the requests, in words.
+        restart_every: The gateway was restarted after so many requests; None for never.
+    """
 
     window_tokens: int
     threshold: float
@@ -41,6 +62,9 @@ class Conditions:
     protect_last_n: int
     engine: str
     files: tuple[str, ...]
+    tariff: Tariff
+    pauses: str
+    restart_every: int | None = None
 
     @property
     def scale(self) -> Scale:
@@ -87,12 +111,17 @@ def write_report(report: Path, results: Sequence[Replayed], conditions: Conditio
 def page(results: Sequence[Replayed], conditions: Conditions) -> str:
     """Return the page, the longest conversation first; everything in it is escaped."""
     ordered = sorted(results, key=lambda result: len(result.timeline.calls), reverse=True)
-    sections = (_section(number, each, conditions) for number, each in enumerate(ordered, start=1))
+    sections = [_section(number, each, conditions) for number, each in enumerate(ordered, start=1)]
     return Template(PAGE.read_text("utf-8")).substitute(
         title=f"Replay of {_count(len(results), 'conversation')}",
         conditions=_pairs(_conditions(conditions)),
         totals=_pairs(_totals(results)),
-        sections="\n".join(sections),
+        costs=_costs(ordered, conditions.tariff),
+        sections="\n".join(sections[:MOST_SHOWN]),
+        more=_folded(
+            f"{len(sections) - MOST_SHOWN:,} shorter conversations",
+            "\n".join(sections[MOST_SHOWN:]),
+        ),
     )
 
 
@@ -105,6 +134,10 @@ def _conditions(conditions: Conditions) -> Iterable[tuple[str, str]]:
     kept = f"{conditions.target_ratio:.0%} of the threshold"
     yield "tail", f"{kept}, at least {_count(conditions.protect_last_n, 'message')}"
     yield "files", ", ".join(conditions.files)
+    yield "prices", prices_text(conditions.tariff.facts)
+    yield "cache", f"entries live {conditions.tariff.ttl}; pauses: {conditions.pauses}"
+    if conditions.restart_every is not None:
+        yield "restarts", f"after every {_count(conditions.restart_every, 'request')}"
 
 
 def _totals(results: Sequence[Replayed]) -> Iterable[tuple[str, str]]:
@@ -136,6 +169,32 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else NOTHING
 
 
+def _costs(results: Sequence[Replayed], tariff: Tariff) -> str:
+    """Return the section about money: in total, and for each conversation."""
+    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
+    summed = totals(each.billed for each in results)
+    parts = [_bills([("all conversations", summed)], tariff, "Total; what was played comes first")]
+    parts.append(f"<p>{escape(found.text(tariff))}.</p>")
+    if len(results) > 1:
+        table = _bills([(it.name, it.billed.bills) for it in results], tariff, "By conversation")
+        many = len(results) > MOST_SHOWN
+        parts.append(_folded("Costs by conversation", table) if many else table)
+    return "\n".join(parts)
+
+
+def _bills(named: Iterable[tuple[str, Sequence[Bill]]], tariff: Tariff, caption: str) -> str:
+    rows = ((name, *bill_cells(bill, tariff)) for name, bills in named for bill in bills)
+    return _table("bills", caption, ("conversation", *BILL_COLUMNS), rows)
+
+
+def _folded(title: str, content: str) -> str:
+    """Return content that is shown when it is asked for; nothing for nothing."""
+    if not content:
+        return ""
+    name = f'<span class="name">{escape(title)}</span>'
+    return f'<details class="folded"><summary>{name}</summary>\n{content}\n</details>'
+
+
 def _section(number: int, result: Replayed, conditions: Conditions) -> str:
     """Return one conversation, folded unless it is among the first."""
     unfolded = " open" if number <= OPEN_SECTIONS else ""
@@ -151,26 +210,37 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> str:
         f'<span class="{state}">{escape(result.problem or "all answered")}</span></summary>',
         f'<div class="wide">{graph}</div>' if graph else "<p>There was no model call.</p>",
         f'<dl class="figures">{_pairs(figures)}</dl>',
-        _compactions(timeline.compactions),
+        _compactions(result, conditions.tariff),
         "</details>",
     ))
 
 
 _COLUMNS = (
     "#", "before call", "trigger", "engine", "level", "tokens before", "after, estimated",
-    "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms",
+    "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms", "cache",
+    "a model's summary, warm", "cold", "pays after", "requests after it",
 )  # fmt: skip
 
 
-def _compactions(found: Sequence[Shrinking]) -> str:
+def _compactions(result: Replayed, tariff: Tariff) -> str:
+    found = result.timeline.compactions
     if not found:
         return ""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in _COLUMNS)
-    rows = "\n".join(_row(_cells(number, each)) for number, each in enumerate(found, start=1))
+    known = zip(found, economies(result.timeline, result.billed, tariff), strict=True)
+    rows = (
+        (*_cells(number, each), *_economy_cells(economy, tariff))
+        for number, (each, economy) in enumerate(known, start=1)
+    )
+    return _table("compactions", "Compactions", _COLUMNS, rows)
+
+
+def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = "\n".join(map(_row, rows))
     return (
-        '<div class="wide long" tabindex="0" role="region" aria-label="Compactions">'
-        "<table><caption>Compactions</caption>"
-        f"<thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>"
+        f'<div class="wide long" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
 
 
@@ -189,6 +259,14 @@ def _cells(number: int, shrinking: Shrinking) -> Iterable[str]:
     yield NOTHING if row.retained_share is None else f"{row.retained_share:.0%}"
     yield summarised_by(row)
     yield f"{row.duration_ms:,}"
+
+
+def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
+    yield "warm" if economy.warm else "cold"
+    yield tariff.cost(economy.warm_summary)
+    yield tariff.cost(economy.cold_summary)
+    yield "never" if math.isinf(economy.payback) else f"{economy.payback:.1f}"
+    yield f"{economy.later:,}"
 
 
 def summarised_by(row: CompactionRow) -> str:

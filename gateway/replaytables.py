@@ -8,20 +8,34 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.replaychart import change
-from gateway.replayreport import NOTHING, Replayed, summarised_by
+from gateway.replaycosts import (
+    BILL_COLUMNS,
+    Early,
+    Tariff,
+    bill_cells,
+    early,
+    prices_text,
+    totals,
+)
+from gateway.replayreport import MOST_SHOWN, NOTHING, Replayed, summarised_by
 from gateway.storage.compactions import CompactionRow
 
 CHANGES_SHOWN = 3
 """Compactions of a conversation that are named in its line."""
 
 
-def show(results: Sequence[Replayed], console: Console) -> None:
-    """Print how the conversations went, then their compactions if there were any."""
+def show(results: Sequence[Replayed], tariff: Tariff, console: Console) -> None:
+    """Print how the conversations went, their compactions if there were any, and the bills."""
     console.print(_conversations(results))
     if any(result.timeline.compactions for result in results):
         console.print()
         console.print(_compactions(results))
-        console.print()
+    console.print()
+    console.print(_costs(results, tariff))
+    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
+    for line in (found.text(tariff), prices_text(tariff.facts)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print()
 
 
 def _conversations(results: Sequence[Replayed]) -> Table:
@@ -67,6 +81,23 @@ def _compactions(results: Sequence[Replayed]) -> Table:
             table.add_row(
                 Text(result.name), f"{shrinking.before_call + 1:,}", *_cells(shrinking.row)
             )
+    return table
+
+
+def _costs(results: Sequence[Replayed], tariff: Tariff) -> Table:
+    """Return the bills of each conversation where these are few, and all together."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("what it would have cost", no_wrap=True)
+    table.add_column(BILL_COLUMNS[0])
+    for name in BILL_COLUMNS[1:]:
+        table.add_column(name, justify="right")
+    shown = results if len(results) <= MOST_SHOWN else ()
+    named = [(result.name, result.billed.bills) for result in shown]
+    if len(results) > 1:
+        named.append(("all conversations", totals(result.billed for result in results)))
+    for name, bills in named:
+        for bill in bills:
+            table.add_row(Text(name), *bill_cells(bill, tariff))
     return table
 
 

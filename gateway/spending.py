@@ -49,13 +49,14 @@ def today(zone: tzinfo) -> Day:
 def unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> list[str]:
     """Return what keeps a budget from being enforced, one line for each model."""
     limits = settings.model_dump(include={"daily_usd", "sender_daily_usd"})
-    wanted = " and ".join(f"budget.{name}" for name, usd in limits.items() if usd is not None)
+    wanted = [f"budget.{name}" for name, usd in limits.items() if usd is not None]
     if not wanted:
         return []
+    budget = " and ".join(wanted) + (" is set" if len(wanted) == 1 else " are set")
     names = dict.fromkeys(model.name for model in models if model.facts.prices is None)
     remedy = "set input_usd and output_usd in the `facts` of its block, such as model.facts"
     return [
-        f"{wanted} is set, but the price of {name} is not known: {remedy} (0 for a free model)"
+        f"{budget}, but the price of {name} is not known: {remedy} (0 for a free model)"
         for name in names
     ]
 

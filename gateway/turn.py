@@ -25,7 +25,7 @@ from agent.tools.registry import ToolContext
 from agent.view import View
 from gateway import commands, hygiene, notices
 from gateway.context import ContextParts, open_view
-from gateway.errors import TurnCancelled
+from gateway.errors import LeaseLost, TurnCancelled
 from gateway.journal import Journal, Reader
 from gateway.live import LiveAnswer
 from gateway.preparing import Preparations
@@ -129,7 +129,7 @@ class TurnRunner:
         self._rules = rules
         self._wakeups = wakeups
         self.stops = Stops()
-        self.preparations = Preparations(database, agent, context)
+        self.preparations = Preparations(database, agent, context, rules.budgets.exhausted)
         self._base = prompt_base(agent)
 
     async def next_turn(self, lease: Lease) -> Turn | None:
@@ -179,13 +179,20 @@ class TurnRunner:
         try:
             done = await self._think(journal, live)
             end = done.end
+            journal.begin_call(end.call and replace(end.call, purpose="lost"))
             parts = self._parts(turn, done.kind, done.text, live.ref)
             totals = await self._database.write(
                 turns.commit, journal.turn, done.messages, parts, end
             )
+            self.preparations.answered(journal.turn.session.id)
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, live))
             totals = await self._cancel(journal.turn, live, end)
+        except (asyncio.CancelledError, LeaseLost):
+            # What was begun is billed, whoever goes on with the turn.
+            cut_off = await self._cut_off(journal, live)
+            await journal.book([cut_off] if cut_off else [])
+            raise
         self._wakeups.outbox(turn.lease.conversation)
         self._log_finished(turn, end, totals, started)
 
@@ -193,7 +200,7 @@ class TurnRunner:
         async def tell_user(what: str) -> None:
             await self._notify(turn, _told_once(turn, what), notices.CONTEXT[what])
 
-        return Journal(self._database, turn, self.preparations.ask, tell_user)
+        return Journal(self._database, turn, self.preparations, tell_user)
 
     async def _think(self, journal: Journal, live: LiveAnswer) -> Done:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -280,9 +287,9 @@ class TurnRunner:
         return tell
 
     async def _cut_off(self, journal: Journal, live: LiveAnswer) -> ModelCall | None:
-        """Return the call that a stop has cut off, with what it had written by then."""
+        """Return the call that was cut off before its answer was kept, with what it had written."""
         call = journal.in_flight
-        if call is None or call.usage is None:
+        if call is None or call.usage is None or not call.estimated:
             return call
         written = await asyncio.to_thread(estimate_tokens, live.text, call.model)
         usage = replace(call.usage, output_tokens=written)

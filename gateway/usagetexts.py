@@ -129,13 +129,11 @@ def insights_text(found: Insights) -> str:
         return f"{title}: nothing was asked."
     lines = {
         "Turns": _shares_text(found.outcomes),
-        "Time": _time_text(found),
+        **_times(found),
         "Tool calls": _named_text(found.tools),
         "Model calls": f"{spent.calls:,}; {_tokens_text(spent)}",
         "Cost": spent.money.text(),
     }
-    if not found.durations_s:
-        del lines["Time"]
     models = [f"  - {line}" for line in _models(found.models)]
     return "\n".join([f"{title}:", "", listed(lines), *models])
 
@@ -149,9 +147,11 @@ def _shares_text(outcomes: Counter[str]) -> str:
     return f"{turns:,}: {', '.join(shares)}" if shares else "0"
 
 
-def _time_text(found: Insights) -> str:
+def _times(found: Insights) -> dict[str, str]:
     half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
-    return f"half of the turns took up to {half_s:,.1f} s, 95% up to {most_s:,.1f} s"
+    if half_s is None or most_s is None:
+        return {}
+    return {"Time": f"half of the turns took up to {half_s:,.1f} s, 95% up to {most_s:,.1f} s"}
 
 
 def _named_text(tools: Counter[str]) -> str:

@@ -14,7 +14,7 @@ from agent.models.anthropic_thinking import with_thinking
 from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
 from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
-from agent.prompt_caching import KEY, is_marked, marker_of
+from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ Block = dict[str, Any]
 # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 _READABLE_ID = 40
+_ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,", re.ASCII)
 
 
@@ -71,43 +72,50 @@ def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
     newest = system
+    marked = 0
     for message in messages:
         blocks, homeless = _blocks(message), None
         if is_marked(message):
+            marked += 1
             blocks, homeless = settled(blocks)
         if homeless and newest:
             newest[-1] = {**newest[-1], KEY: homeless}
-        if message["role"] == "system":
+        role = _ROLES[message["role"]]
+        if role == "system":
             system += blocks
-        elif blocks:
-            newest = _turn_of(message, turns)
+        elif blocks and turns and turns[-1]["role"] == role:
             newest += blocks
+        elif blocks:
+            newest = blocks
+            turns.append({"role": role, "content": blocks})
     for asked, answered in pairwise(turns):
-        answered["content"] = _in_call_order(asked["content"], answered["content"])
-    drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
+        if answered["role"] == "user" and len(answered["content"]) > 1:
+            answered["content"] = _in_call_order(asked["content"], answered["content"])
+    if marked > MAX_BREAKPOINTS:
+        drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
     return system, turns
-
-
-def _turn_of(message: "ChatMessage", turns: list[dict[str, Any]]) -> list[Block]:
-    """Return the blocks of the newest turn; it is a new one where the other side spoke last."""
-    role = "assistant" if message["role"] == "assistant" else "user"
-    if not turns or turns[-1]["role"] != role:
-        turns.append({"role": role, "content": []})
-    content: list[Block] = turns[-1]["content"]
-    return content
 
 
 def _blocks(message: "ChatMessage") -> list[Block]:
     """Return new blocks; markers that are on none of them stand as blocks of their own."""
-    if message["role"] == "tool":
+    role = message["role"]
+    if role == "tool":
         return [_result(message)]
-    blocks = _content(message)
-    if message["role"] == "assistant":
+    content = message.get("content")
+    in_parts = isinstance(content, list) or role == "system"
+    blocks = _content(message) if in_parts else _text(content)
+    if role == "assistant":
         blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
         # The API refuses a message that is nothing but thinking.
-        if any("type" in block for block in blocks):
+        if "opaque" in message and any("type" in block for block in blocks):
             blocks = with_thinking(message, blocks)
-    return [*blocks, {KEY: message["cache_control"]}] if KEY in message else blocks
+    if KEY in message:
+        blocks.append({KEY: message["cache_control"]})
+    return blocks
+
+
+def _text(text: Any) -> list[Block]:
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _content(message: "ChatMessage") -> list[Block]:
@@ -157,12 +165,12 @@ def _result(message: "ChatMessage") -> Block:
     """Return a tool result; a marker stands on the result itself, wherever it was."""
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
     content = message.get("content")
+    if is_marked(message):
+        block[KEY] = marker_of(message)
     if isinstance(content, list):
         content = _nested(content)
     if content:
         block["content"] = content
-    if marker := marker_of(message):
-        block[KEY] = marker
     return block
 
 
@@ -184,7 +192,5 @@ def _tool(tool: "ToolSchema") -> dict[str, Any]:
 
 def _in_call_order(calls: list[Block], blocks: list[Block]) -> list[Block]:
     """Return the blocks with tool results first, ordered as the calls; the rest stays behind."""
-    if len(blocks) == 1:
-        return blocks
     order = {block["id"]: place for place, block in enumerate(calls) if "id" in block}
     return sorted(blocks, key=lambda block: order.get(block.get("tool_use_id"), len(calls)))

@@ -13,7 +13,7 @@ from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
 from agent.models.openai_opaque import with_opaque
 from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
-from agent.prompt_caching import KEY, is_marked
+from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,17 +64,20 @@ def _in_parts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
     """Return the messages with lists of parts for contents, and the markers on parts."""
     wired: list[dict[str, Any]] = []
     contents: list[list[Part]] = []
+    marked = 0
     for message in messages:
         parts, homeless = _parts(message), None
         if is_marked(message):
+            marked += 1
             parts, homeless = settled(parts)
         if homeless and contents:
             contents[-1][-1] = {**contents[-1][-1], KEY: homeless}
         if parts:
             contents.append(parts)
-        if not _is_empty(message):
+        if parts or not _is_empty(message):
             wired.append(_wire(message, parts or ("" if message["role"] == "tool" else None)))
-    drop_surplus(part for parts in contents for part in parts)
+    if marked > MAX_BREAKPOINTS:
+        drop_surplus(part for parts in contents for part in parts)
     return wired
 
 
@@ -105,6 +108,17 @@ def _text_or_images(message: "ChatMessage") -> str | list[Part]:
 
 def _parts(message: "ChatMessage") -> list[Part]:
     """Return new parts; markers that are on none of them stand as parts of their own."""
+    content = message.get("content")
+    if isinstance(content, str) and message["role"] != "system":
+        parts = [{"type": "text", "text": content}] if content and not content.isspace() else []
+    else:
+        parts = _content(message)
+    if KEY in message:
+        parts.append({KEY: message["cache_control"]})
+    return parts
+
+
+def _content(message: "ChatMessage") -> list[Part]:
     parts: list[Part] = []
     for each in content_parts(message):
         part = _part(each, message)
@@ -112,7 +126,7 @@ def _parts(message: "ChatMessage") -> list[Part]:
             parts.append({**part, KEY: each[KEY]})
         elif part:
             parts.append(part)
-    return [*parts, {KEY: message["cache_control"]}] if KEY in message else parts
+    return parts
 
 
 def _part(part: Part, message: "ChatMessage") -> Part:

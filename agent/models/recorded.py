@@ -60,10 +60,12 @@ class Billed:
     Attributes:
         bills: One for each placing; the one that was played comes first.
         asked_s: When each request was made, on the clock of the conversation.
+        fixed_tokens: Size of the system prompt and the tools, as first sent.
     """
 
     bills: tuple[Bill, ...] = ()
     asked_s: tuple[float, ...] = ()
+    fixed_tokens: int = 0
 
 
 class RecordedModel:
@@ -178,7 +180,8 @@ class RecordedModel:
         """
         account = self._accounts[request.conversation]
         played, *others = account.placings
-        blocks = {played: self._reader.read(request_body(request, self.facts.name))}
+        body = request_body(request, self.facts.name)
+        blocks = {played: self._reader.read(body)}
         tokens = sum(block.tokens for block in blocks[played])
         if tokens > self.context_length:
             raise ContextOverflow(
@@ -187,8 +190,11 @@ class RecordedModel:
         plain = [_plain(message) for message in request.messages]
         for placing in others:
             marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=placing)
-            body = request_body(replace(request, messages=marked), self.facts.name)
-            blocks[placing] = self._reader.read(body)
+            other = request_body(replace(request, messages=marked), self.facts.name)
+            blocks[placing] = self._reader.read(other)
+        if not account.asked_s:
+            fixed = len(body.get("tools", ())) + len(body.get("system", ()))
+            account.fixed_tokens = sum(block.tokens for block in blocks[played][:fixed])
         return account.book(blocks, output_tokens, at_s)
 
 
@@ -210,6 +216,7 @@ class _Account:
     minimum: Minimum
     tallies: dict[Placing, Tally]
     asked_s: list[float] = field(default_factory=list)
+    fixed_tokens: int = 0
 
     @classmethod
     def opened(cls, facts: ModelFacts, placings: Iterable[Placing]) -> "_Account":
@@ -236,7 +243,7 @@ class _Account:
     def billed(self) -> Billed:
         requests = len(self.asked_s)
         bills = (Bill(placing, requests, tally) for placing, tally in self.tallies.items())
-        return Billed(tuple(bills), tuple(self.asked_s))
+        return Billed(tuple(bills), tuple(self.asked_s), self.fixed_tokens)
 
 
 @dataclass(slots=True)

@@ -206,8 +206,8 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> tuple[S
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
     known = session.prompt_inputs or {}
-    names = dict.fromkeys((*base.inputs, *known))
-    changed = [name for name in names if base.inputs.get(name) != known.get(name)]
+    # An input that only this version knows is no reason to move what an older one has begun.
+    changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
     return changed if base.tools == session.tools else ["tools", *changed]
 
 
@@ -239,11 +239,11 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
     """Note what a call tells about the view up to and including message `seq`, which it made.
 
     Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
-    segment is also the real size that its compaction led to. A call whose usage is not known tells
-    nothing.
+    segment is also the real size that its compaction led to. A call that its provider reported
+    nothing about tells nothing.
     """
     usage = call.usage
-    if usage is None:
+    if usage is None or call.estimated:
         return
     values = {
         "reporting_id": session_id,

@@ -355,13 +355,23 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
     place = transcript.range_of_turn(conn, conversation_id, turn_id)
     if place is None or not any(map(session.plan.shows, range(place[0], place[1] + 1))):
         return False
-    child = lineage.split(conn, session, "retry", session.plan.hiding(*place))
+    plan = session.plan.hiding(*place)
+    newest = _newest_seq(conn, conversation_id)
+    if newest > place[1]:
+        # Signed thinking is bound to the exact conversation before it.
+        plan = replace(plan, thinking_from=newest + 1)
+    child = lineage.split(conn, session, "retry", plan)
     conn.execute(
         update(turn)
         .where(turn.c.conversation == conversation_id, is_running)
         .values(session_id=child.id)
     )
     return True
+
+
+def _newest_seq(conn: Connection, conversation_id: int) -> int:
+    head = select(conversation.c.message_head).where(conversation.c.id == conversation_id)
+    return int(conn.execute(head).scalar_one())
 
 
 def move_on(conn: Connection, current: Turn, session: Session) -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction. Without a
-name all run, in that order.
+Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing.
+Without a name all run, in that order.
 """
 
 import sys
@@ -16,6 +16,7 @@ SECTIONS = (
     "estimates",
     "retention",
     "compaction",
+    "billing",
 )
 
 

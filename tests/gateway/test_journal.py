@@ -27,24 +27,35 @@ CALL = tool_call("look", {"where": "here"})
 class Asked:
     """What a journal asked of the gateway around it."""
 
+    database: Database
     ahead: list[Session] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
 
     async def tell(self, what: str) -> None:
         self.told.append(what)
 
+    def ask(self, session: Session, sender: str) -> None:
+        self.ahead.append(session)
+
+    def answered(self, session_id: int) -> None:
+        self.answers.append(session_id)
+
+    async def ready(self, session_id: int) -> Summary | None:
+        return await self.database.read(compactions.candidate, session_id)
+
 
 @pytest.fixture
-def asked() -> Asked:
+def asked(database: Database) -> Asked:
     """Nothing yet."""
-    return Asked()
+    return Asked(database)
 
 
 @pytest.fixture
 async def journal(database: Database, asked: Asked) -> Journal:
     """The journal of a turn that has just begun."""
     turn = await database.write(turn_of, "hello")
-    return Journal(database, turn, asked.ahead.append, asked.tell)
+    return Journal(database, turn, asked, asked.tell)
 
 
 async def rows(journal: Journal, table: str) -> list[tuple[object, ...]]:
@@ -58,11 +69,12 @@ async def active(journal: Journal) -> Session:
     return await journal.database.read(lineage.active, journal.turn.lease.conversation)
 
 
-async def test_messages_and_results_get_the_next_places(journal: Journal) -> None:
+async def test_messages_and_results_get_the_next_places(journal: Journal, asked: Asked) -> None:
     """In the order in which they are recorded; what the call tells is kept under its model."""
     step = ChatMessage(role="assistant", content=None, tool_calls=[CALL])
     call = model_call(Usage(500, 7), model="small", ratio=1.2)
     assert await journal.record_message(step, call) == 2
+    assert asked.answers == [journal.turn.session.id]
     await journal.start_tool(CALL, "side_effect")
     result = tool_message(CALL["id"], "look", "seen")
     assert await journal.record_result(result, "ok") == 3

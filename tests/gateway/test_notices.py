@@ -22,13 +22,21 @@ from agent.errors import (
 from agent.loop import Outcome, TurnResult
 from agent.ports import CompactionStore
 from gateway import notices
+from tests.support.storage import model_call
 
-OUTCOMES: tuple[Outcome, ...] = ("final_text", "partial", "empty", "max_iterations", "refused")
+OUTCOMES: tuple[Outcome, ...] = (
+    "final_text",
+    "partial",
+    "empty",
+    "refused",
+    "max_iterations",
+    "budget_exhausted",
+)
 SECRET = "sk-ant-12345"
 
 
 def result(outcome: Outcome, text: str) -> TurnResult:
-    return TurnResult(outcome, None, text, None, "m", ratio=1.0)
+    return TurnResult(outcome, None, text, model_call())
 
 
 @pytest.mark.parametrize(

@@ -306,4 +306,4 @@ def test_a_model_without_a_price_forbids_a_budget() -> None:
     [line] = unpriced(BudgetSettings(daily_usd=1), models)
     assert line.startswith("budget.daily_usd is set, but the price of gpt-x is not known: set")
     both = unpriced(BudgetSettings(daily_usd=1, sender_daily_usd=0), models)
-    assert both[0].startswith("budget.daily_usd and budget.sender_daily_usd is set")
+    assert both[0].startswith("budget.daily_usd and budget.sender_daily_usd are set")

@@ -2,6 +2,8 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,10 +11,12 @@ from agent.costs import Money
 from agent.models.base import Usage
 from agent.models.facts import FREE, Prices
 from gateway.commands import ModelFacts
+from gateway.storage import models
 from gateway.storage.costs import Group, Spent
 from gateway.storage.insights import Insights
 from gateway.storage.usage import Context, Figures, Report, Standing
 from gateway.usagetexts import MoneyRules, insights_text, saved_by_cache_usd, usage_text
+from tests.support.gateway import running
 
 MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
 STANDING = Standing(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
@@ -31,7 +35,7 @@ NOTHING = Report(Figures(), Figures(), (), Spent())
 TODAY = Spent(5, Usage(), Money(0.3))
 
 
-def told(report: Report = REPORT, today: Spent = TODAY, **money: object) -> list[str]:
+def told(report: Report = REPORT, today: Spent = TODAY, **money: Any) -> list[str]:
     rules = replace(MoneyRules(prices={"claude-test": PRICES}), **money)
     return usage_text(STANDING, report, today, MODEL, rules).splitlines()
 
@@ -186,3 +190,16 @@ def test_where_nothing_was_asked_insights_say_so() -> None:
     """In one line."""
     nothing = Insights(Counter(), Counter(), (), [])
     assert insights_text(nothing) == "This conversation in the last 30 days: nothing was asked."
+
+
+async def test_both_are_answered_from_the_books(tmp_path: Path) -> None:
+    """At once, with what the sender spent in other chats too."""
+    async with running(tmp_path) as chat:
+        assert (await chat.ask("/insights")).endswith("nothing was asked.")
+        await chat.ask("What is it?")
+        assert "- **Turns**: 1: final text 1 (100%)" in await chat.ask("/insights")
+        booked = models.ledger.update().values(usd=0.25)
+        await chat.execute(booked)
+        assert "out; $0.25\n- **You today**: $0.25" in await chat.ask("/usage")
+        assert "out; $0\n- **You today**: $0.25" in await chat.ask("/usage", chat="c2")
+        assert "- **You today**: $0" in await chat.ask("/usage", chat="c3", sender="u2")

@@ -2,47 +2,26 @@
 
 import hashlib
 import json
-import re
-from itertools import groupby
+from dataclasses import dataclass
 from typing import Any
 
 from typing_extensions import override
 
-from tests.support.model_server import Fault, ModelServer, Refusal, Reply, pieces, require
+from tests.support.anthropic_rules import check_body, positions
+from tests.support.model_server import (
+    Fault,
+    ModelServer,
+    Refusal,
+    Reply,
+    key_of,
+    pieces,
+    prompt_tokens,
+    require,
+)
 
-_TOP_KEYS = {
-    "model",
-    "max_tokens",
-    "messages",
-    "system",
-    "tools",
-    "tool_choice",
-    "metadata",
-    "stream",
-    "stop_sequences",
-    "thinking",
-    "output_config",
-    "service_tier",
-    "cache_control",
-    "diagnostics",
-}
-_BLOCK_KEYS = {
-    "text": {"type", "text", "cache_control"},
-    "tool_use": {"type", "id", "name", "input", "cache_control"},
-    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
-    "thinking": {"type", "thinking", "signature"},
-    "redacted_thinking": {"type", "data"},
-    "image": {"type", "source", "cache_control"},
-}
-_BY_ROLE = {
-    "user": {"text", "tool_result", "image"},
-    "assistant": {"text", "tool_use", "thinking", "redacted_thinking"},
-}
 # Source: https://platform.claude.com/docs/en/api/migration-2026-10-21 (the SDK 2.x sends it, and
 # the key as a bearer token).
 _VERSIONS = {"2023-06-01", "2026-10-21"}
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
-_MOST_BREAKPOINTS = 4
 
 
 def signature(thinking: str) -> str:
@@ -50,24 +29,79 @@ def signature(thinking: str) -> str:
     return "sig-" + hashlib.sha256(thinking.encode()).hexdigest()[:16]
 
 
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a conversation's newest answered request left in the cache, to its last breakpoint."""
+
+    model: str
+    prefix: list[str]
+
+
 class AnthropicServer(ModelServer):
-    """Answers POST /v1/messages; `url` has no /v1, as the SDK wants it."""
+    """Answers POST /v1/messages; `url` has no /v1, as the SDK wants it.
+
+    Leaving it fails where a request did not begin with what the request before it (of the same
+    conversation and model, answered, with a breakpoint) had up to its last breakpoint.
+
+    `Reply.extra` knows: redacted (data of a block in front), signature, final_usage, id (of the
+    message), diagnostics, and blocks: content blocks to send in place of everything else.
+
+    Attributes:
+        max_output_tokens: Most that `max_tokens` may be.
+        moved: What was wrong with the prefixes of which requests.
+        moves_allowed: Whether that is fine, as with a compaction.
+    """
 
     path = "/v1/messages"
+    ping = b'event: ping\ndata: {"type": "ping"}\n\n'
+    garbage = b'event: content_block_delta\ndata: {"type": "content_block_de'
+
+    def __init__(self, api_key: str = "", default: Reply | None = None) -> None:
+        super().__init__(api_key, default)
+        self.max_output_tokens = 128_000
+        self.moved: list[str] = []
+        self.moves_allowed = False
+        self._cached: dict[str, Cached] = {}
+
+    @override
+    async def __aexit__(self, *failure: object) -> None:
+        await super().__aexit__(*failure)
+        if failure[0] is None and not self.moves_allowed:
+            assert not self.moved, self.moved
 
     @override
     def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
-        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        key = key_of(headers)
         if not key or (self.api_key and key != self.api_key):
             raise Refusal(401, "authentication_error", f"invalid key {key}")
         require(headers.get("anthropic-version") in _VERSIONS, "anthropic-version: invalid")
         if self.models is not None and body.get("model") not in self.models:
             raise Refusal(404, "not_found_error", f"model: {body.get('model')}")
-        _check_parameters(body)
-        _check_tools(body)
-        _check_messages(body["messages"], tools=bool(body.get("tools")))
-        count = json.dumps(body).count('"cache_control"')
-        require(count <= _MOST_BREAKPOINTS, f"at most 4 blocks with cache_control, found {count}")
+        check_body(body, self.max_output_tokens)
+        _check_signatures(body)
+        tokens, most = prompt_tokens(body), self.max_prompt_tokens
+        fits = most is None or tokens <= most
+        require(fits, f"prompt is too long: {tokens} tokens > {most} maximum")
+
+    @override
+    def note_answered(self, body: dict[str, Any]) -> None:
+        conversation = body.get("metadata", {}).get("user_id")
+        if conversation is None:
+            return
+        before = self._cached.get(conversation)
+        prompt = [_unmarked(owner, block) for owner, block in positions(body)]
+        if before and before.model == body["model"]:
+            same = sum(old == new for old, new in zip(before.prefix, prompt, strict=False))
+            if prompt[: len(before.prefix)] != before.prefix:
+                size = len(before.prefix)
+                self.moved.append(f"{conversation}: {same} of {size} blocks are as before")
+        marked = [n for n, (_, block) in enumerate(positions(body)) if "cache_control" in block]
+        if marked:
+            self._cached[conversation] = Cached(body["model"], prompt[: marked[-1] + 1])
+
+    @override
+    def look_up(self, name: str) -> dict[str, Any] | None:
+        return self.infos.get(name)
 
     @override
     def error_body(self, fault: Fault) -> dict[str, Any]:
@@ -80,7 +114,7 @@ class AnthropicServer(ModelServer):
         if reply.error:
             error = {"type": reply.error, "message": "scripted error event"}
             events.append({"type": "error", "error": error})
-        elif reply.trouble not in {"cut", "stall"}:
+        elif reply.trouble in {None, "cut_after_end"}:
             events += [_delta(reply), {"type": "message_stop"}]
         return [_frame(event) for event in events]
 
@@ -89,15 +123,27 @@ def _frame(event: dict[str, Any]) -> bytes:
     return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
+def _unmarked(owner: str, block: dict[str, Any]) -> str:
+    plain = {name: value for name, value in block.items() if name != "cache_control"}
+    return f"{owner} {json.dumps(plain)}"
+
+
+def _check_signatures(body: dict[str, Any]) -> None:
+    for _, block in positions(body):
+        if block.get("type") == "thinking":
+            valid = block.get("signature") == signature(block["thinking"])
+            require(valid, "Invalid `signature` in `thinking` block")
+
+
 def _start(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
     usage = {
-        "input_tokens": len(json.dumps(body)) // 4,
+        "input_tokens": prompt_tokens(body),
         "output_tokens": 1,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
     }
     message = {
-        "id": "msg_1",
+        "id": reply.extra.get("id", "msg_1"),
         "type": "message",
         "role": "assistant",
         "model": body["model"],
@@ -105,6 +151,7 @@ def _start(body: dict[str, Any], reply: Reply) -> dict[str, Any]:
         "stop_reason": None,
         "stop_sequence": None,
         "usage": usage | (reply.usage or {}),
+        "diagnostics": reply.extra.get("diagnostics"),
     }
     return {"type": "message_start", "message": message}
 
@@ -117,7 +164,7 @@ def _delta(reply: Reply) -> dict[str, Any]:
 
 
 def _blocks(reply: Reply) -> list[dict[str, Any]]:
-    contents: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
+    contents = [_begun(block) for block in reply.extra.get("blocks", [])]
     if "redacted" in reply.extra:
         contents.append(({"type": "redacted_thinking", "data": reply.extra["redacted"]}, []))
     if reply.thinking:
@@ -142,6 +189,19 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
     return events
 
 
+def _begun(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return how a block begins, and the deltas that complete it."""
+    if block["type"] == "text":
+        return {"type": "text", "text": ""}, [{"type": "text_delta", "text": block["text"]}]
+    if block["type"] == "thinking":
+        parts = [
+            {"type": "thinking_delta", "thinking": block["thinking"]},
+            {"type": "signature_delta", "signature": block["signature"]},
+        ]
+        return {"type": "thinking", "thinking": "", "signature": ""}, parts
+    return block, []
+
+
 def _call(
     number: int, name: str, arguments: dict[str, Any] | str
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -150,93 +210,3 @@ def _call(
     block = {"type": "tool_use", "id": f"toolu_{number}{digest}", "name": name, "input": {}}
     parts = ["", *pieces(text, 5)]
     return block, [{"type": "input_json_delta", "partial_json": part} for part in parts]
-
-
-def _check_parameters(body: dict[str, Any]) -> None:
-    unknown = set(body) - _TOP_KEYS
-    require(not unknown, f"{', '.join(sorted(unknown))}: Extra inputs are not permitted")
-    require(isinstance(body.get("model"), str), "model: Field required")
-    limit = body.get("max_tokens")
-    require(isinstance(limit, int) and limit >= 1, "max_tokens: Field required")
-    require(body.get("stream") is True, "the double only streams")
-    require(isinstance(body.get("messages"), list) and body["messages"], "messages: Field required")
-    require(set(body.get("metadata", {})) <= {"user_id"}, "metadata: Extra inputs")
-    for block in body.get("system", []):
-        require(block.get("type") == "text", "system: only text blocks")
-        _check_block(block)
-
-
-def _check_tools(body: dict[str, Any]) -> None:
-    names = [tool.get("name", "") for tool in body.get("tools", [])]
-    require(len(names) == len(set(names)), "tools: Tool names must be unique")
-    for tool in body.get("tools", []):
-        allowed = {"name", "description", "input_schema", "cache_control"}
-        require(set(tool) <= allowed, "tools: Extra inputs are not permitted")
-        require(_ID.fullmatch(tool["name"]), "tools.name: String should match pattern")
-        require(tool.get("input_schema", {}).get("type") == "object", "tools.input_schema: type")
-    if "tool_choice" in body:
-        require(names, "tool_choice may only be specified while providing tools")
-        require(body["tool_choice"].get("type") in {"auto", "any", "tool", "none"}, "tool_choice")
-
-
-def _check_messages(messages: list[dict[str, Any]], *, tools: bool) -> None:
-    for message in messages:
-        require(message.get("role") in _BY_ROLE, f"messages: Unexpected role {message['role']}")
-        require(set(message) == {"role", "content"}, "messages: Extra inputs are not permitted")
-    # The API combines consecutive messages of one role.
-    turns = [
-        (role, [block for message in group for block in _content(message)])
-        for role, group in groupby(messages, key=lambda message: str(message["role"]))
-    ]
-    require(turns[0][0] == "user", "messages: first message must use the user role")
-    require(turns[-1][0] == "user", "This model does not support assistant message prefill")
-    seen: set[str] = set()
-    for place, (role, blocks) in enumerate(turns):
-        for block in blocks:
-            require(block.get("type") in _BY_ROLE[role], f"{block.get('type')} in a {role} message")
-            _check_block(block)
-        results = [b["tool_use_id"] for b in blocks if b["type"] == "tool_result"]
-        before = turns[place - 1][1] if place else []
-        _check_pairs([b["id"] for b in before if b["type"] == "tool_use"], results, blocks)
-        used = [b["id"] for b in blocks if b["type"] == "tool_use"]
-        require(len(used) == len(set(used)), "`tool_use` ids must be unique")
-        require(not seen & set(used), "`tool_use` ids must be unique")
-        require(tools or not used, "Requests with `tool_use` blocks must define tools")
-        seen |= set(used)
-
-
-def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
-    content = message["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-    require(blocks, "messages: content must be non-empty")
-    types = {block.get("type") for block in blocks}
-    thoughts = {"thinking", "redacted_thinking"}
-    require(not types <= thoughts, "messages: the content cannot be only thinking")
-    return blocks
-
-
-def _check_pairs(used: list[str], results: list[str], blocks: list[dict[str, Any]]) -> None:
-    missing, orphans = set(used) - set(results), set(results) - set(used)
-    require(
-        not missing, f"`tool_use` ids without `tool_result` blocks immediately after: {missing}"
-    )
-    require(not orphans, f"unexpected `tool_use_id` in `tool_result` blocks: {orphans}")
-    require(len(results) == len(set(results)), "each tool_use must have a single result")
-    first = [block["type"] for block in blocks[: len(results)]]
-    require(set(first) <= {"tool_result"}, "`tool_result` blocks must come first")
-
-
-def _check_block(block: dict[str, Any]) -> None:
-    kind = block["type"]
-    extra = set(block) - _BLOCK_KEYS[kind]
-    require(not extra, f"{kind}.{', '.join(sorted(extra))}: Extra inputs are not permitted")
-    if kind == "text":
-        require(block["text"].strip(), "text content blocks must contain non-whitespace text")
-    elif kind == "tool_use":
-        require(_ID.fullmatch(block["id"]), "tool_use.id: String should match pattern")
-        require(isinstance(block["input"], dict), "tool_use.input: Input should be an object")
-    elif kind == "tool_result":
-        require(block.get("content") != [], "tool_result.content: must be non-empty")
-    elif kind == "thinking":
-        valid = block.get("signature") == signature(block["thinking"])
-        require(valid, "Invalid `signature` in `thinking` block")

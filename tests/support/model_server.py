@@ -1,6 +1,7 @@
 """What the doubles of the model providers share: a loopback server, a script, faults."""
 
 import asyncio
+import json
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
@@ -9,7 +10,9 @@ import orjson
 from aiohttp import web
 
 Call = tuple[str, dict[str, Any] | str]
-Trouble = Literal["cut", "stall", "cut_after_end"]
+Trouble = Literal["cut", "stall", "pings", "garbage", "cut_after_end"]
+
+PING_PAUSE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +25,8 @@ class Reply:
         thinking: Reasoning; signed by the Anthropic double.
         stop: The provider's stop reason; None for the one that fits.
         usage: Fields that replace those of the usage report; None for no report (OpenAI only).
-        trouble: cut (connection reset after the text), stall (silence after the text),
+        trouble: What happens after the text: cut (connection reset), stall (silence), pings
+            (nothing but pings, for ever), garbage (an event that breaks off inside its JSON);
             cut_after_end (reset after the last event but before the end of the body).
         error: Type of an error event sent after the text instead of the end.
         extra: Fields of the provider for the test at hand.
@@ -42,13 +46,23 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A scripted HTTP error; `error` names the provider's type, `html` is sent as the body."""
+    """A scripted HTTP error.
 
-    status: int
+    Attributes:
+        error: The provider's type.
+        html: Sent as the body, as HTML.
+        json: Sent as the body, as JSON, be it valid or not.
+        trouble: What happens instead of an answer: cut (the connection is closed before the first
+            byte), stall (nothing comes, for ever).
+    """
+
+    status: int = 500
     error: str = ""
     message: str = "scripted fault"
     headers: dict[str, str] = field(default_factory=dict)
     html: str | None = None
+    json: str | None = None
+    trouble: Literal["cut", "stall"] | None = None
 
 
 class Refusal(Exception):
@@ -71,14 +85,22 @@ class ModelServer:
     """A scripted provider on a loopback port; subclasses speak a protocol.
 
     Attributes:
-        requests: Every request, also the refused ones, in order.
+        requests: Every request for an answer, also the refused ones, in order.
         refused: What was wrong with the requests that broke a rule.
         default: Answer once the script is used up; None refuses with status 500.
         left: Set when a client has left an unfinished answer.
+        key_faults: By key: what a request with it always gets. Such a key need not be `api_key`.
+        max_prompt_tokens: Longer prompts are refused, as `prompt_tokens` counts them.
+        max_bytes: Larger bodies are refused with status 413.
+        look_ups: Paths of the questions about models, in order.
+        look_up_fault: What these get.
+        infos: What is known about models, by id; without it their questions get status 404.
     """
 
     path = ""
     root = ""
+    ping = b""
+    garbage = b""
 
     def __init__(self, api_key: str = "", default: Reply | None = None) -> None:
         self.api_key = api_key
@@ -87,6 +109,12 @@ class ModelServer:
         self.refused: list[str] = []
         self.left = asyncio.Event()
         self.models: set[str] | None = None
+        self.key_faults: dict[str, Fault] = {}
+        self.max_prompt_tokens: int | None = None
+        self.max_bytes: int | None = None
+        self.look_ups: list[str] = []
+        self.look_up_fault: Fault | None = None
+        self.infos: dict[str, dict[str, Any]] = {}
         self._peers: set[object] = set()
         self._script: deque[Reply | Fault] = deque()
         self._runner: web.AppRunner | None = None
@@ -94,6 +122,7 @@ class ModelServer:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post(self.path, self._handle)
+        app.router.add_get("/v1/models{rest:.*}", self._handle_look_up)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -126,7 +155,7 @@ class ModelServer:
             self.refused.append(str(refusal))
             item = refusal.fault
         if isinstance(item, Fault):
-            return self._fail(item)
+            return await self._fail(request, item)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         await self._play(request, response, item)
@@ -142,22 +171,36 @@ class ModelServer:
             raise Refusal(400, "invalid_request_error", "not JSON") from exc
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.requests.append(Recorded(headers, body))
+        if fault := self.key_faults.get(key_of(headers)):
+            return fault
         self.check(headers, body)
-        if self._script:
-            return self._script.popleft()
-        if self.default is None:
-            return Fault(status=500, error="api_error", message="the script is used up")
-        return self.default
+        if self.max_bytes is not None and len(raw) > self.max_bytes:
+            raise Refusal(413, "request_too_large", "Request exceeds the maximum size")
+        item = self._script.popleft() if self._script else self.default
+        if isinstance(item, Reply):
+            self.note_answered(body)
+        return item or Fault(error="api_error", message="the script is used up")
 
-    def _fail(self, fault: Fault) -> web.Response:
-        if fault.html is not None:
-            return web.Response(
-                status=fault.status,
-                text=fault.html,
-                content_type="text/html",
-                headers=fault.headers,
-            )
-        return web.json_response(self.error_body(fault), status=fault.status, headers=fault.headers)
+    async def _handle_look_up(self, request: web.Request) -> web.StreamResponse:
+        self.look_ups.append(request.path)
+        if self.look_up_fault is not None:
+            return await self._fail(request, self.look_up_fault)
+        found = self.look_up(request.match_info["rest"].strip("/"))
+        if found is None:
+            missing = Fault(status=404, error="not_found_error", message="no such model")
+            return await self._fail(request, missing)
+        return web.json_response(found)
+
+    async def _fail(self, request: web.Request, fault: Fault) -> web.Response:
+        if fault.trouble == "stall":
+            await asyncio.Event().wait()
+        if fault.trouble == "cut":
+            assert request.transport is not None
+            request.transport.close()
+        text = fault.html or fault.json or orjson.dumps(self.error_body(fault)).decode()
+        kind = "text/html" if fault.html is not None else "application/json"
+        headers = fault.headers | {"Content-Type": kind}
+        return web.Response(status=fault.status, text=text, headers=headers)
 
     async def _play(self, request: web.Request, response: web.StreamResponse, reply: Reply) -> None:
         try:
@@ -167,6 +210,11 @@ class ModelServer:
                     await asyncio.sleep(reply.pause_s)
             if reply.trouble == "stall":
                 await asyncio.Event().wait()
+            while reply.trouble == "pings":
+                await response.write(self.ping)
+                await asyncio.sleep(PING_PAUSE_S)
+            if reply.trouble == "garbage":
+                await response.write(self.garbage)
         except (asyncio.CancelledError, ConnectionError):
             self.left.set()
             raise
@@ -178,6 +226,13 @@ class ModelServer:
         """Raise Refusal for what the real server does not take."""
         raise NotImplementedError
 
+    def note_answered(self, body: dict[str, Any]) -> None:
+        """Take note of a request that gets a scripted answer."""
+
+    def look_up(self, name: str) -> dict[str, Any] | None:
+        """Return what GET models/`name` says, None for status 404; "" asks for the list."""
+        raise NotImplementedError
+
     def error_body(self, fault: Fault) -> dict[str, Any]:
         """Return the JSON of an HTTP error."""
         raise NotImplementedError
@@ -185,6 +240,16 @@ class ModelServer:
     def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
         """Return the events of an answer up to its trouble, if it has one."""
         raise NotImplementedError
+
+
+def key_of(headers: dict[str, str]) -> str:
+    """Return the key of a request, "" if it has none."""
+    return headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+
+
+def prompt_tokens(body: dict[str, Any]) -> int:
+    """Return how many tokens the doubles find in a request."""
+    return len(json.dumps(body)) // 4
 
 
 def pieces(text: str, size: int) -> list[str]:

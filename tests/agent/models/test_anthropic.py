@@ -117,11 +117,11 @@ async def test_tools_stay_but_may_not_be_called(server: AnthropicServer) -> None
 
 
 async def test_tool_calls_come_back_with_their_arguments(server: AnthropicServer) -> None:
-    """Arguments are the JSON text that the model wrote, "{}" where it wrote nothing."""
+    """Arguments are canonical JSON, "{}" where the model wrote nothing."""
     server.script(Reply(text="Looking.", calls=(("a", {"z": 1, "b": [2]}), ("b", ""))))
     completion = await ask(server, ModelRequest(ASK, (CLOCK,)))
     calls = completion.message["tool_calls"]
-    assert [c["function"]["arguments"] for c in calls] == ['{"z": 1, "b": [2]}', "{}"]
+    assert [c["function"]["arguments"] for c in calls] == ['{"b":[2],"z":1}', "{}"]
     assert [c["function"]["name"] for c in calls] == ["a", "b"]
     assert calls[0]["id"].startswith("toolu_")
     assert completion.stop_reason == "tool_calls"

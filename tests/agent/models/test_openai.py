@@ -118,7 +118,7 @@ async def test_tool_call_and_result_make_a_round(server: OpenAIServer) -> None:
         Reply(calls=(("current_time", {"z": 1}), ("b", ""))), Reply(text="Noon in Paris.")
     )
     first = await ask(server, ModelRequest(ASK, (CLOCK,)))
-    assert arguments_of(first) == ['{"z": 1}', "{}"]
+    assert arguments_of(first) == ['{"z":1}', "{}"]
     assert first.stop_reason == "tool_calls"
     assert first.message["content"] is None
     results = [tool_message(c["id"], "current_time", "12:00") for c in first.message["tool_calls"]]
@@ -129,7 +129,7 @@ async def test_tool_call_and_result_make_a_round(server: OpenAIServer) -> None:
 async def test_calls_that_share_an_index_stay_apart(server: OpenAIServer) -> None:
     """Servers that give every call the index 0 are understood by the ids."""
     server.script(Reply(calls=(("a", {"x": 1}), ("b", {"y": 2})), extra={"one_index": True}))
-    assert arguments_of(await ask(server)) == ['{"x": 1}', '{"y": 2}']
+    assert arguments_of(await ask(server)) == ['{"x":1}', '{"y":2}']
 
 
 async def test_missing_ids_are_deterministic(server: OpenAIServer) -> None:

@@ -98,10 +98,12 @@ def test_effect_and_exclusive_are_those_of_the_tool() -> None:
         '{"left": 2, "right": 3}',
         '{"left": "2", "right": 3.0}',
         '```json\n{"left":2,"right":3}\n```',
+        '{"left":2,"right":3,}',
+        "{'left': 2, 'right': 3, 'note': None}",
     ],
 )
 async def test_values_are_coerced_where_nothing_is_lost(raw: str) -> None:
-    """Text that is a number, and a code fence around the JSON, are accepted."""
+    """Text that is a number, a code fence, a trailing comma, Python's spelling are accepted."""
     assert await outcome_of(raw) == ("ok", "5 None")
 
 
@@ -137,11 +139,19 @@ async def test_every_misfit_gets_a_line() -> None:
 
 @pytest.mark.parametrize(
     ("raw", "problem"),
-    [("{'left': 1}", "are not valid JSON"), ("[1]", "must be a JSON object, not a list")],
+    [
+        ('{"left": 1', "are not valid JSON"),
+        ("{'left': }", "are not valid JSON"),
+        ("[1]", "must be a JSON object, not a list"),
+    ],
 )
 async def test_what_is_no_json_object_is_explained(raw: str, problem: str) -> None:
-    """The text says what is wrong with the arguments as a whole."""
-    status, text = await outcome_of(raw)
+    """The text says what is wrong with the arguments as a whole, and the tool does not run."""
+
+    async def run(_context: ToolContext, _arguments: AddArguments) -> str:
+        raise AssertionError("the tool ran")
+
+    status, text = await outcome_of(raw, run=run)
     assert status == "error"
     assert problem in text
 

@@ -117,8 +117,6 @@ def test_a_base_is_stored_once(store: Store, root: Session) -> None:
         ({"tools": "[]"}, "tools"),
         ({"inputs": {"instructions": "1f", "model": "model-1"}}, "instructions"),
         ({"inputs": {"instructions": "0f", "model": "model-2"}}, "model"),
-        ({"inputs": {"instructions": "0f"}}, "model"),
-        ({"inputs": {**BASE.inputs, "skills": "2f"}}, "skills"),
         (
             {"tools": "[]", "inputs": {"instructions": "1f", "model": "model-2"}},
             "tools+instructions+model",
@@ -134,6 +132,16 @@ def test_a_base_follows_its_inputs(
     assert (told, settled.moved) == (reason, reason)
     assert (settled.system_prompt, settled.tools) == (other.system, other.tools)
     assert settle(store, settled, other) == (settled, None)
+
+
+@pytest.mark.parametrize(
+    "inputs", [{"instructions": "0f"}, {**BASE.inputs, "skills": "2f"}], ids=["fewer", "more"]
+)
+def test_inputs_of_another_version_move_nothing(
+    store: Store, root: Session, inputs: dict[str, str]
+) -> None:
+    """What only one of two versions of Parley knows is no change."""
+    assert settle(store, root, replace(BASE, inputs=inputs)) == (root, None)
 
 
 def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:

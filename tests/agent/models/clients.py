@@ -1,0 +1,59 @@
+"""Models of this package connected to the doubles of their providers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from agent.messages import ChatMessage, ToolCall, user_message
+from agent.models.anthropic import AnthropicModel
+from agent.models.base import Completion, ModelRequest, ToolSchema
+from agent.models.openai import OpenAIModel
+from agent.settings import ModelSettings
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.model_server import ModelServer, SinkSpy
+from tests.support.openai_server import OpenAIServer
+
+KEY = "sk-secret-0123456789"
+CLOCK = ToolSchema("current_time", "Tells the time.", {"type": "object", "properties": {}})
+ASK = [user_message("hello")]
+
+Double = type[AnthropicServer] | type[OpenAIServer]
+BOTH: tuple[Double, ...] = (AnthropicServer, OpenAIServer)
+
+
+@asynccontextmanager
+async def connected(
+    server: ModelServer, **settings: object
+) -> AsyncIterator[AnthropicModel | OpenAIModel]:
+    """Yield the model that speaks the server's protocol."""
+    native = isinstance(server, AnthropicServer)
+    defaults = {
+        "provider": "anthropic" if native else "openai",
+        "name": "claude-sonnet-5-5" if native else "local-1",
+        "api_key": KEY,
+        "base_url": server.url,
+        "idle_timeout_s": 5,
+    }
+    chosen = ModelSettings.model_validate(defaults | settings)
+    model = AnthropicModel(chosen) if native else OpenAIModel(chosen)
+    try:
+        yield model
+    finally:
+        await model.close()
+
+
+async def ask(
+    server: ModelServer, request: ModelRequest | None = None, **settings: object
+) -> Completion:
+    """Return the answer to one request."""
+    async with connected(server, **settings) as model:
+        return await model.complete(request or ModelRequest(ASK), SinkSpy())
+
+
+def call(call_id: str, arguments: str = "{}", name: str = "current_time") -> ToolCall:
+    """Return a call as it is stored."""
+    return ToolCall(id=call_id, type="function", function={"name": name, "arguments": arguments})
+
+
+def calling(*calls: ToolCall, text: str = "") -> ChatMessage:
+    """Return an assistant message that makes calls."""
+    return ChatMessage(role="assistant", content=text or None, tool_calls=list(calls))

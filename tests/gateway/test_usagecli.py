@@ -1,0 +1,268 @@
+"""`parley usage`: tables and JSON from the ledger of the database's file."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
+
+import orjson
+import pytest
+
+from agent.messages import assistant_message
+from agent.models.base import Usage
+from gateway import cli
+from gateway.storage import ledger, turns
+from gateway.storage.models import ledger as table
+from gateway.storage.turns import Turn, TurnEnd
+from tests.support.storage import (
+    Store,
+    migrated_file,
+    model_call,
+    outdated_file,
+    parts,
+    turn_of,
+)
+
+USAGE = Usage(1_000, 20, 3_000, 40, 5)
+NOW = datetime.now(ZoneInfo("UTC"))
+TODAY = NOW.date()
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
+    for name in os.environ:
+        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
+    yield
+    cli.chosen.update(config=None, home=None)
+
+
+@pytest.fixture
+def usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `parley usage …` in this process."""
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["parley", "usage", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Store]:
+    """The database of PARLEY_HOME without any call, open as in a running gateway."""
+    opened = Store(migrated_file(tmp_path / "parley.db"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def current(empty: Store) -> Turn:
+    """A turn that runs."""
+    return empty.run(turn_of, "Find [red]it[/red]")
+
+
+def book(store: Store, current: Turn, at: datetime = NOW, **call: Any) -> None:
+    """Book a call of a turn at a time."""
+    made = model_call(call.pop("usage", USAGE), **call)
+    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    newest = max(row.id for row in store.rows(table))
+    dated = table.update().where(table.c.id == newest).values(at=at.timestamp())
+    store.run(lambda conn: conn.execute(dated))
+
+
+def cells(line: str) -> list[str]:
+    return line.split()
+
+
+def data(result: Result) -> Any:
+    return orjson.loads(result.out)
+
+
+def test_days_are_shown_with_their_sum(usage: Run, empty: Store, current: Turn) -> None:
+    """Calls, tokens by kind, share of the cache, cost; in the order of time."""
+    yesterday = NOW - timedelta(days=1)
+    book(empty, current)
+    book(empty, current)
+    book(empty, current, at=yesterday, cost_usd=0.25)
+    head, *lines = usage().out.splitlines()
+    assert " ".join(head.split()) == (
+        "day calls input cache read write 5m write 1h output hits cost"
+    )
+    assert [cells(line) for line in lines] == [
+        [str(yesterday.date()), "1", "1,000", "3,000", "40", "5", "20", "74.2%", "$0.25"],
+        [str(TODAY), "2", "2,000", "6,000", "80", "10", "40", "74.2%", "$1.00"],
+        ["total", "3", "3,000", "9,000", "120", "15", "60", "74.2%", "$1.25"],
+    ]
+
+
+def test_unknown_and_estimated_costs_are_marked(usage: Run, empty: Store, current: Turn) -> None:
+    """An unknown price is never 0."""
+    book(empty, current, model="known", estimated=True)
+    book(empty, current, model="unknown", cost_usd=None)
+    head, *lines = map(str.rstrip, usage("--by", "model").out.splitlines())
+    assert head.startswith("model")
+    assert lines[0].startswith("anthropic/known")
+    assert lines[0].endswith("~$0.50")
+    assert lines[1].endswith("  1 call of unknown price")
+    assert lines[2].endswith("~$0.50 + 1 call of unknown price")
+
+
+def test_nothing_read_is_no_hit_ratio(usage: Run, empty: Store, current: Turn) -> None:
+    """As where a call had no report."""
+    book(empty, current, usage=None)
+    assert cells(usage().out.splitlines()[1])[7:] == ["-", "1", "call", "of", "unknown", "price"]
+
+
+def test_senders_and_conversations(usage: Run, empty: Store, current: Turn) -> None:
+    """The dearest first; a title is shown as it is."""
+    book(empty, current)
+    book(empty, empty.run(turn_of, "hi", chat="43"), cost_usd=2.0)
+    lines = usage("--by", "sender").out.splitlines()
+    assert [cells(line)[0] for line in lines[1:]] == ["telegram:43", "telegram:42", "total"]
+    lines = usage("--by", "conversation").out.splitlines()
+    assert lines[1].startswith("2 hi ")
+    assert lines[2].startswith("1 Find [red]it[/red] ")
+
+
+def test_outcomes_have_counts_and_shares(usage: Run, empty: Store, current: Turn) -> None:
+    """How turns ended, and what that cost."""
+    end = TurnEnd("spend_limit", model_call(USAGE))
+    empty.run(turns.commit, current, [assistant_message("ok")], parts(current), end)
+    for chat in ("43", "44"):
+        empty.run(turn_of, "hi", chat=chat)
+    head, *lines = usage("--by", "outcome").out.splitlines()
+    assert cells(head)[:3] == ["outcome", "turns", "share"]
+    assert cells(lines[0])[:4] == ["running", "2", "66.7%", "0"]
+    assert cells(lines[1])[:4] == ["spend_limit", "1", "33.3%", "1"]
+    assert cells(lines[1])[-1] == "$0.50"
+    assert cells(lines[2])[:3] == ["total", "3", "1"]
+
+
+@pytest.mark.parametrize(
+    ("since", "calls"),
+    [("1d", 1), ("3d", 2), (str(TODAY - timedelta(days=40)), 3), ("0001-01-01", 3), ("9999d", 3)],
+)
+def test_since_is_a_date_or_a_number_of_days(
+    usage: Run, empty: Store, current: Turn, since: str, calls: int
+) -> None:
+    """Today is one of the days; a long time ago costs no time."""
+    for days in (0, 2, 40):
+        book(empty, current, at=NOW - timedelta(days=days))
+    for by in ("day", "sender"):
+        assert data(usage("--since", since, "--by", by, "--json"))["total"]["calls"] == calls
+
+
+def test_a_month_is_shown_unless_told_otherwise(usage: Run, empty: Store, current: Turn) -> None:
+    """Thirty days, today included."""
+    for days in (29, 30):
+        book(empty, current, at=NOW - timedelta(days=days))
+    found = data(usage("--json"))
+    assert found["since"] == str(TODAY - timedelta(days=29))
+    assert found["total"]["calls"] == 1
+
+
+def test_days_are_those_of_the_settings(
+    usage: Run, empty: Store, current: Turn, tmp_path: Path
+) -> None:
+    """They begin at midnight in `sessions.timezone`."""
+    (tmp_path / "parley.yaml").write_text("sessions: {timezone: Pacific/Kiritimati}\n")
+    day = datetime.now(ZoneInfo("Pacific/Kiritimati")).replace(hour=0, minute=0, second=0)
+    book(empty, current, at=day)
+    book(empty, current, at=day - timedelta(seconds=2))
+    found = data(usage("--json"))
+    assert found["timezone"] == "Pacific/Kiritimati"
+    names = [group["name"] for group in found["groups"]]
+    assert names == [str(day.date() - timedelta(days=1)), str(day.date())]
+
+
+def test_json_has_every_figure(usage: Run, empty: Store, current: Turn) -> None:
+    """Groups and their sum; an unknown cost is null."""
+    book(empty, current, cost_usd=None)
+    found = data(usage("--by", "conversation", "--json"))
+    assert found["by"] == "conversation"
+    assert found["groups"] == [
+        {"name": "1", "title": "Find [red]it[/red]", **found["total"]},
+    ]
+    assert found["total"] == {
+        "calls": 1,
+        "input_tokens": 1_000,
+        "cache_read_tokens": 3_000,
+        "cache_write_5m_tokens": 40,
+        "cache_write_1h_tokens": 5,
+        "output_tokens": 20,
+        "hit_ratio": 3_000 / 4_045,
+        "usd": None,
+        "unknown_calls": 1,
+        "estimated": False,
+    }
+    assert data(usage("--by", "outcome", "--json"))["groups"][0]["turns"] == 1
+
+
+def test_an_empty_ledger_is_a_sum_of_nothing(usage: Run, empty: Store) -> None:
+    """Not an error, by whatever it is told."""
+    for by in ("day", "sender", "conversation", "model", "outcome"):
+        result = usage("--by", by)
+        assert (result.code, len(result.out.splitlines())) == (0, 2)
+        assert result.out.splitlines()[1].split()[-1] == "$0"
+
+
+@pytest.mark.parametrize(
+    ("since", "why"),
+    [
+        ("soon", "is neither a date such as"),
+        ("0d", "is neither a date such as"),
+        ("-3d", "is neither a date such as"),
+        ("2026-02-30", "is neither a date such as"),
+        ("9999-01-01", "is still to come"),
+    ],
+)
+def test_a_wrong_since_is_explained(usage: Run, empty: Store, since: str, why: str) -> None:
+    """Before anything is read."""
+    result = usage(f"--since={since}")
+    assert (result.code, result.out) == (2, "")
+    assert "--since" in result.err
+    assert why in " ".join(result.err.replace("│", " ").split())
+
+
+def test_an_unknown_grouping_is_an_error(usage: Run, empty: Store) -> None:
+    """What there is stands in it."""
+    result = usage("--by", "colour")
+    assert result.code == 2
+    assert "conversation" in result.err
+
+
+def test_without_a_database_there_is_one_line(usage: Run) -> None:
+    """It is not created."""
+    result = usage()
+    assert (result.code, result.out) == (1, "")
+    assert "there is no database" in result.err
+
+
+def test_an_older_schema_is_not_read(usage: Run, tmp_path: Path) -> None:
+    """What to do stands in the line."""
+    outdated_file(tmp_path / "parley.db", "0002")
+    result = usage()
+    assert (result.code, result.out) == (1, "")
+    assert "parley db upgrade" in result.err

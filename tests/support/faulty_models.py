@@ -1,0 +1,292 @@
+"""A running gateway with the real SDKs, against loopback providers that fail as real ones do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+from typing_extensions import override
+
+from agent.loop import Agent
+from agent.models.base import ChatModel
+from agent.models.factory import build_models
+from agent.ports import Effect
+from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
+from agent.settings import ModelSettings
+from agent.tools.registry import Arguments, Tool, ToolContext
+from gateway.storage import models as tables
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.conversations import faults
+from tests.support.gateway import Running, agent_of, running
+from tests.support.model_server import Fault, ModelServer, Refusal, Reply
+from tests.support.openai_server import OpenAIServer
+
+ProviderName = Literal["anthropic", "openai"]
+PROVIDERS: tuple[ProviderName, ...] = ("anthropic", "openai")
+
+KEYS = ("sk-first-0123456789", "sk-second-9876543210")
+SPARE_KEY = "sk-spare-5555555555"
+SECRETS = (*KEYS, SPARE_KEY)
+ANSWER, SPARE_ANSWER = "Fine, thank you.", "The spare model answers."
+PROVIDERS_WORDS = "words of the provider"
+"""What every scripted error says; no person may ever read it."""
+
+Answer = Callable[[dict[str, Any]], Reply | Fault]
+
+
+class Clock:
+    """The time that recovery goes by: a wait is over at once and kept in `waits`."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.waiting: asyncio.Event | None = None
+
+    def now(self) -> float:
+        """Return the seconds that were waited so far."""
+        return sum(self.waits)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait without taking time."""
+        self.waits.append(seconds)
+        await asyncio.sleep(0)
+
+    @property
+    def timing(self) -> Timing:
+        """As recovery wants it; every wait is the longest that the dice allow."""
+        return Timing(self.now, self.sleep, lambda _low, high: high)
+
+
+class _Faulty(ModelServer):
+    """A provider that can be broken for good.
+
+    Attributes:
+        broken: What every request gets; None for what was scripted.
+        blocked: What requests with a key get.
+        answer: Makes the answer to a request once the script is used up.
+        window_chars: Longer requests are refused as too long; None for any length.
+        too_long: How it says that.
+    """
+
+    too_long = (400, "invalid_request_error", "prompt is too long: many tokens > few maximum")
+
+    def __init__(self) -> None:
+        super().__init__(default=Reply(text=ANSWER))
+        self.broken: Reply | Fault | None = None
+        self.blocked: dict[str, Fault] = {}
+        self.answer: Answer | None = None
+        self.window_chars: int | None = None
+
+    @override
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        super().check(headers, body)
+        size = sum(len(str(body.get(part, ""))) for part in ("system", "messages", "tools"))
+        if self.window_chars is not None and size > self.window_chars:
+            raise Refusal(*self.too_long)
+
+    @override
+    async def _admit(self, request: web.Request) -> Reply | Fault:
+        scripted = len(self._script)
+        item = await super()._admit(request)
+        recorded = self.requests[-1]
+        for key, fault in self.blocked.items():
+            if key in str(recorded.headers):
+                return fault
+        if self.broken is not None:
+            return self.broken
+        return self.answer(recorded.body) if self.answer and not scripted else item
+
+    @override
+    def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
+        if not reply.extra.get("truncated"):
+            return super().frames(body, reply)
+        *whole, last = super().frames(body, replace(reply, trouble="cut"))
+        return [*whole, last[: last.index(b"data: ") + 12] + b"\n\n"]
+
+
+class FaultyAnthropic(_Faulty, AnthropicServer):
+    """Anthropic's API, broken at will."""
+
+
+class FaultyOpenAI(_Faulty, OpenAIServer):
+    """An OpenAI-compatible API, broken at will."""
+
+    too_long = (400, "context_length_exceeded", "This model's maximum context length is less")
+
+
+SERVERS: dict[ProviderName, type[FaultyAnthropic] | type[FaultyOpenAI]] = {
+    "anthropic": FaultyAnthropic,
+    "openai": FaultyOpenAI,
+}
+NAMES: dict[ProviderName, str] = {"anthropic": "claude-sonnet-5-5", "openai": "local-model"}
+
+
+def settings_for(
+    provider: ProviderName, server: ModelServer, keys: Sequence[str], **changes: Any
+) -> ModelSettings:
+    """Return settings for a model on a server; a million tokens read cost 1 dollar."""
+    values = {
+        "provider": provider,
+        "name": NAMES[provider],
+        "base_url": server.url,
+        "api_keys": keys,
+        "idle_timeout_s": 5,
+        "facts": {"input_usd": 1, "output_usd": 2},
+    }
+    return ModelSettings.model_validate(values | changes)
+
+
+class NoArguments(Arguments):
+    """For a tool that takes none."""
+
+
+@dataclass(slots=True)
+class Counting:
+    """A tool named `act`, with a side effect unless it is told otherwise, that counts its runs."""
+
+    effect: Effect = "side_effect"
+    result: str = "done"
+    runs: int = 0
+
+    @property
+    def tool(self) -> Tool:
+        """As the registry takes it."""
+
+        async def act(_context: ToolContext, _arguments: NoArguments) -> str:
+            self.runs += 1
+            return self.result
+
+        return Tool("act", "Acts.", self.effect, NoArguments, act)
+
+
+ACT = Reply(calls=(("act", {}),))
+
+
+@dataclass(slots=True)
+class Bench:
+    """A gateway, its providers, and what is true of every turn.
+
+    Attributes:
+        main: What the first model talks to.
+        spare: What the fallback talks to; asked only where there is a fallback.
+        clock: Of recovery.
+    """
+
+    provider: ProviderName
+    chat: Running
+    main: FaultyAnthropic | FaultyOpenAI
+    spare: FaultyAnthropic | FaultyOpenAI
+    clock: Clock
+    models: list[ChatModel]
+    turns: int = 0
+    texts: list[str] = field(default_factory=list)
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """How many requests both providers got."""
+        return len(self.main.requests), len(self.spare.requests)
+
+    @property
+    def actions(self) -> list[str]:
+        """What was done about each failed call, in order."""
+        return [line["action"] for line in self.chat.events("model_call_failed")]
+
+    async def ask(self, text: str = "How are you?") -> list[str]:
+        """Say something; return what the chat was told until the turn had ended."""
+        self.turns += 1
+        before = len(self.chat.texts())
+        await self.chat.say(text)
+        await self.chat.logged("turn_finished", self.turns)
+        await self.chat.gateway.delivery.wait_idle()
+        self.texts += self.chat.texts()[before:]
+        return self.chat.texts()[before:]
+
+    async def outcomes(self) -> list[str]:
+        """Return the recorded exit reason of each turn."""
+        return [row.outcome for row in await self.chat.rows(tables.turn)]
+
+    async def ledger(self) -> list[tuple[str, int, int]]:
+        """Return purpose, tokens read and tokens written of each call that was booked."""
+        rows = await self.chat.rows(tables.ledger)
+        return [
+            (
+                row.purpose,
+                row.input_tokens
+                + row.cache_read_tokens
+                + row.cache_write_5m_tokens
+                + row.cache_write_1h_tokens,
+                row.output_tokens,
+            )
+            for row in rows
+        ]
+
+    async def mend(self) -> None:
+        """Have both providers work again; the next message is answered as if nothing had been."""
+        for server in (self.main, self.spare):
+            server.broken = None
+            server.blocked.clear()
+            server.window_chars = None
+        [answer] = await self.ask("And now?")
+        assert answer in {ANSWER, SPARE_ANSWER}
+
+    async def check(self) -> None:
+        """Fail unless what has to be true after any number of turns is."""
+        assert len(self.chat.events("turn_finished")) == self.turns
+        assert len(await self.outcomes()) == self.turns
+        assert faults(await self.chat.transcript()) == []
+        shown, logged = "".join(self.chat.texts()), str(self.chat.log)
+        for word in (*SECRETS, PROVIDERS_WORDS, "<html", "HTTP"):
+            assert word not in shown
+        assert not [secret for secret in SECRETS if secret in logged]
+        assert "<html" not in logged
+
+
+@asynccontextmanager
+async def bench(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    provider: ProviderName,
+    *,
+    keys: int = 1,
+    fallback: bool = False,
+    tools: Sequence[Tool] = (),
+    main: dict[str, Any] | None = None,
+    spare: dict[str, Any] | None = None,
+    retry: RetryPolicy | None = None,
+    agent: Callable[[Agent], Agent] = lambda agent: agent,
+    **sections: dict[str, Any],
+) -> AsyncIterator[Bench]:
+    """Run a gateway whose models talk to loopback providers, with recovery's real policy.
+
+    Args:
+        home: PARLEY_HOME.
+        monkeypatch: Of the test.
+        provider: Whose SDK and protocol; a fallback uses the other one's.
+        keys: How many keys the main model has.
+        fallback: Whether there is a second model.
+        tools: What the model may call.
+        main: Changes of the main model's settings.
+        spare: Changes of the fallback's.
+        retry: Another policy than the usual one.
+        agent: Changes the agent.
+        **sections: Settings of the gateway.
+    """
+    clock = Clock()
+    timed = partial(complete_with_recovery, timing=clock.timing)
+    monkeypatch.setattr("agent.asking.complete_with_recovery", timed)
+    other: ProviderName = PROVIDERS[1 - PROVIDERS.index(provider)]
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(SERVERS[provider]())
+        second = await stack.enter_async_context(SERVERS[other]())
+        second.default = Reply(text=SPARE_ANSWER)
+        line = build_models(settings_for(provider, first, KEYS[:keys], **main or {}))
+        if fallback:
+            line += build_models(settings_for(other, second, [SPARE_KEY], **spare or {}))
+        made = agent_of(*line, tools=tools, retry=retry or RetryPolicy())
+        made = agent(replace(made, rests=Rests(clock.now)))
+        chat = await stack.enter_async_context(running(home, made, **sections))
+        yield Bench(provider, chat, first, second, clock, line)
