@@ -51,6 +51,7 @@ from gateway.storage.engine import Database
 from gateway.storage.opening import database_path, open_database
 from gateway.supervision import Supervised
 from gateway.turn import TurnRules, TurnRunner
+from gateway.usagetexts import MoneyRules
 from gateway.wakeups import Wakeups
 from gateway.worker import Worker
 
@@ -220,8 +221,8 @@ async def assembled(
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
     async with AsyncExitStack() as closing:
-        writers = context.summariser.models if context.summariser else ()
-        for each in {id(model): model for model in (*agent.models, *writers)}.values():
+        models = (*agent.models, *_writers(context))
+        for each in {id(model): model for model in models}.values():
             closing.push_async_callback(each.close)
         closing.push_async_callback(server.stop)
         for adapter in adapters.values():
@@ -256,7 +257,22 @@ def _rules(settings: Settings, agent: Agent, context: ContextParts) -> IntakeRul
             engine=engine.name,
             fixed_tokens=TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt),
         ),
+        money=_money(settings, [*agent.models, *_writers(context)]),
     )
+
+
+def _money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
+    known = {model.name: model.facts.prices for model in models}
+    return MoneyRules(
+        prices={name: prices for name, prices in known.items() if prices is not None},
+        sender_daily_usd=settings.budget.sender_daily_usd,
+        timezone=settings.sessions.timezone,
+    )
+
+
+def _writers(context: ContextParts) -> Sequence[ChatModel]:
+    """Return the models that write summaries; the main one may be among them."""
+    return context.summariser.models if context.summariser else ()
 
 
 def _fires_at(engine: ContextEngine) -> int | None:
@@ -319,8 +335,8 @@ def build_budgets(
     Raises:
         SettingsError: There is a budget, and a model whose price is not known.
     """
-    writers = context.summariser.models if context.summariser else ()
-    if problems := unpriced(settings.budget, [*agent.models, *writers]):
+    models = [*agent.models, *_writers(context)]
+    if problems := unpriced(settings.budget, models):
         raise SettingsError("\n".join(problems))
     return Budgets(database, settings.budget, settings.sessions.timezone)
 

@@ -10,6 +10,7 @@ from agent.messages import ChatMessage, ToolCall
 from agent.ports import Compaction, Effect, ModelCall, PastMessage, PlannerState, ToolStatus
 from agent.view import Summary
 from gateway.errors import LeaseLost, TurnCancelled
+from gateway.spending import TurnSpending
 from gateway.storage import compactions, ledger, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
@@ -41,6 +42,7 @@ class Journal:
     Attributes:
         turn: As it stands: its session changes with every compaction.
         ahead: Has summaries written ahead of need.
+        spending: The budgets that the turn's calls count for.
         tell_user: Shows a notice in the chat, once a turn for each kind.
         in_flight: The call that is under way, as it would be booked if it were cut off now.
     """
@@ -48,6 +50,7 @@ class Journal:
     database: Database
     turn: Turn
     ahead: SummariesAhead
+    spending: TurnSpending
     tell_user: Callable[[str], Awaitable[None]]
     in_flight: ModelCall | None = None
 

@@ -89,7 +89,8 @@ class StoppingModel(RecordedModel):
     """A recorded model that has the gateway restarted now and then, in the middle of a turn.
 
     Attributes:
-        restart: Is set when a restart is due; the request that came is never answered.
+        restart: Is set when a restart is due; the request that came is billed, and its answer is
+            never given.
     """
 
     def __init__(
@@ -107,12 +108,13 @@ class StoppingModel(RecordedModel):
 
     @override
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        completion = await super().complete(request, sink)
         if self._answered == self._restart_every:
             self._answered = 0
             self.restart.set()
             await asyncio.Event().wait()
         self._answered += 1
-        return await super().complete(request, sink)
+        return completion
 
 
 class House:

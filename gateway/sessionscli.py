@@ -4,21 +4,16 @@ Reads the database's file itself, whether a gateway runs or not.
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from gateway.errors import NotFound, StorageUnavailable
-from gateway.settings import load_settings
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from gateway.errors import NotFound
+from gateway.inspection import opened, settings_of
 
 PIPE_COLUMNS = 160
 LARGEST_SEQ = 2**31 - 1
@@ -43,7 +38,7 @@ class Format(StrEnum):
 @sessions_app.command("list")
 def sessions_list(context: typer.Context) -> None:
     """List the conversations, each with the segment that is active in it."""
-    with _opened(context) as conn:
+    with opened(settings_of(context)) as conn:
         found = import_module("gateway.storage.history").overviews(conn)
     import_module("gateway.lineageview").show_list(found, out)
 
@@ -62,7 +57,7 @@ def sessions_show(
 ) -> None:
     """Print messages, the newest ones or those from a number on, whether in view or not."""
     history = import_module("gateway.storage.history")
-    with _opened(context) as conn:
+    with opened(settings_of(context)) as conn:
         here = history.overview(conn, _number(conversation, "conversation"))
         segments = {segment.id: segment for segment in history.segments(conn, here.id)}
         within = None if session is None else _number(session, "session")
@@ -85,7 +80,7 @@ def sessions_lineage(
 ) -> None:
     """Print the segments: why each began and ended, and what its compaction did."""
     history = import_module("gateway.storage.history")
-    with _opened(context) as conn:
+    with opened(settings_of(context)) as conn:
         here = history.overview(conn, _number(conversation, "conversation"))
         segments = history.segments(conn, here.id)
     import_module("gateway.lineageview").show_lineage(here, segments, out, whole=summaries)
@@ -107,7 +102,7 @@ def sessions_export(
     """Write a whole conversation: every message, every segment with its summary."""
     export = import_module("gateway.sessionsexport")
     history = import_module("gateway.storage.history")
-    with _opened(context) as conn:
+    with opened(settings_of(context)) as conn:
         here = history.overview(conn, _number(conversation, "conversation"))
         lines = export.lines(conn, here, form.value)
         if file is None:
@@ -115,25 +110,6 @@ def sessions_export(
             return
         size = export.write(file, lines, force=force)
     out.print(f"{file}: {size:,} bytes", markup=False, highlight=False, soft_wrap=True)
-
-
-@contextmanager
-def _opened(context: typer.Context) -> Iterator["Connection"]:
-    """Open the database for reading.
-
-    Raises:
-        StorageUnavailable: It is not there, or its schema is not this version's.
-    """
-    chosen = context.find_root().params
-    loaded = load_settings(config=chosen.get("config"), overrides={"home": chosen.get("home")})
-    opening = import_module("gateway.storage.opening")
-    path = opening.database_path(loaded.settings)
-    with import_module("gateway.storage.files").reading(path) as conn:
-        import_module("gateway.storage.migrate").refuse_newer(conn)
-        if opening.schema_revision(conn) != opening.REVISION:
-            remedy = "`parley db upgrade` or `parley run` brings it up to date"
-            raise StorageUnavailable(f"{path} has the schema of an older version; {remedy}")
-        yield conn
 
 
 def _number(text: str, what: str) -> int:

@@ -4,10 +4,11 @@ What was spent stands in the ledger, across restarts; what calls in flight will 
 held in this process.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, tzinfo
+from functools import partial
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -15,7 +16,6 @@ import structlog
 
 from agent.errors import SpendLimitReached
 from agent.models.base import ChatModel
-from agent.ports import Spending
 from gateway.settings import BudgetSettings
 from gateway.storage import ledger
 from gateway.storage.engine import Database
@@ -88,9 +88,9 @@ class Budgets:
         self._releases = 0
         self._told: set[tuple[datetime, Limit]] = set()
 
-    def of(self, sender: str) -> Spending:
-        """Return the budgets as they concern one sender, "platform:id"."""
-        return _SenderSpending(self, sender)
+    def of(self, sender: str) -> "TurnSpending":
+        """Return the budgets as they concern a turn of this sender, "platform:id"."""
+        return TurnSpending(self, sender)
 
     async def exhausted(self, sender: str) -> bool:
         """Whether nothing is left for this sender: work that nobody waits for is not begun."""
@@ -100,9 +100,8 @@ class Budgets:
         used = await self._used(today(self._zone), limits)
         return any(spent >= limit.usd - ROUNDING_USD for limit, spent in used)
 
-    @asynccontextmanager
-    async def hold(self, sender: str, forecast_usd: float | None) -> AsyncIterator[None]:
-        """Hold what a call of this sender will cost at least; see `agent.ports.Spending`.
+    async def hold(self, sender: str, forecast_usd: float | None) -> Callable[[], None]:
+        """Hold what a call of this sender will cost at least, until what is returned is called.
 
         A call of unknown cost is allowed while something is left, one without cost always.
 
@@ -112,13 +111,14 @@ class Budgets:
         """
         if forecast_usd != 0:
             await self._check(sender, forecast_usd)
+        # Nothing was awaited since the sums were read.
         hold = _Hold(sender, forecast_usd or 0.0)
         self._holds.add(hold)
-        try:
-            yield
-        finally:
-            self._holds.remove(hold)
-            self._releases += 1
+        return partial(self._release, hold)
+
+    def _release(self, hold: _Hold) -> None:
+        self._holds.remove(hold)
+        self._releases += 1
 
     async def _check(self, sender: str, forecast_usd: float | None) -> None:
         limits = list(self._limits(sender))
@@ -173,13 +173,31 @@ class Budgets:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _SenderSpending:
-    """The budgets as they concern one sender."""
+class TurnSpending:
+    """`agent.ports.Spending` of one turn; to be closed when its last call is booked."""
 
-    budgets: Budgets
-    sender: str
+    def __init__(self, budgets: Budgets, sender: str) -> None:
+        self._budgets = budgets
+        self._sender = sender
+        self._release: Callable[[], None] | None = None
 
-    def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
-        """Hold what a call will cost at least while it is made."""
-        return self.budgets.hold(self.sender, forecast_usd)
+    @asynccontextmanager
+    async def call(self, forecast_usd: float | None) -> AsyncIterator[None]:
+        """Hold what a call will cost at least while it is made, and until it is booked.
+
+        It is by the time of the turn's next call, or of its end.
+        """
+        self.close()
+        self._release = await self._budgets.hold(self._sender, forecast_usd)
+        try:
+            yield
+        except BaseException:
+            # What a broken call has cost is booked by itself.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let go what the last call has held."""
+        if self._release is not None:
+            self._release()
+            self._release = None

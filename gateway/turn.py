@@ -31,7 +31,7 @@ from gateway.live import LiveAnswer
 from gateway.preparing import Preparations
 from gateway.sessions import reset_due
 from gateway.settings import QueueSettings, SessionSettings
-from gateway.spending import Budgets
+from gateway.spending import Budgets, TurnSpending
 from gateway.storage import compactions, inbox, leases, lineage, outbox, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.inbox import Entry
@@ -175,32 +175,37 @@ class TurnRunner:
             lambda ref: self._database.write(turns.set_preview, turn, ref),
             lambda: self._database.read(outbox.all_sent, turn.lease.conversation),
         )
-        journal = self._journal(turn)
+        with closing(self._rules.budgets.of(turn.sender)) as spending:
+            end, totals = await self._end(self._journal(turn, spending), live)
+        self._wakeups.outbox(turn.lease.conversation)
+        self._log_finished(turn, end, totals, started)
+
+    async def _end(self, journal: Journal, live: LiveAnswer) -> tuple[TurnEnd, Totals]:
+        """Bring a turn to its end and commit it; returns what was stored, and what it took."""
         try:
             done = await self._think(journal, live)
-            end = done.end
-            journal.begin_call(end.call and replace(end.call, purpose="lost"))
-            parts = self._parts(turn, done.kind, done.text, live.ref)
+            call = done.end.call
+            journal.begin_call(call and replace(call, purpose="lost"))
+            parts = self._parts(journal.turn, done.kind, done.text, live.ref)
             totals = await self._database.write(
-                turns.commit, journal.turn, done.messages, parts, end
+                turns.commit, journal.turn, done.messages, parts, done.end
             )
-            self.preparations.answered(journal.turn.session.id)
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, live))
-            totals = await self._cancel(journal.turn, live, end)
+            return end, await self._cancel(journal.turn, live, end)
         except (asyncio.CancelledError, LeaseLost):
             # What was begun is billed, whoever goes on with the turn.
             cut_off = await self._cut_off(journal, live)
             await journal.book([cut_off] if cut_off else [])
             raise
-        self._wakeups.outbox(turn.lease.conversation)
-        self._log_finished(turn, end, totals, started)
+        self.preparations.answered(journal.turn.session.id)
+        return done.end, totals
 
-    def _journal(self, turn: Turn) -> Journal:
+    def _journal(self, turn: Turn, spending: TurnSpending) -> Journal:
         async def tell_user(what: str) -> None:
             await self._notify(turn, _told_once(turn, what), notices.CONTEXT[what])
 
-        return Journal(self._database, turn, self.preparations, tell_user)
+        return Journal(self._database, turn, self.preparations, spending, tell_user)
 
     async def _think(self, journal: Journal, live: LiveAnswer) -> Done:
         """Do what the turn asks for, stoppable and with its preview."""
@@ -240,8 +245,9 @@ class TurnRunner:
             clock=lambda: datetime.now(UTC),
             engine=planner.engine,
         )
-        spending = self._rules.budgets.of(turn.sender)
-        ports = TurnPorts(journal, planner, live, context, spending, self._trouble_teller(turn))
+        ports = TurnPorts(
+            journal, planner, live, context, journal.spending, self._trouble_teller(turn)
+        )
         with closing(planner):
             await hygiene.clean(planner, view, self._slow_teller(turn))
             result = await run_turn(state, self._agent, ports)

@@ -164,13 +164,13 @@ def _tool_use(call: "ToolCall") -> Block:
 def _result(message: "ChatMessage") -> Block:
     """Return a tool result; a marker stands on the result itself, wherever it was."""
     block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
-    content = message.get("content")
-    if is_marked(message):
-        block[KEY] = marker_of(message)
+    content, marker = message.get("content"), message.get("cache_control")
     if isinstance(content, list):
-        content = _nested(content)
+        content, marker = _nested(content), marker_of(message)
     if content:
         block["content"] = content
+    if marker:
+        block[KEY] = marker
     return block
 
 

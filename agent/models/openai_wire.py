@@ -109,13 +109,15 @@ def _text_or_images(message: "ChatMessage") -> str | list[Part]:
 def _parts(message: "ChatMessage") -> list[Part]:
     """Return new parts; markers that are on none of them stand as parts of their own."""
     content = message.get("content")
-    if isinstance(content, str) and message["role"] != "system":
-        parts = [{"type": "text", "text": content}] if content and not content.isspace() else []
-    else:
-        parts = _content(message)
+    alone = isinstance(content, str) and message["role"] != "system"
+    parts = _text(content) if alone else _content(message)
     if KEY in message:
         parts.append({KEY: message["cache_control"]})
     return parts
+
+
+def _text(text: Any) -> list[Part]:
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
 
 
 def _content(message: "ChatMessage") -> list[Part]:

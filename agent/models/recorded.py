@@ -8,7 +8,7 @@ the gateway it does not notice.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agent.billing import Block, BlockReader, Cache, CacheRules, Minimum, Tally, cache_for
 from agent.errors import ContextOverflow, RecordingMismatch
@@ -59,13 +59,20 @@ class Billed:
 
     Attributes:
         bills: One for each placing; the one that was played comes first.
-        asked_s: When each request was made, on the clock of the conversation.
+        asked_s: When each answer was asked for, on the clock of the conversation.
         fixed_tokens: Size of the system prompt and the tools, as first sent.
     """
 
     bills: tuple[Bill, ...] = ()
     asked_s: tuple[float, ...] = ()
     fixed_tokens: int = 0
+
+
+class _When(NamedTuple):
+    """Which answer is asked for (exchange and place in it), and when."""
+
+    answer: tuple[int, int]
+    at_s: float
 
 
 class RecordedModel:
@@ -112,8 +119,7 @@ class RecordedModel:
             asked_s: When each of its answers is asked for, on the conversation's clock; all at
                 once for none.
         """
-        played = recording.exchanges[exchange]
-        self._plays[conversation] = _Play(recording, played, asked_s)
+        self._plays[conversation] = _Play(recording, exchange, asked_s)
         if conversation not in self._accounts:
             self._accounts[conversation] = _Account.opened(self.facts, self._placings())
 
@@ -145,7 +151,7 @@ class RecordedModel:
         message = play.answers[place]
         if message.get("tool_calls") and not request.allow_tools:
             message = play.answers[-1]
-        usage = self._bill(request, estimate_message(message, self.facts.name), play.at_s(place))
+        usage = self._bill(request, estimate_message(message, self.facts.name), play.when(place))
         play.given = place + 1
         if text := text_of(message):
             sink.push(text)
@@ -172,7 +178,7 @@ class RecordedModel:
         played: Placing = self._caching.strategy if self._caching.enabled else "none"
         return (played, *(placing for placing in PLACINGS if placing != played))
 
-    def _bill(self, request: ModelRequest, output_tokens: int, at_s: float) -> Usage:
+    def _bill(self, request: ModelRequest, output_tokens: int, when: _When) -> Usage:
         """Bill a request with every placing; returns the usage of the one that is played.
 
         Raises:
@@ -192,10 +198,10 @@ class RecordedModel:
             marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=placing)
             other = request_body(replace(request, messages=marked), self.facts.name)
             blocks[placing] = self._reader.read(other)
-        if not account.asked_s:
+        if not account.requests:
             fixed = len(body.get("tools", ())) + len(body.get("system", ()))
             account.fixed_tokens = sum(block.tokens for block in blocks[played][:fixed])
-        return account.book(blocks, output_tokens, at_s)
+        return account.book(blocks, output_tokens, when)
 
 
 def _plain(message: ChatMessage) -> ChatMessage:
@@ -210,12 +216,17 @@ def _plain(message: ChatMessage) -> ChatMessage:
 
 @dataclass(slots=True)
 class _Account:
-    """One conversation with the provider: a cache and a bill for each placing."""
+    """One conversation with the provider: a cache and a bill for each placing.
+
+    Attributes:
+        asked_s: By answer; the same one may be asked for again.
+    """
 
     caches: dict[Placing, Cache]
     minimum: Minimum
     tallies: dict[Placing, Tally]
-    asked_s: list[float] = field(default_factory=list)
+    requests: int = 0
+    asked_s: dict[tuple[int, int], float] = field(default_factory=dict)
     fixed_tokens: int = 0
 
     @classmethod
@@ -227,23 +238,23 @@ class _Account:
     def placings(self) -> tuple[Placing, ...]:
         return tuple(self.caches)
 
-    def book(self, blocks: dict[Placing, list[Block]], output_tokens: int, at_s: float) -> Usage:
+    def book(self, blocks: dict[Placing, list[Block]], output_tokens: int, when: _When) -> Usage:
         """Bill a request; returns what it is for the first placing."""
         written = Usage(output_tokens=output_tokens)
         least = self.minimum.bill(blocks[self.placings[0]]) + written
         usages = {
-            placing: cache.bill(blocks[placing], at_s) + written
+            placing: cache.bill(blocks[placing], when.at_s) + written
             for placing, cache in self.caches.items()
         }
         for placing, usage in usages.items():
             self.tallies[placing] += Tally(usage, least)
-        self.asked_s.append(at_s)
+        self.requests += 1
+        self.asked_s[when.answer] = when.at_s
         return usages[self.placings[0]]
 
     def billed(self) -> Billed:
-        requests = len(self.asked_s)
-        bills = (Bill(placing, requests, tally) for placing, tally in self.tallies.items())
-        return Billed(tuple(bills), tuple(self.asked_s), self.fixed_tokens)
+        bills = (Bill(placing, self.requests, tally) for placing, tally in self.tallies.items())
+        return Billed(tuple(bills), tuple(self.asked_s.values()), self.fixed_tokens)
 
 
 @dataclass(slots=True)
@@ -251,12 +262,13 @@ class _Play:
     """The exchange that is being asked in one conversation.
 
     Attributes:
+        number: Its position in the recording.
         asked_s: When each answer is asked for; empty for always 0.
         given: Answers given so far.
     """
 
     recording: Recording
-    exchange: Exchange
+    number: int
     asked_s: Sequence[float]
     given: int = 0
     answers: list[ChatMessage] = field(init=False)
@@ -270,9 +282,13 @@ class _Play:
             for call in answer.get("tool_calls", ())
         }
 
-    def at_s(self, place: int) -> float:
+    @property
+    def exchange(self) -> Exchange:
+        return self.recording.exchanges[self.number]
+
+    def when(self, place: int) -> _When:
         """Return when the answer at a place is asked for."""
-        return self.asked_s[place] if self.asked_s else 0.0
+        return _When((self.number, place), self.asked_s[place] if self.asked_s else 0.0)
 
     def place(self, view: list[ChatMessage]) -> int:
         """Return which answer comes next: the one behind the newest calls in the view.

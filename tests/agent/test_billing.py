@@ -22,6 +22,9 @@ from agent.costs import cost_usd
 from agent.models.base import Usage
 from agent.models.catalog import find_facts
 from agent.models.facts import ModelFacts, Prices
+from tests.bench.billing import block_sizes, compare, recorded_tally, replayed
+from tests.bench.pi_sessions import load_session
+from tests.support.shared import SHARED
 
 RULES = CacheRules()
 BASE = 600
@@ -418,3 +421,34 @@ def test_no_bill_is_below_the_minimum(requests: list[tuple[list[Block], float]])
         assert paid is not None
         assert least is not None
         assert paid >= least - 1e-12
+
+
+if SHARED:
+    PI = SHARED / "pi"
+
+    @pytest.mark.parametrize(
+        ("name", "agreeing", "ratio", "hits"),
+        [("before-compaction", 0.97, 1.21, 0.97), ("large-session", 0.92, 1.95, 0.91)],
+    )
+    def test_agrees_with_what_was_billed(
+        name: str, agreeing: float, ratio: float, hits: float
+    ) -> None:
+        """Token by token, but where the recording does not hold what was sent."""
+        session = load_session(PI / f"{name}.jsonl")
+        compared = compare(session)
+        assert sum(row.reason is None for row in compared) / len(compared) >= agreeing
+        assert all(row.reason != "not explained" for row in compared)
+        tally = recorded_tally(session)
+        assert tally.ratio() == pytest.approx(ratio, abs=0.005)
+        assert tally.hit_ratio == pytest.approx(hits, abs=0.005)
+
+    @pytest.mark.parametrize("name", ["before-compaction", "large-session"])
+    def test_parley_pays_the_minimum_on_real_sessions(name: str) -> None:
+        """With a restart every 50 requests, by either strategy, as without one."""
+        session = load_session(PI / f"{name}.jsonl")
+        sizes = block_sizes(session)
+        steady = [10.0 * number for number in range(len(session.reported))]
+        for strategy in ("system_and_3", "anchored"):
+            tally = replayed(session, sizes, strategy, steady, restart_every=50)
+            assert tally.ratio() <= 1.05
+            assert tally.hit_ratio >= 0.97

@@ -1,7 +1,5 @@
 """What calls cost, and how money is shown."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +14,8 @@ PRICES = Prices(input=2, cache_write_5m=2.5, cache_write_1h=4, cache_read=0.2, o
 
 def model(layout: CacheLayout | None = "native", min_cache_tokens: int = 1000) -> ChatModel:
     """Return a model that takes breakpoints, unless `layout` is None."""
-    built = ScriptedModel([])
-    built.cache_layout = layout
-    built.facts = replace(built.facts, min_cache_tokens=min_cache_tokens)
-    return built
+    facts = ModelFacts("m", min_cache_tokens=min_cache_tokens)
+    return ScriptedModel([], facts=facts, cache_layout=layout)
 
 
 def test_each_kind_has_its_price() -> None:

@@ -13,6 +13,8 @@ from agent.ports import PlannerState
 from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.journal import Journal, Reader
+from gateway.settings import BudgetSettings
+from gateway.spending import Budgets
 from gateway.storage import compactions, leases, lineage, models, transcript, turns
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
@@ -55,7 +57,8 @@ def asked(database: Database) -> Asked:
 async def journal(database: Database, asked: Asked) -> Journal:
     """The journal of a turn that has just begun."""
     turn = await database.write(turn_of, "hello")
-    return Journal(database, turn, asked, asked.tell)
+    spending = Budgets(database, BudgetSettings(), "UTC").of(turn.sender)
+    return Journal(database, turn, asked, spending, asked.tell)
 
 
 async def rows(journal: Journal, table: str) -> list[tuple[object, ...]]:

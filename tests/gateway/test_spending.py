@@ -1,6 +1,7 @@
 """Budgets: what a day may cost, whoever spends it, calls in flight included."""
 
 import asyncio
+from contextlib import closing
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,8 +52,9 @@ async def spend(
 
 async def allowed(budgets: Budgets, sender: str, forecast_usd: float | None) -> None:
     """Make a call of no other cost."""
-    async with budgets.of(sender).call(forecast_usd):
-        pass
+    with closing(budgets.of(sender)) as turn:
+        async with turn.call(forecast_usd):
+            pass
 
 
 async def refused(budgets: Budgets, sender: str, forecast_usd: float | None) -> SpendLimitReached:
@@ -104,12 +106,17 @@ async def test_yesterday_does_not_count(database: Database) -> None:
 
 
 async def test_a_call_in_flight_is_held(database: Database) -> None:
-    """Until it ends; what it really cost is in the books by then."""
+    """Until it is booked: by the turn's next call, or by its end."""
     budgets = budgets_of(database, 1.0, daily_usd=1.5)
-    async with budgets.of(ADA).call(0.8):
+    turn = budgets.of(ADA)
+    async with turn.call(0.8):
         assert (await refused(budgets, ADA, 0.3)).scope == "sender"
         assert (await refused(budgets, BOB, 0.8)).scope == "all"
         await allowed(budgets, BOB, 0.7)
+    await refused(budgets, ADA, 0.3)
+    async with turn.call(1.0):
+        await refused(budgets, ADA, 0.1)
+    turn.close()
     await allowed(budgets, ADA, 1.0)
 
 
@@ -179,10 +186,11 @@ async def test_work_in_the_background_needs_something_left(database: Database) -
     """Of the sender's budget and of the one for all; what is held is spent as good as."""
     budgets = budgets_of(database, 1.0, daily_usd=1.5)
     assert not await budgets.exhausted(ADA)
-    async with budgets.of(ADA).call(1.0):
-        assert await budgets.exhausted(ADA)
-        assert not await budgets.exhausted(BOB)
-        async with budgets.of(BOB).call(0.5):
+    with closing(budgets.of(ADA)) as ada, closing(budgets.of(BOB)) as bob:
+        async with ada.call(1.0):
+            assert await budgets.exhausted(ADA)
+            assert not await budgets.exhausted(BOB)
+        async with bob.call(0.5):
             assert await budgets.exhausted("telegram:44")
     assert not await budgets.exhausted(ADA)
 
@@ -209,7 +217,7 @@ async def test_a_call_that_ends_while_the_books_are_read_is_counted(
 ) -> None:
     """It may be neither in what was read nor held any more: the books are read again."""
     budgets, reads = budgets_of(database, 1.0), 0
-    first = budgets.of(ADA).call(0.8)
+    first = budgets.of(ADA)
     read = database.read
 
     async def slow_read(*args: Any) -> Any:
@@ -218,10 +226,11 @@ async def test_a_call_that_ends_while_the_books_are_read_is_counted(
         found = await read(*args)
         if reads == 1:
             await spend(database, ADA, 0.8)
-            await first.__aexit__(None, None, None)
+            first.close()
         return found
 
-    await first.__aenter__()
+    async with first.call(0.8):
+        pass
     monkeypatch.setattr(database, "read", slow_read)
     await refused(budgets, ADA, 0.5)
     assert reads == 2
@@ -262,15 +271,20 @@ async def _make(
     places = asyncio.Semaphore(at_once)
     async with open_database(file) as database:
         budgets = budgets_of(database, limits[0], daily_usd=limits[1])
-        made = await asyncio.gather(*(_make_one(database, budgets, it, places) for it in calls))
+
+        async def make(call: Planned) -> bool:
+            async with places:
+                return await _make_one(database, budgets, call)
+
+        made = await asyncio.gather(*map(make, calls))
     return [call for call, was_made in zip(calls, made, strict=True) if was_made]
 
 
-async def _make_one(
-    database: Database, budgets: Budgets, call: Planned, places: asyncio.Semaphore
-) -> bool:
+async def _make_one(database: Database, budgets: Budgets, call: Planned) -> bool:
     try:
-        async with places, budgets.of(call.sender).call(call.forecast_usd):
+        with closing(budgets.of(call.sender)) as turn:
+            async with turn.call(call.forecast_usd):
+                await asyncio.sleep(0)
             await spend(database, call.sender, call.forecast_usd + call.output_usd)
     except SpendLimitReached:
         return False

@@ -1,0 +1,191 @@
+"""What can happen to a stream, with both SDKs: the class of the error, the bill, the time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
+from agent.models.base import ModelRequest, Usage
+from agent.tokens import estimate_tokens
+from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy
+from tests.support.openai_server import OpenAIServer
+
+PAGE = "<html><body><h1>502 Bad Gateway</h1>cloudflare</body></html>"
+REPORT = {"input_tokens": 3, "cache_read_input_tokens": 1000, "cache_creation_input_tokens": 70}
+
+
+async def failure(
+    server: ModelServer, item: Reply | Fault, request: ModelRequest | None = None, **settings: Any
+) -> ModelError:
+    """Return how a call that gets `item` fails."""
+    server.script(item)
+    with pytest.raises(ModelError) as caught:
+        await ask(server, request, **settings)
+    assert len(server.requests) == 1
+    return caught.value
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize(
+    "item",
+    [
+        Fault(status=500),
+        Fault(status=502, html=PAGE),
+        Fault(status=503, json='{"error": {"message": "cut o'),
+        Fault(trouble="cut"),
+        Fault(trouble="stall"),
+        Fault(status=200, html=PAGE),
+        Fault(status=200, json='{"id": "x", "choi'),
+        Reply(text="Once upon a", trouble="cut"),
+        Reply(text="Once upon a", trouble="stall"),
+        Reply(text="Once upon a", trouble="pings"),
+        Reply(trouble="pings"),
+        Reply(text="Once upon a", trouble="garbage"),
+    ],
+)
+async def test_broken_answers_are_unreachable(double: Double, item: Reply | Fault) -> None:
+    """Whatever ends an answer early, it ends in bounded time and may be tried again."""
+    async with double() as server, asyncio.timeout(5):
+        error = await failure(server, item, idle_timeout_s=0.1)
+    assert type(error) is ModelUnreachable
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_pings_end_with_the_connection(double: Double) -> None:
+    """The limit for pings alone is 5 times the idle timeout, and the provider stops writing."""
+    async with double() as server:
+        error = await failure(server, Reply(trouble="pings"), idle_timeout_s=0.1)
+        await asyncio.wait_for(server.left.wait(), 5)
+    assert str(error) == "no content for 0.5 s"
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_slow_content_is_no_silence(double: Double) -> None:
+    """Text that trickles for longer than any limit is read to its end."""
+    async with double() as server:
+        server.script(Reply(text="abcdefghijklmnop", piece=1, pause_s=0.05))
+        assert (await ask(server, idle_timeout_s=0.1)).message["content"] == "abcdefghijklmnop"
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("status", [401, 404, 502])
+async def test_pages_of_html_are_not_quoted(double: Double, status: int) -> None:
+    """What a proxy writes for a browser is of no use in a log."""
+    async with double() as server:
+        assert str(await failure(server, Fault(status=status, html=PAGE))) == f"HTTP {status}"
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_html_inside_an_error_is_not_quoted(double: Double) -> None:
+    """Gateways put the page of their upstream into the message."""
+    async with double() as server:
+        error = await failure(server, Fault(status=502, error="api_error", message=PAGE))
+    assert str(error) == "HTTP 502: api_error"
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_retry_after_an_hour_is_passed_on(double: Double) -> None:
+    """What to make of it is the policy's business."""
+    async with double() as server:
+        fault = Fault(status=429, error="rate_limit_error", headers={"retry-after": "3600"})
+        error = await failure(server, fault)
+    assert isinstance(error, RateLimited)
+    assert error.retry_after_s == 3600
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_too_large_requests_are_overflows(double: Double) -> None:
+    """By tokens and by bytes, in the words of each provider."""
+    for limits in ({"max_prompt_tokens": 10}, {"max_bytes": 50}):
+        async with double() as server:
+            for name, limit in limits.items():
+                setattr(server, name, limit)
+            with pytest.raises(ContextOverflow):
+                await ask(server)
+            assert len(server.refused) == 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        Reply(text="Once upon a time there was", trouble="cut", usage=REPORT),
+        Reply(text="Once upon a time there was", trouble="stall", usage=REPORT),
+        Reply(text="Once upon a time there was", trouble="pings", usage=REPORT),
+        Reply(text="Once upon a time there was", error="overloaded_error", usage=REPORT),
+    ],
+)
+async def test_broken_stream_carries_its_bill(item: Reply) -> None:
+    """Input and cache as reported, output estimated by what was streamed."""
+    async with AnthropicServer() as server:
+        error = await failure(server, item, idle_timeout_s=0.1)
+    written = estimate_tokens(item.text, "claude-sonnet-5-5")
+    assert error.usage == Usage(3, written, 1000, 70)
+
+
+async def test_bill_counts_thoughts_and_calls() -> None:
+    """Everything that was written is billed, shown or not."""
+    reply = Reply(
+        thinking="Which time is it?",
+        text="Looking.",
+        calls=(("current_time", {"zone": "Europe/Paris"}),),
+        trouble="cut",
+    )
+    async with AnthropicServer() as server:
+        error = await failure(server, reply, ModelRequest(ASK, (CLOCK,)))
+    written = 'Which time is it?Looking.current_time{"zone": "Europe/Paris"}'
+    assert error.usage is not None
+    assert error.usage.output_tokens == estimate_tokens(written, "claude-sonnet-5-5")
+
+
+async def test_final_count_is_not_estimated() -> None:
+    """A stream that is cut after the last report is billed as reported."""
+    async with AnthropicServer() as server:
+        server.frames = lambda body, reply: AnthropicServer.frames(server, body, reply)[:-1]  # type: ignore[method-assign]
+        final = {"output_tokens": 2}
+        reply = Reply(text="Once upon a time " * 9, usage=REPORT, extra={"final_usage": final})
+        assert (await failure(server, reply)).usage == Usage(3, 2, 1000, 70)
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_nothing_reported_is_no_bill(double: Double) -> None:
+    """Before the answer has begun nothing is known."""
+    async with double() as server:
+        assert (await failure(server, Fault(status=500))).usage is None
+
+
+async def test_openai_reports_before_the_end_count() -> None:
+    """Servers that report with every chunk tell what a cut answer has cost."""
+    async with OpenAIServer() as server:
+        usage = {"prompt_tokens": 40, "completion_tokens": 1, "total_tokens": 41}
+        chunk = b'data: {"choices": [], "usage": %s}\n\n' % str(usage).replace("'", '"').encode()
+        server.frames = lambda body, reply: [  # type: ignore[method-assign]
+            chunk,
+            *OpenAIServer.frames(server, body, reply),
+        ]
+        error = await failure(server, Reply(text="Once upon a time", trouble="cut"))
+    assert error.usage == Usage(40, estimate_tokens("Once upon a time", "local-1"))
+
+
+async def test_chunks_without_choices_count_as_pings() -> None:
+    """They keep the connection open and say nothing."""
+    async with OpenAIServer() as server:
+        server.ping = b'data: {"choices": []}\n\n'
+        error = await failure(server, Reply(trouble="pings"), idle_timeout_s=0.1)
+    assert str(error) == "no content for 0.5 s"
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_cancellation_in_the_stream_goes_on(double: Double) -> None:
+    """The limits of a call do not turn a cancellation into a failure."""
+    sink = SinkSpy()
+    async with double() as server, connected(server) as model, asyncio.timeout(10):
+        server.script(Reply(text="Well", trouble="pings"))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(model.complete(ModelRequest(ASK), sink), name="call")
+            await sink.started.wait()
+            task.cancel()
+        await server.left.wait()
+    assert task.cancelled()

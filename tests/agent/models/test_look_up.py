@@ -1,0 +1,138 @@
+"""What providers say about a model."""
+
+import pytest
+
+from agent.errors import CredentialsRefused, ModelError, ModelUnreachable, RateLimited
+from agent.models import anthropic as anthropic_model
+from agent.models import openai as openai_model
+from agent.models.base import ModelInfo
+from agent.models.offline import OfflineModel
+from agent.models.openai import OpenAIModel
+from agent.models.openai_models import info_from_list
+from agent.models.scripted import ScriptedModel
+from agent.settings import ModelSettings
+from tests.agent.models.clients import BOTH, Double, connected
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.model_server import Fault, ModelServer
+from tests.support.openai_server import OpenAIServer
+
+
+async def look_up(server: ModelServer) -> ModelInfo | None:
+    async with connected(server) as model:
+        return await model.look_up()
+
+
+async def test_anthropic_says_both_sizes() -> None:
+    """Window and longest output are those of the model's entry."""
+    async with AnthropicServer() as server:
+        server.infos = {"claude-sonnet-5-5": {"max_input_tokens": 900_000, "max_tokens": 64_000}}
+        assert await look_up(server) == ModelInfo(900_000, 64_000)
+        assert server.look_ups == ["/v1/models/claude-sonnet-5-5"]
+
+
+@pytest.mark.parametrize("info", [{}, {"max_input_tokens": None}, {"max_input_tokens": "many"}])
+async def test_an_entry_without_sizes_says_nothing(info: dict[str, object]) -> None:
+    """Proxies answer with less than the API does."""
+    async with AnthropicServer() as server:
+        server.infos = {"claude-sonnet-5-5": info}
+        assert await look_up(server) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (
+            {"context_length": 200_000, "top_provider": {"max_completion_tokens": 64_000}},
+            ModelInfo(200_000, 64_000),
+        ),
+        ({"context_length": 8192, "top_provider": None}, ModelInfo(8192)),
+        ({"max_model_len": 32_768}, ModelInfo(32_768)),
+        ({"meta": {"n_ctx": 16_384, "n_ctx_train": 131_072}}, ModelInfo(16_384)),
+        ({"meta": {"n_ctx_train": 131_072}}, None),
+        ({"loaded_context_length": 4096, "max_context_length": 131_072}, ModelInfo(4096)),
+        ({"context_window": 131_072, "max_completion_tokens": 8192}, ModelInfo(131_072, 8192)),
+        ({"owned_by": "library"}, None),
+        ({"context_length": 0}, None),
+        ({"context_length": True}, None),
+        ({"context_length": "8192"}, None),
+    ],
+)
+async def test_each_server_names_it_otherwise(
+    entry: dict[str, object], expected: ModelInfo | None
+) -> None:
+    """The entry of the model in the list is read, whatever the server calls the sizes."""
+    async with OpenAIServer() as server:
+        server.infos = {"other": {"max_model_len": 1}, "local-1": entry}
+        assert await look_up(server) == expected
+        assert server.look_ups == ["/v1/models"]
+
+
+@pytest.mark.parametrize(
+    ("listing", "expected"),
+    [
+        ({"data": [{"id": "/models/x.gguf", "max_model_len": 5}]}, ModelInfo(5)),
+        ([{"id": "m", "max_model_len": 5}, {"id": "n"}], ModelInfo(5)),
+        ({"data": [{"id": "a", "max_model_len": 5}, {"id": "b", "max_model_len": 6}]}, None),
+        ({"data": None}, None),
+        ({"data": [None, "m"]}, None),
+        ("<html>", None),
+        (None, None),
+    ],
+)
+def test_lists(listing: object, expected: ModelInfo | None) -> None:
+    """A single model is the one that answers; among several the name decides."""
+    assert info_from_list(listing, "m") == expected
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("status", [400, 404, 405])
+async def test_a_server_that_cannot_be_asked(double: Double, status: int) -> None:
+    """The question is not supported: nothing is known, and nothing is wrong."""
+    async with double() as server:
+        server.look_up_fault = Fault(status=status)
+        assert await look_up(server) is None
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault(status=401), CredentialsRefused),
+        (Fault(status=429), RateLimited),
+        (Fault(status=502, html="<h1>Bad gateway</h1>"), ModelUnreachable),
+        (Fault(status=200, json='{"data": ['), ModelUnreachable),
+        (Fault(trouble="cut"), ModelUnreachable),
+        (Fault(trouble="stall"), ModelUnreachable),
+    ],
+)
+async def test_failures(
+    double: Double, fault: Fault, expected: type[ModelError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What went wrong is told, within the time limit."""
+    for module in (anthropic_model, openai_model):
+        monkeypatch.setattr(module, "LOOK_UP_TIMEOUT_S", 0.2)
+    async with double() as server:
+        server.look_up_fault = fault
+        with pytest.raises(expected):
+            await look_up(server)
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_a_page_of_html_says_nothing(double: Double) -> None:
+    """A wrong address that answers with status 200 is no failure of the model."""
+    async with double() as server:
+        server.look_up_fault = Fault(status=200, html="<h1>Welcome</h1>")
+        assert await look_up(server) is None
+
+
+async def test_openai_itself_is_not_asked() -> None:
+    """Its list has no sizes; without a network the answer is there at once."""
+    model = OpenAIModel(ModelSettings.model_validate({"provider": "openai", "api_key": "k"}))
+    assert await model.look_up() is None
+    await model.close()
+
+
+async def test_models_inside_parley_have_nobody_to_ask() -> None:
+    """Their settings are all there is."""
+    assert await OfflineModel(ModelSettings()).look_up() is None
+    assert await ScriptedModel([]).look_up() is None
