@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import takewhile
 
 import orjson
 import structlog
@@ -127,19 +128,19 @@ class PrefixWatch:
         if len(self._taken) >= end and _joined(self._taken[:end]) == last.digest:
             return
         self.last = None
-        place = self._first_difference()
+        stayed = self._stayed()
         if self.moving is None:
-            report_unexpected_move(place, last.tokens)
+            report_unexpected_move(stayed, last.tokens)
         else:
-            _report_move(self.moving, place, last.tokens)
+            _report_move(self.moving, stayed, last.tokens)
 
-    def _first_difference(self) -> int | None:
-        """Return which message is the first that is not as it was; None where it is not known."""
+    def _stayed(self) -> int | None:
+        """Return how many messages are as they were; None where that is not known."""
+        if not self._answered:
+            return None
         pairs = zip(self._answered, self._taken, strict=False)
-        same = next((n for n, (one, two) in enumerate(pairs) if one != two), None)
-        if same is None:
-            return len(self._taken) - 1 if self._answered else None
-        return max(0, same - 1)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return max(0, same - 1)  # the tools come first
 
     def _check(self, usage: Usage, miss_reason: str | None) -> None:
         expected, read = self._expected_tokens, usage.cache_read_tokens
@@ -160,18 +161,18 @@ class PrefixWatch:
         return known[1]
 
 
-def report_unexpected_move(message: int | None, tokens: int) -> None:
+def report_unexpected_move(messages: int | None, tokens: int) -> None:
     """Report a prefix that moved although no step said so; in tests this fails (conftest.py).
 
     Args:
-        message: The first that is not as it was, the system message being 0; None for not known.
+        messages: How many still begin the request as they did before; None for not known.
         tokens: What the provider kept and now has to read anew.
     """
-    log.warning("cache_prefix_moved", reason=UNEXPECTED, message=message, tokens=tokens)
+    log.warning("cache_prefix_moved", reason=UNEXPECTED, messages=messages, tokens=tokens)
 
 
-def _report_move(reason: str, message: int | None, tokens: int) -> None:
-    log.info("cache_prefix_moved", reason=reason, message=message, tokens=tokens)
+def _report_move(reason: str, messages: int | None, tokens: int) -> None:
+    log.info("cache_prefix_moved", reason=reason, messages=messages, tokens=tokens)
 
 
 def _digest(message: ChatMessage) -> bytes:

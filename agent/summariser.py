@@ -64,19 +64,21 @@ class Summariser:
 
 @dataclass(frozen=True, slots=True)
 class WarmPrefix:
-    """A request that begins with what the provider's cache holds of a conversation.
+    """The last request of a conversation, which the provider's cache still holds.
 
     Attributes:
-        model: Who gets it: the main model.
-        request: As the loop would send it now, marks of the cache included.
+        model: Who got it: the main model.
+        request: As it was sent, marks of the cache included.
         tokens: How many of its tokens the cache should hold.
         ttl: How long its entries live, "5m" or "1h".
+        newer: How many messages the view has by now that are not in the request.
     """
 
     model: ChatModel
     request: ModelRequest
     tokens: int
     ttl: str
+    newer: int = 0
 
 
 class SummaryCalls:

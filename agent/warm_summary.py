@@ -1,9 +1,9 @@
 """Summaries that are written ahead of need, asked for in the cheaper of two ways.
 
 The ordinary way sends what will leave the view as material, at the full price. While the provider's
-cache still holds the conversation, its request can be sent once more with one message behind it
-that asks for the summary: a whole view that is read from a cache may cost less than half of it
-that is not. Used by gateway/preparing.py; what is accepted as a summary is the same for both.
+cache still holds the conversation's last request, that can be sent once more with one message
+behind it that asks for the summary: all of it, read from the cache, costs less than the material.
+Used by gateway/preparing.py; what is accepted as a summary is the same for both.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from agent.compression.payback import Rates
 from agent.compression.sanitise import sanitise
 from agent.compression.sizes import Sizes
 from agent.compression.summary import LENGTH_TOLERANCE
-from agent.compression.summary_prompts import FENCE, SECTIONS
+from agent.compression.summary_prompts import orders_in
 from agent.context_compressor import prepare_summary, previous_text, uncovered
 from agent.context_engine import CompressionRequest, Limits
 from agent.engines.threads import in_daemon
@@ -111,8 +111,7 @@ def _written(
         summary_window=calls.window_tokens,
         today=datetime.now(UTC).date().isoformat(),
     )
-    cut = _cut(request) if warm is not None else None
-    if warm is not None and cut is not None and _behind_pays(request, cut, warm):
+    if warm and (cut := _cut(request)) and _behind_pays(request, cut, warm):
         try:
             return _behind(request, cut, calls, warm)
         except SummaryFailed as exc:
@@ -128,46 +127,51 @@ def _cut(request: CompressionRequest) -> Boundaries | None:
 
 
 def _behind_pays(request: CompressionRequest, cut: Boundaries, warm: WarmPrefix) -> bool:
-    """Whether the view is to be sent once more, rather than what leaves it as material.
+    """Whether the last request is to be sent once more, rather than what leaves as material.
 
-    What the view shows shortened has to be summarised from the originals. The answer costs the same
-    in both ways.
+    What the view shows shortened has to be summarised from the originals, and what stays must begin
+    in the request: it tells where to stop. The answer costs the same in both ways.
     """
+    sent = len(request.entries) - warm.newer
     leaving = uncovered(request, cut)
     shortened = {edit.seq for edit in request.plan.edits}
-    answer_tokens = int(request.limits.max_summary_tokens * LENGTH_TOLERANCE)
-    needed = request.tokens + INSTRUCTION_TOKENS + answer_tokens
-    if needed > warm.model.context_length or any(entry.seq in shortened for entry in leaving):
+    if cut.tail_start >= sent or any(entry.seq in shortened for entry in leaving):
         return False
-    material = sum(request.estimate(entry.message) for entry in leaving)
-    material += estimate_tokens(previous_text(request))
-    return is_cheaper(warm, request.tokens, material)
+    tokens = request.tokens - _tokens_of(request, request.entries[sent:])
+    answer_tokens = int(request.limits.max_summary_tokens * LENGTH_TOLERANCE)
+    if tokens + INSTRUCTION_TOKENS + answer_tokens > warm.model.context_length:
+        return False
+    material_tokens = _tokens_of(request, leaving) + estimate_tokens(previous_text(request))
+    return is_cheaper(warm, tokens, material_tokens)
 
 
-def is_cheaper(warm: WarmPrefix, view_tokens: int, material_tokens: int) -> bool:
-    """Whether reading a view from the cache costs less than reading material that is not in it."""
+def _tokens_of(request: CompressionRequest, entries: Sequence[Entry]) -> int:
+    return sum(request.estimate(entry.message) for entry in entries)
+
+
+def is_cheaper(warm: WarmPrefix, request_tokens: int, material_tokens: int) -> bool:
+    """Whether a request that is in the cache costs less to read than material that is not.
+
+    What the provider has not said it keeps of the request is taken to be written once more.
+    """
     rates = Rates.of(warm.model.facts.prices, warm.ttl)
-    read = min(warm.tokens, view_tokens)
-    return rates.read * read + rates.write * (view_tokens - read) < material_tokens
+    read = min(warm.tokens, request_tokens)
+    return rates.read * read + rates.write * (request_tokens - read) < material_tokens
 
 
 def _behind(
     request: CompressionRequest, cut: Boundaries, calls: SummaryCalls, warm: WarmPrefix
 ) -> Summary | None:
-    """Return the summary that is asked for at the end of the conversation's own request."""
-    landmark = _landmark(request.entries[cut.tail_start :])
+    """Return the summary that is asked for behind the conversation's own request."""
+    sent = len(request.entries) - warm.newer
+    landmark = _landmark(request.entries[cut.tail_start : sent])
     update = UPDATE if request.plan.compacted else ""
 
     def summarise(prompt: str, max_tokens: int) -> str:
-        asked = BEHIND.format(landmark=landmark, update=update, orders=_orders(prompt))
+        asked = BEHIND.format(landmark=landmark, update=update, orders=orders_in(prompt))
         return calls.behind(warm, asked, max_tokens)
 
     return prepare_summary(replace(request, summarise=summarise, summary_window=UNBOUNDED_TOKENS))
-
-
-def _orders(prompt: str) -> str:
-    """Return the sections and rules of an ordinary prompt, without its task and its material."""
-    return prompt[prompt.index(SECTIONS) : prompt.index(FENCE.partition("{")[0])].strip()
 
 
 def _landmark(staying: Sequence[Entry]) -> str:
@@ -190,29 +194,28 @@ def warm_tokens(prefix: Prefix | None, agent: "Agent") -> int:
 async def warm_prefix(
     view: View, prefix: Prefix | None, agent: "Agent", conversation: str
 ) -> WarmPrefix | None:
-    """Return the request of a view, if the provider's cache holds what it begins with.
+    """Return the last request of a conversation, if the provider's cache still holds it.
 
     Args:
-        view: As the conversation stands.
-        prefix: Of the last request.
+        view: As the conversation stands; None comes back where it does not go on from the request.
+        prefix: Of the request.
         agent: Who made it.
         conversation: What the request called the conversation.
     """
     tokens = warm_tokens(prefix, agent)
     if prefix is None or not tokens:
         return None
-    messages = await asyncio.to_thread(_same_messages, view, prefix, agent)
+    messages = await asyncio.to_thread(_sent_again, view, prefix, agent)
     if messages is None:
         return None
-    model, caching = agent.models[0], agent.caching
-    request = ModelRequest(
-        marked(messages, model, caching), agent.tools.schemas, conversation=conversation
-    )
-    return WarmPrefix(model, request, tokens, caching.cache_ttl)
+    request = ModelRequest(messages, agent.tools.schemas, conversation=conversation)
+    newer = len(view.messages) - prefix.messages
+    return WarmPrefix(agent.models[0], request, tokens, agent.caching.cache_ttl, newer)
 
 
-def _same_messages(view: View, prefix: Prefix, agent: "Agent") -> list[ChatMessage] | None:
-    """Return the messages of a view that goes on from a request; None for any other view."""
-    messages = sanitise(view.messages)
-    begins = PrefixWatch().take(messages[: prefix.messages], agent.tools.schemas, agent.models[0])
-    return messages if begins.digest == prefix.digest else None
+def _sent_again(view: View, prefix: Prefix, agent: "Agent") -> list[ChatMessage] | None:
+    """Return the messages of a request that the view begins with; None where it does not."""
+    model = agent.models[0]
+    messages = sanitise(view.messages[: prefix.messages])
+    same = PrefixWatch().take(messages, agent.tools.schemas, model).digest == prefix.digest
+    return marked(messages, model, agent.caching) if same else None

@@ -7,7 +7,7 @@ holds the conversation. What goes wrong here ends no turn.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +15,7 @@ import structlog
 
 from agent.errors import SummaryFailed
 from agent.loop import Agent
+from agent.ports import ModelCall
 from agent.summariser import SummaryCalls
 from agent.view import Summary, View
 from agent.warm_summary import prepare, warm_prefix, warm_tokens
@@ -33,9 +34,6 @@ REST_S = 60.0
 MAX_REWRITTEN_WINDOWS = 4
 """An extractor's summary of more than so many windows of the summary model is updated, not
 written anew from the originals."""
-
-
-NOTHING_LEFT = "a budget is used up"
 
 
 @dataclass(slots=True)
@@ -63,7 +61,7 @@ class Preparations:
         database: Database,
         agent: Agent,
         parts: ContextParts,
-        exhausted: Callable[[str], Awaitable[bool]] | None = None,
+        exhausted: Callable[[str], Awaitable[bool]],
     ) -> None:
         """Prepare for nothing yet.
 
@@ -71,7 +69,7 @@ class Preparations:
             database: Where conversations and candidates are.
             agent: The one that answers.
             parts: Its limits, and who writes summaries.
-            exhausted: Tells whether the budget of a sender is used up; None for no budgets.
+            exhausted: Tells whether the budget of a sender is used up.
         """
         self._database = database
         self._agent = agent
@@ -135,7 +133,7 @@ class Preparations:
         if prefix is None or not self._is_main_the_writer():
             return False
         again = replace(prefix, at=time.time())
-        return warm_tokens(again, self._agent) > 0 == warm_tokens(prefix, self._agent)
+        return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
 
     def _is_main_the_writer(self) -> bool:
         summariser = self._parts.summariser
@@ -167,27 +165,16 @@ class Preparations:
         session = await self._session_without(preparation.session)
         if summariser is None or session is None:
             return
-        if self._exhausted is not None and await self._exhausted(sender):
-            raise SummaryFailed(NOTHING_LEFT, REST_S)
+        if await self._exhausted(sender):
+            raise SummaryFailed("a budget is used up", REST_S)
         calls, summary = summariser.calls(), None
         try:
             summary = await self._written(session, calls)
         finally:
-            if summary is None and calls.spent:
-                await self._database.write(
-                    ledger.book, session.conversation, None, sender, calls.spent
-                )
+            await self._keep(session, summary, calls.spent, sender)
         if summary is None:
             self._cool_down(session.id, REST_S)
             return
-        await self._database.write(
-            compactions.put_candidate,
-            session.id,
-            session.conversation,
-            summary,
-            calls.spent,
-            sender,
-        )
         log.info(
             "summary_prepared",
             session=session.id,
@@ -222,6 +209,16 @@ class Preparations:
             if tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens():
                 plan = whole
         return await open_view(self._database, session, plan, session.system_prompt or "")
+
+    async def _keep(
+        self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
+    ) -> None:
+        """Put a summary and what was paid for it on record; what was paid also without one."""
+        write, conversation = self._database.write, session.conversation
+        if summary is None:
+            await write(ledger.book, conversation, None, sender, spent)
+        else:
+            await write(compactions.put_candidate, session.id, conversation, summary, spent, sender)
 
     def _window_tokens(self) -> int:
         return self._parts.summariser.window_tokens if self._parts.summariser else 0

@@ -93,12 +93,13 @@ def bill_cells(bill: Bill, tariff: Tariff) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Economy:
-    """What a compaction costs and saves; the extractor's summary, which is free, left aside.
+    """What a compaction costs and saves, as if a model had written what the extractor did.
 
     Attributes:
         warm: Whether the cache still held the view.
-        warm_summary: What a model's summary costs while it does; `cold_summary` when it does not.
-        payback: After how many requests it is paid back, a model's summary included; may be inf.
+        warm_summary: What the summary costs while it does, `cold_summary` when it does not; both
+            are nothing for a compaction that needed none.
+        payback: After how many requests it is paid back; may be inf.
         later: Requests until the next compaction, or the end.
     """
 
@@ -114,24 +115,30 @@ def economies(timeline: Timeline, billed: Billed, tariff: Tariff) -> list[Econom
     found = timeline.compactions
     ends = [*(each.before_call for each in found[1:]), len(timeline.calls)]
     return [
-        _economy(each.row, _is_warm(each.before_call, billed, tariff.ttl), tariff, end - start)
-        for each, start, end in zip(found, (it.before_call for it in found), ends, strict=False)
+        _economy(
+            each.row,
+            tariff,
+            warm=_is_warm(each.before_call, billed, tariff.ttl),
+            later=end - each.before_call,
+        )
+        for each, end in zip(found, ends, strict=False)
     ]
 
 
-def _economy(row: CompactionRow, warm: bool, tariff: Tariff, later: int) -> Economy:  # noqa: FBT001
-    written = tariff.summary_tokens
+def _economy(row: CompactionRow, tariff: Tariff, *, warm: bool, later: int) -> Economy:
+    summarises = row.retained_share is not None
+    read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
     return Economy(
         warm,
-        warm_summary=Usage(cache_read_tokens=row.tokens_before, output_tokens=written),
-        cold_summary=Usage(input_tokens=row.tokens_before, output_tokens=written),
+        warm_summary=Usage(cache_read_tokens=read, output_tokens=written),
+        cold_summary=Usage(input_tokens=read, output_tokens=written),
         payback=payback_requests(
             row.tokens_before,
             kept_tokens(row),
             written,
             tariff.rates,
             warm=warm,
-            asks_model=True,
+            asks_model=summarises,
         ),
         later=later,
     )
@@ -152,7 +159,7 @@ class Early:
         would_pay: Others of these turns where the payback rule asks for one, the price of a
             model's summary included.
         cost_usd: What a model's summaries for those that were made cost.
-        saved_usd: What later requests did not have to read or write because of them.
+        saved_usd: What the requests up to the next compaction read and wrote less.
     """
 
     cold_turns: int = 0
@@ -172,12 +179,17 @@ class Early:
 
     def text(self, tariff: Tariff) -> str:
         """Return it for people."""
-        share = f"would pay within {tariff.most_requests:g} requests at {self.would_pay:,} of them"
-        told = f"{self.cold_turns:,} turns found a dead cache; compacting early {share}"
+        would = f"within {tariff.most_requests:g} requests it would pay at {self.would_pay:,}"
+        told = f"{_turns(self.cold_turns)} found a dead cache."
         if not self.made:
-            return f"{told}, none was made"
+            return f"{told} Compacted early: none; {would} of them."
         cost, saved = (format_usd(it, estimated=True) for it in (self.cost_usd, self.saved_usd))
-        return f"{told}, at {self.made:,} others it was done: summaries {cost}, saved {saved}"
+        made = f"Compacted early: {_turns(self.made)}; summaries {cost}, saved {saved}"
+        return f"{told} {made}; {would} of the others."
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count:,} turns"
 
 
 def early(timeline: Timeline, billed: Billed, tariff: Tariff) -> Early:

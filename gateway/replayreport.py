@@ -172,14 +172,15 @@ def _share(part: int, whole: int) -> str:
 def _costs(results: Sequence[Replayed], tariff: Tariff) -> str:
     """Return the section about money: in total, and for each conversation."""
     found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
-    summed = totals(each.billed for each in results)
-    parts = [_bills([("all conversations", summed)], tariff, "Total; what was played comes first")]
-    parts.append(f"<p>{escape(found.text(tariff))}.</p>")
-    if len(results) > 1:
-        table = _bills([(it.name, it.billed.bills) for it in results], tariff, "By conversation")
-        many = len(results) > MOST_SHOWN
-        parts.append(_folded("Costs by conversation", table) if many else table)
-    return "\n".join(parts)
+    each = [(result.name, result.billed.bills) for result in results]
+    total = [("all conversations", totals(result.billed for result in results))]
+    many = len(each) > MOST_SHOWN
+    shown = total if many else [*(total if len(each) > 1 else ()), *each]
+    return "\n".join((
+        _bills(shown, tariff, "What was played comes first"),
+        f"<p>{escape(found.text(tariff))}</p>",
+        _folded("Costs by conversation", _bills(each, tariff, "By conversation") if many else ""),
+    ))
 
 
 def _bills(named: Iterable[tuple[str, Sequence[Bill]]], tariff: Tariff, caption: str) -> str:
@@ -218,7 +219,7 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> str:
 _COLUMNS = (
     "#", "before call", "trigger", "engine", "level", "tokens before", "after, estimated",
     "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms", "cache",
-    "a model's summary, warm", "cold", "pays after", "requests after it",
+    "model's summary, warm / cold", "pays after", "requests after it",
 )  # fmt: skip
 
 
@@ -263,8 +264,8 @@ def _cells(number: int, shrinking: Shrinking) -> Iterable[str]:
 
 def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
     yield "warm" if economy.warm else "cold"
-    yield tariff.cost(economy.warm_summary)
-    yield tariff.cost(economy.cold_summary)
+    prices = (tariff.cost(economy.warm_summary), tariff.cost(economy.cold_summary))
+    yield " / ".join(dict.fromkeys(prices)) if economy.cold_summary.input_tokens else NOTHING
     yield "never" if math.isinf(economy.payback) else f"{economy.payback:.1f}"
     yield f"{economy.later:,}"
 

@@ -18,8 +18,8 @@ def _prefixes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent.prefix.report_unexpected_move", _fail_for_a_move)
 
 
-def _fail_for_a_move(message: int | None, tokens: int) -> None:
-    raise AssertionError(f"the prefix moved at message {message}; {tokens} tokens were cached")
+def _fail_for_a_move(messages: int | None, tokens: int) -> None:
+    raise AssertionError(f"the prefix moved behind {messages} messages; {tokens} tokens were kept")
 
 
 @pytest.fixture(scope="session")

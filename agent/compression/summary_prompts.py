@@ -119,6 +119,11 @@ def build_prompt(kind: Kind, order: Order, material: "Sequence[Piece]") -> str:
     return "\n".join(lines)
 
 
+def orders_in(prompt: str) -> str:
+    """Return the sections and rules of a prompt, without its task and its material."""
+    return prompt[prompt.index(SECTIONS) : prompt.index(FENCE.partition("{")[0])].strip()
+
+
 def unused_mark(material: "Sequence[Piece]") -> str:
     """Return eight hex digits that stand nowhere in the material, the same for the same material.
 

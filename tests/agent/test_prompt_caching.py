@@ -198,8 +198,9 @@ def test_the_end_of_a_request_is_marked_in_the_next(strategy_of_next: list[ChatM
 
 def test_a_compacted_view_is_marked_behind_head_and_summary() -> None:
     """A short head stands for the system prompt, which the look-back from it reaches."""
-    messages = [SYSTEM, user_message("a"), assistant_message("b"), SUMMARY, user_message("c")]
-    assert places(messages, strategy="anchored") == [2, 3, 4]
+    head = [SYSTEM, user_message("a"), assistant_message("b")]
+    messages = [*head, SUMMARY, user_message("c"), *step(1)]
+    assert places(messages, strategy="anchored") == [2, 3, 4, 6]
 
 
 def test_a_summary_without_a_head_leaves_the_prompt_marked() -> None:

@@ -412,6 +412,7 @@ async def test_status_and_usage_tell_what_the_rows_say(tmp_path: Path) -> None:
         await chatted(chat, n, n)
         status, usage = await chat.ask("/status"), await chat.ask("/usage")
         rows, turns = await compactions(chat), await chat.rows(models.turn)
+        calls = await chat.rows(models.ledger)
         here = (await chat.rows(models.session))[-1]
     tokens = here.prompt_tokens + here.prompt_output_tokens
     context = f"{tokens:,} of 8,000 tokens ({tokens / 8000:.0%}), reported"
@@ -421,10 +422,11 @@ async def test_status_and_usage_tell_what_the_rows_say(tmp_path: Path) -> None:
     assert f"from 4,000 tokens on (engine compressor); {len(rows)} compactions so far" in status
     saved = sum(row.tokens_before - row.tokens_after for row in rows)
     assert f"{len(rows)} compactions saved {saved:,} tokens" in usage
-    read = sum(turn.input_tokens for turn in turns)
-    wrote = sum(turn.output_tokens for turn in turns)
-    assert f"{len(turns)} turns, {len(model.views)} model calls, 0 tool calls" in usage
-    assert f"{read:,} tokens in (0% read from the cache), {wrote:,} out" in usage
+    read = sum(call.input_tokens for call in calls)
+    wrote = sum(call.output_tokens for call in calls)
+    asked = len(model.views) + len(model.prompts)
+    assert f"{len(turns)} turns, {asked} model calls, 0 tool calls" in usage
+    assert f"{read:,} tokens in, 0 from the cache (0%); {wrote:,} out" in usage
 
 
 async def test_status_after_a_compaction_is_an_estimate(tmp_path: Path) -> None:

@@ -154,7 +154,11 @@ MATRIX: dict[str, Row] = {
     ),
     "cut stream": passing(both(Reply(text=HALF, trouble="cut")), told=UNREACHABLE, read=True),
     "truncated JSON": passing(
-        both(Reply(text=HALF, extra={"truncated": True})), told=UNREACHABLE, read=True
+        both(Reply(text=HALF, trouble="garbage")), told=UNREACHABLE, read=True
+    ),
+    "cut before the first byte": passing(both(Fault(trouble="cut")), told=UNREACHABLE),
+    "an error of half a JSON": passing(
+        both(Fault(status=500, json='{"error": {"message": "')), told=UNREACHABLE
     ),
     "a page in place of a stream": passing(
         both(Fault(status=200, html=HTML)), told=UNREACHABLE
@@ -168,8 +172,8 @@ every_provider = pytest.mark.parametrize("provider", PROVIDERS)
 
 
 @pytest.fixture
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
-    return partial(bench, tmp_path, monkeypatch)
+def opened(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
+    return partial(bench, database_file.parent, monkeypatch)
 
 
 async def lost(at: Bench, row: Row) -> list[tuple[str, int, int]]:
@@ -239,7 +243,7 @@ async def test_a_fault_of_a_key_leads_to_the_next_key(
         if isinstance(broken, Reply):
             at.main.script(broken)
         else:
-            at.main.blocked[KEYS[0]] = broken
+            at.main.key_faults[KEYS[0]] = broken
         assert await at.ask() == [ANSWER]
         assert (at.calls, at.actions, at.clock.waits) == ((2, 0), ["next_model"], [])
         assert KEYS[1] in str(at.main.requests[1].headers)

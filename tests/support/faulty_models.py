@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from aiohttp import web
-from typing_extensions import override
 
 from agent.loop import Agent
 from agent.models.base import ChatModel
@@ -23,7 +21,7 @@ from gateway.storage import models as tables
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.conversations import faults
 from tests.support.gateway import Running, agent_of, running
-from tests.support.model_server import Fault, ModelServer, Refusal, Reply
+from tests.support.model_server import Fault, ModelServer, Reply
 from tests.support.openai_server import OpenAIServer
 
 ProviderName = Literal["anthropic", "openai"]
@@ -40,11 +38,17 @@ Answer = Callable[[dict[str, Any]], Reply | Fault]
 
 
 class Clock:
-    """The time that recovery goes by: a wait is over at once and kept in `waits`."""
+    """The time that recovery goes by: a wait is over at once and kept in `waits`.
+
+    Attributes:
+        holds: Whether waits do not end.
+        held: Set once there is such a wait.
+    """
 
     def __init__(self) -> None:
         self.waits: list[float] = []
-        self.waiting: asyncio.Event | None = None
+        self.holds = False
+        self.held = asyncio.Event()
 
     def now(self) -> float:
         """Return the seconds that were waited so far."""
@@ -53,6 +57,9 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Wait without taking time."""
         self.waits.append(seconds)
+        if self.holds:
+            self.held.set()
+            await asyncio.get_running_loop().create_future()
         await asyncio.sleep(0)
 
     @property
@@ -62,50 +69,36 @@ class Clock:
 
 
 class _Faulty(ModelServer):
-    """A provider that can be broken for good.
+    """A provider that answers with `ANSWER` unless a test says otherwise.
 
     Attributes:
-        broken: What every request gets; None for what was scripted.
-        blocked: What requests with a key get.
+        broken: What every request gets; None for the script.
         answer: Makes the answer to a request once the script is used up.
-        window_chars: Longer requests are refused as too long; None for any length.
-        too_long: How it says that.
+        spoken: What is said where there is neither.
     """
 
-    too_long = (400, "invalid_request_error", "prompt is too long: many tokens > few maximum")
+    spoken = ANSWER
 
     def __init__(self) -> None:
-        super().__init__(default=Reply(text=ANSWER))
+        super().__init__()
         self.broken: Reply | Fault | None = None
-        self.blocked: dict[str, Fault] = {}
         self.answer: Answer | None = None
-        self.window_chars: int | None = None
 
-    @override
-    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
-        super().check(headers, body)
-        size = sum(len(str(body.get(part, ""))) for part in ("system", "messages", "tools"))
-        if self.window_chars is not None and size > self.window_chars:
-            raise Refusal(*self.too_long)
+    @property
+    def default(self) -> Any:
+        """What a request gets that nothing is scripted for."""
+        if self.broken is None and self.answer is not None:
+            return self.answer(self.requests[-1].body)
+        return self.broken or Reply(text=self.spoken)
 
-    @override
-    async def _admit(self, request: web.Request) -> Reply | Fault:
-        scripted = len(self._script)
-        item = await super()._admit(request)
-        recorded = self.requests[-1]
-        for key, fault in self.blocked.items():
-            if key in str(recorded.headers):
-                return fault
-        if self.broken is not None:
-            return self.broken
-        return self.answer(recorded.body) if self.answer and not scripted else item
+    @default.setter
+    def default(self, value: Any) -> None:
+        """There is always one."""
 
-    @override
-    def frames(self, body: dict[str, Any], reply: Reply) -> list[bytes]:
-        if not reply.extra.get("truncated"):
-            return super().frames(body, reply)
-        *whole, last = super().frames(body, replace(reply, trouble="cut"))
-        return [*whole, last[: last.index(b"data: ") + 12] + b"\n\n"]
+    def mend(self) -> None:
+        """Work again."""
+        self.broken = self.max_prompt_tokens = self.max_bytes = None
+        self.key_faults.clear()
 
 
 class FaultyAnthropic(_Faulty, AnthropicServer):
@@ -114,8 +107,6 @@ class FaultyAnthropic(_Faulty, AnthropicServer):
 
 class FaultyOpenAI(_Faulty, OpenAIServer):
     """An OpenAI-compatible API, broken at will."""
-
-    too_long = (400, "context_length_exceeded", "This model's maximum context length is less")
 
 
 SERVERS: dict[ProviderName, type[FaultyAnthropic] | type[FaultyOpenAI]] = {
@@ -226,10 +217,8 @@ class Bench:
 
     async def mend(self) -> None:
         """Have both providers work again; the next message is answered as if nothing had been."""
-        for server in (self.main, self.spare):
-            server.broken = None
-            server.blocked.clear()
-            server.window_chars = None
+        self.main.mend()
+        self.spare.mend()
         [answer] = await self.ask("And now?")
         assert answer in {ANSWER, SPARE_ANSWER}
 
@@ -239,7 +228,7 @@ class Bench:
         assert len(await self.outcomes()) == self.turns
         assert faults(await self.chat.transcript()) == []
         shown, logged = "".join(self.chat.texts()), str(self.chat.log)
-        for word in (*SECRETS, PROVIDERS_WORDS, "<html", "HTTP"):
+        for word in (*SECRETS, PROVIDERS_WORDS, "scripted", "<html", "HTTP"):
             assert word not in shown
         assert not [secret for secret in SECRETS if secret in logged]
         assert "<html" not in logged
@@ -275,6 +264,8 @@ async def bench(
         agent: Changes the agent.
         **sections: Settings of the gateway.
     """
+    # Loading the certificates of the world takes longer than most tests.
+    monkeypatch.setenv("SSL_CERT_DIR", str(home))
     clock = Clock()
     timed = partial(complete_with_recovery, timing=clock.timing)
     monkeypatch.setattr("agent.asking.complete_with_recovery", timed)
@@ -282,7 +273,7 @@ async def bench(
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(SERVERS[provider]())
         second = await stack.enter_async_context(SERVERS[other]())
-        second.default = Reply(text=SPARE_ANSWER)
+        second.spoken = SPARE_ANSWER
         line = build_models(settings_for(provider, first, KEYS[:keys], **main or {}))
         if fallback:
             line += build_models(settings_for(other, second, [SPARE_KEY], **spare or {}))

@@ -89,7 +89,7 @@ def test_lists(listing: object, expected: ModelInfo | None) -> None:
 async def test_a_server_that_cannot_be_asked(double: Double, status: int) -> None:
     """The question is not supported: nothing is known, and nothing is wrong."""
     async with double() as server:
-        server.look_up_fault = Fault(status=status)
+        server.look_up_fault = Fault(status=status, error="invalid_request_error")
         assert await look_up(server) is None
 
 

@@ -1,0 +1,296 @@
+"""The watch over the beginnings of requests."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from agent.messages import ChatMessage, assistant_message, decode, encode, user_message
+from agent.models.base import CacheLayout, ToolSchema, Usage
+from agent.models.facts import ModelFacts
+from agent.prefix import Prefix, PrefixWatch, report_unexpected_move
+from tests.support.conversations import conversation_of
+
+SYSTEM = ChatMessage(role="system", content="You help.")
+CLOCK = ToolSchema("clock", "Tells the time.", {"type": "object", "properties": {}})
+ASK = [SYSTEM, user_message("hello")]
+MORE = [*ASK, assistant_message("hi"), user_message("and?")]
+WRITTEN = Usage(input_tokens=10, cache_write_5m_tokens=50_000)
+
+
+@dataclass
+class Model:
+    """What the watch asks of a model."""
+
+    name: str = "claude-sonnet-5"
+    cache_layout: CacheLayout | None = "native"
+    facts: ModelFacts = field(default_factory=lambda: ModelFacts("claude-sonnet-5"))
+
+
+MODEL: Any = Model()
+OTHER: Any = Model("claude-opus-5")
+PLAIN: Any = Model("gpt-6.1-terra", None)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+@pytest.fixture
+def _production(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unexpected moves are logged here, as in production."""
+    monkeypatch.setattr("agent.prefix.report_unexpected_move", report_unexpected_move)
+
+
+def asked(
+    messages: list[ChatMessage],
+    usage: Usage | None = WRITTEN,
+    model: Any = MODEL,
+    tools: tuple[ToolSchema, ...] = (CLOCK,),
+) -> PrefixWatch:
+    """Return the watch of a turn whose first request was answered."""
+    watch = PrefixWatch()
+    watch.note(watch.take(messages, tools, model), usage)
+    return watch
+
+
+def next_turn(watch: PrefixWatch) -> PrefixWatch:
+    """Return the watch of a turn that knows no more than what was stored."""
+    return PrefixWatch(watch.last)
+
+
+# take
+
+
+def test_a_request_that_only_grew_is_in_order(logs: list[Any]) -> None:
+    """Appending messages reports nothing, in the same turn and in the next one."""
+    watch = asked(ASK)
+    watch.take(MORE, (CLOCK,), MODEL)
+    next_turn(watch).take([decode(encode(message)) for message in MORE], (CLOCK,), MODEL)
+    assert logs == []
+
+
+def test_the_same_request_again_is_in_order(logs: list[Any]) -> None:
+    """An attempt after a failure sends what was sent before."""
+    watch = asked(ASK)
+    assert watch.take(MORE, (CLOCK,), MODEL).digest == watch.take(MORE, (CLOCK,), MODEL).digest
+    assert logs == []
+
+
+def test_a_fingerprint_names_the_request() -> None:
+    """It holds the model, how many messages there were, and when."""
+    started = time.time()
+    prefix = PrefixWatch().take(ASK, (CLOCK,), MODEL)
+    assert (prefix.model, prefix.messages, prefix.tokens) == ("claude-sonnet-5", 2, 0)
+    assert started <= prefix.at <= time.time()
+
+
+@pytest.mark.parametrize("key", ["content", "tool_calls", "tool_call_id", "opaque"])
+def test_what_goes_out_is_part_of_the_fingerprint(key: str) -> None:
+    """Another content, call, id or signed thought is another prefix."""
+    changed = [SYSTEM, {**ASK[1], key: [{"type": "text", "text": "x"}]}]
+    watch = PrefixWatch()
+    assert watch.take(ASK, (), MODEL).digest != watch.take(changed, (), MODEL).digest  # type: ignore[arg-type]
+
+
+def test_what_stays_here_is_no_part_of_it() -> None:
+    """Readable reasoning and Parley's own marks never go out."""
+    kept = [SYSTEM, {**ASK[1], "synthetic": True, "reasoning": "hm"}]
+    watch = PrefixWatch()
+    assert watch.take(ASK, (), MODEL).digest == watch.take(kept, (), MODEL).digest  # type: ignore[arg-type]
+
+
+def test_an_unexpected_move_fails_every_test() -> None:
+    """The fixture of all tests turns the report into a failure."""
+    with pytest.raises(AssertionError, match="moved behind 1 messages; 50000 tokens"):
+        asked(ASK).take([SYSTEM, user_message("hullo"), *MORE[2:]], (CLOCK,), MODEL)
+
+
+@pytest.mark.usefixtures("_production")
+@pytest.mark.parametrize(
+    ("messages", "tools", "stayed"),
+    [
+        ([SYSTEM, user_message("hullo"), *MORE[2:]], (CLOCK,), 1),
+        ([{**SYSTEM, "content": "You hinder."}, *MORE[1:]], (CLOCK,), 0),
+        (MORE, (), 0),
+        ([SYSTEM], (CLOCK,), 1),
+    ],
+)
+def test_an_unexpected_move_is_a_warning(
+    messages: list[ChatMessage], tools: tuple[ToolSchema, ...], stayed: int, logs: list[Any]
+) -> None:
+    """It says how many messages are as they were, and what the provider has to read anew."""
+    asked(ASK).take(messages, tools, MODEL)
+    assert logs == [
+        {
+            "event": "cache_prefix_moved",
+            "log_level": "warning",
+            "reason": "unexpected",
+            "messages": stayed,
+            "tokens": 50_000,
+        }
+    ]
+
+
+@pytest.mark.usefixtures("_production")
+def test_between_turns_it_is_not_known_where(logs: list[Any]) -> None:
+    """Only the fingerprint of the last turn's request is stored."""
+    next_turn(asked(ASK)).take([SYSTEM, user_message("hullo")], (CLOCK,), MODEL)
+    assert [entry["messages"] for entry in logs] == [None]
+
+
+def test_an_announced_move_has_its_reason(logs: list[Any]) -> None:
+    """A step that moves the prefix says so beforehand; that is told once, whatever fails then."""
+    watch = asked(ASK)
+    watch.expect_move("compaction:threshold")
+    for _ in range(2):
+        watch.take([SYSTEM, user_message("summary")], (CLOCK,), MODEL)
+    assert [(entry["log_level"], entry["reason"]) for entry in logs] == [
+        ("info", "compaction:threshold")
+    ]
+
+
+def test_a_reason_covers_one_answered_request() -> None:
+    """After the request that moved was answered, the next one must not move again."""
+    watch = asked(ASK)
+    watch.expect_move("compaction:threshold")
+    short = [SYSTEM, user_message("summary")]
+    watch.note(watch.take(short, (CLOCK,), MODEL), WRITTEN)
+    assert watch.moving is None
+    with pytest.raises(AssertionError, match="moved behind 1 messages"):
+        watch.take(MORE, (CLOCK,), MODEL)
+
+
+def test_another_model_is_told_once(logs: list[Any]) -> None:
+    """Caches are kept for each model: what another one got is not compared."""
+    watch = asked(ASK)
+    for _ in range(2):
+        watch.take([SYSTEM, user_message("other")], (CLOCK,), OTHER)
+    watch.take(MORE, (CLOCK,), MODEL)
+    assert [(entry["log_level"], entry["reason"]) for entry in logs] == [("info", "model")]
+
+
+@given(st.binary(min_size=2, max_size=24), st.binary(max_size=24))
+def test_whatever_is_added_moves_nothing(first: bytes, added: bytes) -> None:
+    """A conversation that only grows keeps its fingerprint, from objects and from the store."""
+    messages = [SYSTEM, *conversation_of(first)]
+    longer = [*messages, *conversation_of(added)]
+    watch = asked(messages)
+    watch.take(longer, (CLOCK,), MODEL)
+    next_turn(watch).take([decode(encode(message)) for message in longer], (CLOCK,), MODEL)
+
+
+@given(st.binary(min_size=4, max_size=24), st.data())
+def test_whatever_is_taken_out_is_noticed(program: bytes, data: st.DataObject) -> None:
+    """A message that is gone is a move, unless what follows says the same."""
+    messages = [SYSTEM, *(user_message(str(n)) for n in program)]
+    gone = data.draw(st.integers(1, len(messages) - 1))
+    shorter = [*messages[:gone], *messages[gone + 1 :]]
+    with pytest.raises(AssertionError, match="the prefix moved"):
+        asked(messages).take(shorter, (CLOCK,), MODEL)
+
+
+# note
+
+
+def test_what_the_provider_keeps_is_remembered() -> None:
+    """Read and written tokens are warm, those behind the last breakpoint are not."""
+    watch = asked(ASK, Usage(input_tokens=7, cache_read_tokens=3_000, cache_write_1h_tokens=400))
+    assert watch.last is not None
+    assert watch.last.tokens == watch.warm_tokens(MODEL) == 3_400
+
+
+def test_without_a_report_what_was_warm_stays() -> None:
+    """A call that reported nothing does not make the cache empty."""
+    watch = asked(ASK)
+    watch.note(watch.take(MORE, (CLOCK,), MODEL), None)
+    assert watch.warm_tokens(MODEL) == 50_000
+
+
+def test_a_miss_is_a_warning(logs: list[Any]) -> None:
+    """It says what should have been read, what was, and the provider's own reason."""
+    watch = asked(ASK)
+    prefix = watch.take(MORE, (CLOCK,), MODEL)
+    watch.note(prefix, Usage(0, 0, 1_000, 49_500), "tools_changed")
+    assert logs == [
+        {
+            "event": "cache_missed",
+            "log_level": "warning",
+            "expected_tokens": 50_000,
+            "read_tokens": 1_000,
+            "miss_reason": "tools_changed",
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        Usage(0, 0, 48_001, 2_000),  # fewer than 2,000 tokens
+        Usage(0, 0, 47_000, 30_000),  # less than 5 % of the prompt
+        Usage(0, 0, 60_000, 100),
+    ],
+)
+def test_small_misses_are_not_told(usage: Usage, logs: list[Any]) -> None:
+    """From 2,000 tokens and 5 % of the prompt on a miss is one."""
+    watch = asked(ASK)
+    watch.note(watch.take(MORE, (CLOCK,), MODEL), usage)
+    assert logs == []
+
+
+def miss(watch: PrefixWatch, model: Any = MODEL) -> None:
+    """Have a request answered that read nothing from a cache."""
+    watch.note(watch.take(MORE, (CLOCK,), model), Usage(60_000))
+
+
+def test_no_miss_once_the_entries_have_died(logs: list[Any]) -> None:
+    """After its life an entry is gone; one of an hour lives longer."""
+    last = asked(ASK).last
+    assert last is not None
+    old = replace(last, at=last.at - 301)
+    miss(PrefixWatch(old))
+    assert logs == []
+    miss(PrefixWatch(old, ttl="1h"))
+    assert [entry["event"] for entry in logs] == ["cache_missed"]
+
+
+def test_no_miss_where_nothing_can_be_cached(logs: list[Any]) -> None:
+    """Prompts below the model's minimum, and models without breakpoints, promise nothing."""
+    large: Any = Model(facts=ModelFacts("claude-sonnet-5", min_cache_tokens=60_000))
+    miss(asked(ASK, model=large), large)
+    miss(asked(ASK, model=PLAIN), PLAIN)
+    assert logs == []
+
+
+def test_no_miss_after_an_announced_move() -> None:
+    """What a compaction moved cannot be read."""
+    watch = asked(ASK)
+    watch.expect_move("compaction:threshold")
+    with capture_logs() as logs:
+        watch.note(watch.take([SYSTEM, user_message("s")], (CLOCK,), MODEL), Usage(30_000))
+    assert [entry["event"] for entry in logs] == ["cache_prefix_moved"]
+
+
+# warm_tokens
+
+
+def test_nothing_is_warm_for_another_model_or_before_a_move() -> None:
+    """Warm is what the next request would read, if it is sent now to the same model."""
+    watch = asked(ASK)
+    assert (watch.warm_tokens(MODEL), watch.warm_tokens(OTHER)) == (50_000, 0)
+    watch.expect_move("tools")
+    assert watch.warm_tokens(MODEL) == 0
+    assert PrefixWatch().warm_tokens(MODEL) == 0
+
+
+def test_a_clock_that_was_set_back_warms_nothing() -> None:
+    """An entry from the future may have any age."""
+    ahead = Prefix("claude-sonnet-5", 2, "ab", time.time() + 60, 50_000)
+    assert PrefixWatch(ahead).warm_tokens(MODEL) == 0
