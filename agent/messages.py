@@ -13,7 +13,11 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 
 class FunctionCall(TypedDict):
-    """Name and arguments of a call; `arguments` is JSON text as the model wrote it."""
+    """Name and arguments of a call.
+
+    `arguments` is canonical JSON text (agent/models/arguments.py); what is no JSON object stands as
+    the model wrote it.
+    """
 
     name: str
     arguments: str

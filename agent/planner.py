@@ -160,7 +160,7 @@ class Planner:
         does not fit.
         """
         newest = view.entries[-1].seq
-        thought = (entry for entry in view.entries if entry.message.get("opaque"))
+        thought = (entry for entry in view.entries if "opaque" in entry.message)
         if all(entry.seq < view.plan.thinking_from for entry in thought):
             return False
         plan = replace(view.plan, thinking_from=newest + 1)

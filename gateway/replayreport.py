@@ -219,7 +219,7 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> str:
 _COLUMNS = (
     "#", "before call", "trigger", "engine", "level", "tokens before", "after, estimated",
     "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms", "cache",
-    "model's summary, warm / cold", "pays after", "requests after it",
+    "model's summary, warm / cold", "pays after", "later calls",
 )  # fmt: skip
 
 

@@ -77,10 +77,17 @@ def without_images(message: ChatMessage) -> ChatMessage:
 
 
 def without_thinking(message: ChatMessage) -> ChatMessage:
-    """Return the message without what the model thought, in readable and in signed form."""
+    """Return the message without what the model thought, in readable and in signed form.
+
+    What a server wants back with its tool calls stays: it is bound to them alone.
+    """
     if "reasoning" not in message and "opaque" not in message:
         return message
     kept = {key: value for key, value in message.items() if key not in {"reasoning", "opaque"}}
+    of_calls = message.get("opaque", {}).get("openai", {})
+    if "extra_content" in of_calls:
+        bound = {name: of_calls[name] for name in ("origin", "extra_content")}
+        kept["opaque"] = {"openai": bound}
     return cast("ChatMessage", kept)
 
 

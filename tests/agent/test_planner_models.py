@@ -139,14 +139,14 @@ async def test_a_compaction_tells_the_watch() -> None:
     assert planner.watch.moving == "compaction:manual"
 
 
-def cold(age_s: float = 301, payback: float = 6) -> dict[str, object]:
-    last = Prefix("scripted", 3, "d", time.time() - age_s, 1_000)
-    return {"early": EarlyRule(Rates.of(CLAUDE, "5m"), "5m", payback), "last": last}
+RULE = EarlyRule(Rates.of(CLAUDE, "5m"), "5m", 6)
 
 
-async def early_triggers(tokens: int, early: object, last: Prefix | None) -> list[str]:
-    planner = planner_of(engine := Engine(dropping(2)), early=early)
-    planner.watch.last = last
+async def early_triggers(tokens: int, age_s: float | None, rule: EarlyRule | None) -> list[str]:
+    """Return what two calls asked for, the last one of the turn before being so old."""
+    planner = planner_of(engine := Engine(dropping(2)), early=rule)
+    if age_s is not None:
+        planner.watch.last = Prefix("scripted", 3, "d", time.time() - age_s, 1_000)
     view = view_of()
     reported(planner, view, tokens)
     await planner.keep_within(view)
@@ -156,19 +156,16 @@ async def early_triggers(tokens: int, early: object, last: Prefix | None) -> lis
 
 async def test_a_view_whose_cache_has_died_is_compacted_where_that_pays() -> None:
     """Once, before the first call of the turn."""
-    assert await early_triggers(9_900, **cold()) == ["idle"]  # type: ignore[arg-type]
+    assert await early_triggers(9_900, 301, RULE) == ["idle"]
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rule"),
-    [
-        (9_900, cold(age_s=299)),
-        (5_000, cold()),
-        (9_900, {**cold(), "early": None}),
-        (9_900, {**cold(), "last": None}),
-    ],
+    ("tokens", "age_s", "rule"),
+    [(9_900, 200, RULE), (5_000, 301, RULE), (9_900, 301, None), (9_900, None, RULE)],
     ids=["warm", "small", "off", "first request"],
 )
-async def test_it_is_left_alone_otherwise(tokens: int, rule: dict[str, object]) -> None:
+async def test_it_is_left_alone_otherwise(
+    tokens: int, age_s: float | None, rule: EarlyRule | None
+) -> None:
     """50 % means 50 %."""
-    assert await early_triggers(tokens, **rule) == []  # type: ignore[arg-type]
+    assert await early_triggers(tokens, age_s, rule) == []

@@ -11,9 +11,10 @@ from structlog.testing import capture_logs
 from agent.asking import marked
 from agent.compression.summary_prompts import RULES, SECTIONS
 from agent.context_engine import Limits
-from agent.errors import ModelUnreachable, SummaryFailed
+from agent.errors import ModelRefused, ModelUnreachable, SummaryFailed
 from agent.messages import ChatMessage, assistant_message, full_text, text_of, tool_message
 from agent.meter import TokenMeter
+from agent.models.base import Completion
 from agent.models.facts import ModelFacts, Prices
 from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.prefix import Prefix, PrefixWatch
@@ -68,11 +69,11 @@ async def written(
     return await prepare(view, TokenMeter("scripted"), limits, calls, warm)
 
 
-async def ways(model: ScriptedModel, view: View, limits: Limits = LIMITS) -> list[str]:
+async def ways(model: ScriptedModel, view: View, **options: Any) -> list[str]:
     """Return how a model was asked for the summary of a view that its provider has cached."""
-    warm = await warm_of(view, model)
+    warm = await warm_of(view, model, **options)
     assert warm is not None
-    assert await written(view, calls_of(model), warm, limits) is not None
+    assert await written(view, calls_of(model), warm) is not None
     return [
         "warm" if request.messages[0]["role"] == "system" else "cold" for request in model.requests
     ]
@@ -81,23 +82,26 @@ async def ways(model: ScriptedModel, view: View, limits: Limits = LIMITS) -> lis
 # What the provider's cache holds
 
 
-async def test_the_request_is_what_the_loop_would_send_now() -> None:
+async def test_the_request_is_what_the_loop_has_sent() -> None:
     """The view with its marks, the same tools, the same name of the conversation."""
     model, view = model_of(), view_of()
     warm = await warm_of(view, model)
     assert warm is not None
     assert warm.request.messages == marked(view.messages, model, CachingSettings())
     assert (warm.request.conversation, warm.request.allow_tools) == ("7", True)
-    assert (warm.model, warm.tokens, warm.ttl) == (model, 9_000, "5m")
+    assert (warm.model, warm.tokens, warm.ttl, warm.newer) == (model, 9_000, "5m", 0)
 
 
-async def test_a_view_that_has_grown_is_warm_as_far_as_it_was_sent() -> None:
-    """What came after is read at the price of new text."""
-    model = model_of()
-    prefix = sent(view_of(60), model)
-    warm = await warm_prefix(view_of(), prefix, agent_of(model), "7")
+async def test_what_came_after_the_request_is_not_sent_with_it() -> None:
+    """It would have to be written, and a call whose result is missing would need a stub."""
+    model, view = model_of(), view_of(60)
+    prefix = sent(view, model)
+    asking = ChatMessage(role="assistant", content=None, tool_calls=[tool_call("clock", {})])
+    view.extend([Entry(61, asking)])
+    warm = await warm_prefix(view, prefix, agent_of(model), "7")
     assert warm is not None
-    assert len(warm.request.messages) == 67
+    assert warm.request.messages == marked(view_of(60).messages, model, CachingSettings())
+    assert warm.newer == 1
 
 
 @pytest.mark.parametrize("age_s", [300 - LEAST_LEFT_S + 1, 301, 4_000])
@@ -133,6 +137,32 @@ async def test_a_view_that_begins_otherwise_is_not_warm() -> None:
 
 
 # What is asked for
+
+
+async def behind_the_first(count: int, view: View, model: ScriptedModel) -> Summary | None:
+    """Return the summary of a view whose last request ended with its message number `count`."""
+    prefix = sent(view_of(count), model)
+    warm = await warm_prefix(view, prefix, agent_of(model), "7")
+    return await written(view, calls_of(model), warm)
+
+
+async def test_messages_that_the_request_lacks_are_not_counted() -> None:
+    """The model counts what it sees, from the end."""
+    view, model = view_of(), model_of(GOOD)
+    summary = await behind_the_first(60, view, model)
+    (request,) = model.requests
+    assert len(request.messages) == 62
+    assert summary is not None
+    assert f"the newest {60 - summary.last_seq}." in text_of(request.messages[-1])
+
+
+async def test_a_request_without_the_place_where_to_stop_is_not_sent_again() -> None:
+    """So much has come since that what leaves the view is not all in it."""
+    view, model = view_of(), model_of(GOOD)
+    summary = await behind_the_first(30, view, model)
+    assert summary is not None
+    assert summary.last_seq > 30
+    assert model.requests[0].messages[0]["role"] == "user"
 
 
 async def test_the_summary_is_asked_for_behind_the_view() -> None:
@@ -199,10 +229,10 @@ async def test_a_call_without_words_is_named_by_what_it_calls() -> None:
 async def test_a_message_without_any_text_is_named_by_its_place() -> None:
     """An image, for one."""
     image = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
-    odd = [ChatMessage(role="user", content=image), assistant_message("I see. " * 60)]
-    view = View("You are a test.", ViewPlan(), [Entry(n, odd[1 - n % 2]) for n in range(1, 41)])
+    shown = [ChatMessage(role=said(n)["role"], content=image) for n in range(1, 42)]
+    view = View("You are a test.", ViewPlan(), [Entry(n, m) for n, m in enumerate(shown, 1)])
     model = model_of(GOOD)
-    assert await ways(model, view) == ["warm"]
+    assert await ways(model, view, tokens=70_000) == ["warm"]
     asked = text_of(model.requests[0].messages[-1])
     assert "message, but not including it; it is the first of the newest" in asked
 
@@ -250,9 +280,10 @@ async def test_edits_in_what_stays_do_not_matter() -> None:
 
 async def test_a_view_that_leaves_no_room_for_the_answer_is_not_sent_again() -> None:
     """The provider would refuse it."""
-    view, model = view_of(), model_of(GOOD)
+    view, model = view_of(), model_of(*[GOOD] * 3)
     model.context_length = TokenMeter("scripted").measure(view).tokens + 2_000
-    assert await ways(model, view, Limits(WINDOW, protect_last_n=4)) == ["cold"]
+    # In parts, and merged.
+    assert await ways(model, view) == ["cold"] * 3
 
 
 @pytest.mark.parametrize(
@@ -262,15 +293,30 @@ async def test_a_view_that_leaves_no_room_for_the_answer_is_not_sent_again() -> 
         "Hello again!",
         "",
         f"{GOOD} {'and so on ' * 3_000}",
+        GOOD.partition("## Critical")[0],
+        Completion(assistant_message(GOOD), "length"),
+        Completion(assistant_message(GOOD), "refused"),
+        ModelRefused("no"),
         ModelUnreachable("503"),
     ],
 )
 async def test_what_is_no_summary_is_asked_for_in_the_ordinary_way(answer: Step) -> None:
-    """A model that goes on with the conversation, calls a tool, fails; it is logged."""
+    """The rules are the same: too long, empty, cut short, refused, a tool call; it is logged."""
     view, model = view_of(), model_of(answer, GOOD)
     with capture_logs() as log:
         assert await ways(model, view) == ["warm", "cold"]
     assert [(line["event"], line["log_level"]) for line in log] == [("warm_summary_failed", "info")]
+
+
+async def test_key_facts_that_the_answer_lacks_stand_behind_it() -> None:
+    """As behind every summary: nine of ten must be there."""
+    view, model = view_of(), model_of(GOOD)
+    view.entries[9] = Entry(10, assistant_message("It is in /srv/orders/4712.csv. " * 20))
+    view.adopt(view.plan)
+    summary = await written(view, calls_of(model), await warm_of(view, model))
+    assert len(model.requests) == 1
+    assert summary is not None
+    assert "4712.csv" in summary.text
 
 
 async def test_both_attempts_are_booked() -> None:

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
+from agent.billing import Tally
+from agent.context_engine import Limits
 from agent.models.base import Usage
+from agent.models.facts import ModelFacts, Prices
+from agent.models.recorded import Bill, Billed, Placing
+from gateway.replaycosts import Tariff
 from gateway.replayreport import Conditions, Replayed
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.history import Work
 from gateway.storage.timeline import Call, Shrinking, Timeline
 
+PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
+FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")
+TARIFF = Tariff(FACTS, Limits(context_length=200_000))
 CONDITIONS = Conditions(
     window_tokens=1000,
     threshold=0.5,
@@ -16,6 +24,8 @@ CONDITIONS = Conditions(
     protect_last_n=20,
     engine="compressor",
     files=("talk.json",),
+    tariff=TARIFF,
+    pauses="busy",
 )
 
 
@@ -55,11 +65,23 @@ def shrinking(before_call: int, before: int = 500, after: int = 100, **fields: A
     return Shrinking(before_call, CompactionRow(**defaults | fields))
 
 
+def bill(placing: Placing = "anchored", requests: int = 2, **tokens: int) -> Bill:
+    """Return a bill of so many tokens whose least would be to read them all."""
+    billed = Usage(**tokens)
+    return Bill(placing, requests, Tally(billed, Usage(cache_read_tokens=billed.prompt_tokens)))
+
+
+def billed(*asked_s: float, bills: Sequence[Bill] = (), fixed_tokens: int = 0) -> Billed:
+    """Return how a conversation was billed whose answers were asked for at these times."""
+    return Billed(tuple(bills) or (bill(cache_read_tokens=100),), asked_s, fixed_tokens)
+
+
 def replayed(name: str = "talk", timeline: Timeline | None = None, **fields: Any) -> Replayed:
     """Return how a conversation went; well, unless `fields` say otherwise."""
     defaults: dict[str, Any] = {
         "work": Work(messages=6, turns=2, tool_calls=1, tokens_in=300, tokens_out=20),
         "timeline": timeline_of(100, 200) if timeline is None else timeline,
+        "billed": billed(),
         "duration_s": 1.25,
         "problem": None,
     }

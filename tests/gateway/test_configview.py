@@ -68,5 +68,5 @@ def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
         "1",
         "PARLEY_WEB__PORT",
     ]
-    assert "warning: model.api_keys: only the first key is used in this version" in lines
+    assert "warning: tools.mcp is set, but has no effect in this version" in lines
     assert "hunter2" not in out.getvalue()

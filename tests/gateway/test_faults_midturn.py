@@ -11,7 +11,7 @@ import pytest
 from agent.errors import ModelUnreachable
 from agent.loop import Agent
 from agent.messages import text_of
-from gateway import commands, notices
+from gateway import notices
 from gateway.storage import models as tables
 from tests.support.faulty_models import (
     ACT,
@@ -21,6 +21,7 @@ from tests.support.faulty_models import (
     SPARE_ANSWER,
     Bench,
     Counting,
+    FaultyOpenAI,
     ProviderName,
     bench,
 )
@@ -100,6 +101,8 @@ async def test_a_fallback_goes_on_in_the_middle_of_a_loop(
         thoughtful = replace(ACT, thinking="Let me see.", text="I will act.")
         at.main.script(thoughtful, *[Fault(status=404)] * 9)
         at.spare.script(ACT)
+        if isinstance(at.main, FaultyOpenAI):
+            at.main.extensions = frozenset({"reasoning_content"})
         assert await at.ask() == [SPARE_ANSWER]
         assert (tool.runs, at.calls, at.actions) == (2, (2, 2), ["next_model"])
         assert at.spare.refused == []
@@ -282,11 +285,12 @@ async def test_a_stop_in_the_stream_keeps_what_was_said(
         at.main.script(Reply(text="Once upon a time", trouble="stall"))
         at.turns += 1
         await at.chat.say("Tell me a story.")
-        await at.chat.until(lambda: at.chat.adapter.previews[-1:] and at.chat.adapter.previews[-1].text == "Once upon a time")
+        previews = at.chat.adapter.previews
+        await at.chat.until(lambda: previews and previews[-1].text == "Once upon a time")
         await at.chat.say("/stop")
-        await at.chat.logged("turn_finished")
         await at.main.left.wait()
-        assert at.chat.texts()[0] == notices.stopped_text("Once upon a time")
+        told = await at.chat.answers(2)
+        assert set(told) == {"Stopped.", notices.stopped_text("Once upon a time")}
         assert await at.outcomes() == ["interrupted"]
         [(purpose, read, written)] = await at.ledger()
         assert purpose == "lost"
@@ -305,7 +309,7 @@ async def test_a_stop_in_a_wait_ends_it(opened: Open, provider: ProviderName) ->
         at.turns += 1
         await at.chat.say("Tell me a story.")
         await at.clock.held.wait()
-        assert await at.chat.ask("/stop") in {commands.STOPPED_TEXT, notices.STOPPED}
+        assert await at.chat.ask("/stop") == "Stopped."
         await at.chat.logged("turn_finished")
         assert (at.calls, await at.outcomes()) == ((1, 0), ["interrupted"])
         await at.mend()
@@ -343,5 +347,8 @@ async def test_half_a_call_in_the_transcript_is_never_sent(
         asked = tables.message.c.role == "assistant"
         first = tables.message.c.seq == 2
         await at.chat.execute(tables.message.delete().where(asked, first))
+        # Whoever changes the past has to expect that the prefix moves.
+        await at.chat.execute(tables.session.update().values(prefix=None))
+        at.main.moves_allowed = True
         assert await at.ask() == [ANSWER]
         assert (at.main.refused, at.actions) == ([], [])

@@ -1,6 +1,7 @@
 """The page of `parley replay --report`."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing_extensions import override
 
 from gateway.errors import SettingsError
 from gateway.replayreport import (
+    MOST_SHOWN,
     OPEN_SECTIONS,
     Conditions,
     Replayed,
@@ -21,7 +23,16 @@ from gateway.replayreport import (
     write_report,
 )
 from gateway.storage.timeline import Timeline
-from tests.gateway.replays import CONDITIONS, replayed, shrinking, timeline_of
+from tests.gateway.replays import (
+    CONDITIONS,
+    FACTS,
+    TARIFF,
+    bill,
+    billed,
+    replayed,
+    shrinking,
+    timeline_of,
+)
 from tests.support.browser import CHROMIUM
 from tests.support.browser import page as browser_page
 
@@ -115,7 +126,8 @@ def test_the_totals_are_sums_over_all_conversations() -> None:
 def test_the_longest_conversation_comes_first() -> None:
     """Those behind the first few are folded."""
     found = read(replayed(f"talk{n}", timeline_of(*[10] * n)) for n in range(1, 7))
-    names = [text for text in found.texts if text.startswith("talk") and text != "talk.json"]
+    charts = found.texts[found.texts.index("Context over the model calls") :]
+    names = [text for text in charts if text.startswith("talk")]
     assert names == ["talk6", "talk5", "talk4", "talk3", "talk2", "talk1"]
     assert [name for name, _ in found.attributes].count("open") == OPEN_SECTIONS
 
@@ -138,9 +150,67 @@ def test_compactions_are_listed() -> None:
     """Estimated and reported tokens, messages, what it cost and what it kept."""
     timeline = timeline_of(500, 150, compactions=[shrinking(1, tokens_after_reported=150)])
     found = read([replayed(timeline=timeline)])
-    row = found.texts[found.texts.index("ms") + 1 :]
+    row = found.texts[found.texts.index("later calls") + 1 :]
     assert row == ["1", "2", "threshold", "compressor", "extract", "500", "100", "150",
-                   "30 → 12", "400", "100%", "extractor", "7"]  # fmt: skip
+                   "30 → 12", "400", "100%", "extractor", "7", "cold", "~$0.01 / ~$0.0105",
+                   "287.5", "1"]  # fmt: skip
+
+
+def rows_of(found: Read) -> list[str]:
+    """Return the cells behind the heads of the table of bills."""
+    start = found.texts.index("billed ÷ minimum") + 2
+    return found.texts[start : found.texts.index("Context over the model calls")]
+
+
+def test_the_bills_stand_side_by_side() -> None:
+    """Both placings of the breakpoints, what was played first; tokens, shares and money."""
+    bills = (bill("anchored", cache_read_tokens=900, input_tokens=100), bill("system_and_3"))
+    found = read([replayed(billed=billed(bills=bills))])
+    assert rows_of(found)[:10] == ["talk", "anchored", "2", "1,000", "900", "0", "100", "0.900",
+                                   "1.900", "~$0.00019"]  # fmt: skip
+    assert rows_of(found)[10:12] == ["talk", "system_and_3"]
+
+
+def test_bills_are_summed_over_conversations() -> None:
+    """The sum comes first, then the longest conversation."""
+    found = read(
+        replayed(name, billed=billed(bills=[bill(cache_read_tokens=tokens)]))
+        for name, tokens in (("a", 100), ("b", 200))
+    )
+    cells = rows_of(found)
+    assert [cells[n] for n in (0, 3, 10, 13, 20, 23)] == [
+        "all conversations",
+        "300",
+        "a",
+        "100",
+        "b",
+        "200",
+    ]
+
+
+def test_many_conversations_are_folded() -> None:
+    """Beyond the first ones, both their bills and their charts."""
+    found = read(replayed(f"talk{n}") for n in range(MOST_SHOWN + 2))
+    assert "Costs by conversation" in found.texts
+    assert "2 shorter conversations" in found.texts
+    assert found.tags.count("details") == MOST_SHOWN + 4
+    few = read(replayed(f"talk{n}") for n in range(MOST_SHOWN))
+    assert few.tags.count("details") == MOST_SHOWN
+
+
+def test_unknown_prices_are_told() -> None:
+    """Never as 0."""
+    tariff = replace(TARIFF, facts=replace(FACTS, prices=None))
+    found = read([replayed()], replace(CONDITIONS, tariff=tariff))
+    assert figure(found, "prices") == "claude-x: unknown price"
+    assert "unknown price" in rows_of(found)
+
+
+def test_restarts_are_told() -> None:
+    """Only where there were any."""
+    assert "restarts" not in read([replayed()]).texts
+    found = read([replayed()], replace(CONDITIONS, restart_every=50))
+    assert figure(found, "restarts") == "after every 50 requests"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +233,8 @@ def test_nothing_in_the_data_changes_the_page(text: str) -> None:
     timeline = timeline_of(
         500, 100, compactions=[shrinking(1, trigger=text, level=text, engine=text, failure=text)]
     )
-    conditions = Conditions(1000, 0.5, 0.2, 20, text, (text,))
+    tariff = replace(TARIFF, facts=replace(FACTS, name=text, source=text))
+    conditions = replace(CONDITIONS, engine=text, files=(text,), tariff=tariff, pauses=text)
     found = read([replayed(text, timeline, problem=text or "x")], conditions)
     plain = read([replayed("x", timeline, problem="x")])
     assert found.open == []

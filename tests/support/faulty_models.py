@@ -34,6 +34,8 @@ ANSWER, SPARE_ANSWER = "Fine, thank you.", "The spare model answers."
 PROVIDERS_WORDS = "words of the provider"
 """What every scripted error says; no person may ever read it."""
 
+HEADINGS = "Use exactly these headings"
+
 Answer = Callable[[dict[str, Any]], Reply | Fault]
 
 
@@ -107,6 +109,11 @@ class FaultyAnthropic(_Faulty, AnthropicServer):
 
 class FaultyOpenAI(_Faulty, OpenAIServer):
     """An OpenAI-compatible API, broken at will."""
+
+
+def asks_for_summary(body: dict[str, Any]) -> bool:
+    """Whether a request is one of a compaction."""
+    return HEADINGS in str(body["messages"][-1]["content"])
 
 
 SERVERS: dict[ProviderName, type[FaultyAnthropic] | type[FaultyOpenAI]] = {

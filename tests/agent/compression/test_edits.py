@@ -316,6 +316,15 @@ def test_thinking_goes_in_both_forms() -> None:
     assert without_thinking(message) is message
 
 
+def test_what_belongs_to_the_calls_stays() -> None:
+    """Gemini refuses its own calls without it; what was thought goes all the same."""
+    extra = {"call_1": {"google": {"thought_signature": "s"}}}
+    fields = {"origin": "x/gemini", "reasoning_details": [{"text": "hm"}], "extra_content": extra}
+    thought = ChatMessage(role="assistant", content="4", opaque={"openai": fields})
+    kept = without_thinking(thought)
+    assert kept["opaque"] == {"openai": {"origin": "x/gemini", "extra_content": extra}}
+
+
 def test_a_clipped_text_keeps_its_ends_around_a_pointer() -> None:
     """The pointer says how much is left out and how to read it."""
     text = "head" + "x" * 400_000 + "tail"

@@ -63,6 +63,11 @@ def test_messages_of_earlier_versions_have_no_places() -> None:
     assert with_thinking(stored, [text("Hi")]) == [HIDDEN, HIDDEN, text("Hi")]
 
 
+def test_places_behind_a_text_that_became_shorter() -> None:
+    """Nothing follows there any more, so the thinking is left out."""
+    assert with_thinking(message((0, 0), (9, 0)), [text("Hi")]) == [thought("0"), text("Hi")]
+
+
 def test_a_marker_stays_with_the_end_of_a_split_text() -> None:
     """A breakpoint covers the whole text."""
     marker = {"type": "ephemeral"}

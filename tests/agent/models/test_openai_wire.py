@@ -1,4 +1,4 @@
-"""The body for Chat Completions: plain texts, or marked parts where Claude is behind an envelope."""
+"""The body for Chat Completions: plain texts, or marked parts where Claude is in an envelope."""
 
 import copy
 from typing import Any

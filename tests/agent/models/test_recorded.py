@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -18,9 +18,13 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion, ModelRequest, ToolSchema, Usage
-from agent.models.recorded import RecordedModel, RecordedTools
+from agent.models.catalog import facts_of
+from agent.models.recorded import Bill, Billed, RecordedModel, RecordedTools
+from agent.prompt_caching import apply_cache_control
 from agent.recordings import Exchange, Recording, load_recordings
-from agent.tokens import estimate_messages, estimate_usage
+from agent.settings import CachingSettings, FactsSettings
+from agent.tokens import estimate_usage
+from agent.view import MARKER
 from tests.agent.models.sink import CollectingSink
 from tests.agent.tools.doubles import call, context
 from tests.support.shared import SHARED
@@ -164,52 +168,168 @@ async def test_a_view_that_lost_the_newest_group_is_refused() -> None:
         await complete(recorded, ONE)
 
 
-async def test_the_usage_is_that_of_the_estimates() -> None:
-    """Together they are what any other model without a report counts."""
-    request = ModelRequest([ONE, SECOND, ONE], TOOLS, conversation="c1")
-    completion = await model().complete(request, CollectingSink())
-    expected = estimate_usage(request, completion.message)
+SYSTEM = ChatMessage(role="system", content="Be kind. " * 2000)
+"""Larger than any model's smallest cached prefix."""
+
+
+def marked(*view: ChatMessage, strategy: str = "system_and_3") -> list[ChatMessage]:
+    return apply_cache_control(view, strategy=strategy)
+
+
+async def test_all_of_a_request_is_counted() -> None:
+    """About what any other model without a report counts."""
+    request = ModelRequest([SYSTEM, ONE, STEP, RESULT, SECOND], TOOLS, conversation="c1")
+    completion = await model(1).complete(request, CollectingSink())
+    expected = estimate_usage(request, completion.message, "claude-sonnet-5-5")
     assert completion.usage is not None
-    assert completion.usage.prompt_tokens == expected.prompt_tokens
+    assert completion.usage.prompt_tokens == pytest.approx(expected.prompt_tokens, rel=0.02)
     assert completion.usage.output_tokens == expected.output_tokens
-    assert completion.usage.cache_read_tokens == 0
 
 
-async def test_the_common_prefix_is_read_from_the_cache() -> None:
-    """What the conversation's request before has too, tools first; the rest is written."""
+async def test_without_breakpoints_nothing_is_cached() -> None:
+    """As the API does it."""
     recorded = model()
-    first = await usage(recorded, ONE, tools=TOOLS)
-    again = [deepcopy(message) for message in (ONE, STEP, RESULT)]
+    for _ in range(2):
+        found = await usage(recorded, SYSTEM, ONE)
+        assert found.input_tokens == found.prompt_tokens > 1000
+
+
+async def test_what_was_marked_is_read_by_the_next_request() -> None:
+    """The rest is written."""
+    recorded = model()
+    first = await usage(recorded, *marked(SYSTEM, ONE), tools=TOOLS)
+    assert (first.cache_write_5m_tokens, first.input_tokens) == (first.prompt_tokens, 0)
+    again = marked(*[deepcopy(message) for message in (SYSTEM, ONE, STEP, RESULT)])
     second = await usage(recorded, *again, tools=TOOLS)
     assert second.cache_read_tokens == first.prompt_tokens
-    added = estimate_messages([STEP, RESULT])
-    assert (second.cache_write_5m_tokens, second.input_tokens) == (added, 0)
+    assert 0 < second.cache_write_5m_tokens == second.prompt_tokens - first.prompt_tokens
 
 
 async def test_the_cache_outlives_an_exchange() -> None:
-    """It belongs to the conversation."""
+    """It belongs to the conversation, and to no other."""
     recorded = model(1)
-    before = await usage(recorded, SECOND)
+    before = await usage(recorded, *marked(SYSTEM, SECOND))
     recorded.play("c1", RECORDING, 1)
-    assert (await usage(recorded, SECOND)).cache_read_tokens == before.prompt_tokens
+    recorded.play("c2", RECORDING, 1)
+    again = marked(SYSTEM, SECOND)
+    assert (await usage(recorded, *again)).cache_read_tokens == before.prompt_tokens
+    assert (await usage(recorded, *again, conversation="c2")).cache_read_tokens == 0
 
 
-async def test_a_changed_message_ends_what_is_read() -> None:
-    """As a compaction does: everything behind it is written anew."""
-    system = ChatMessage(role="system", content="Be kind.")
-    noted = ChatMessage(role="system", content="Be kind. [Note]")
+@pytest.mark.parametrize(("pause_s", "share"), [(299, 1), (301, 0)])
+async def test_a_cache_entry_dies(pause_s: float, share: int) -> None:
+    """On the clock of the conversation."""
+    recorded = RecordedModel()
+    recorded.play("c1", RECORDING, 0, [1000, 1000 + pause_s])
+    first = await usage(recorded, *marked(SYSTEM, ONE))
+    second = await usage(recorded, *marked(SYSTEM, ONE, STEP, RESULT))
+    assert second.cache_read_tokens == share * first.prompt_tokens
+    assert recorded.billed("c1").asked_s == (1000, 1000 + pause_s)
+
+
+async def test_the_model_in_the_settings_has_its_rules() -> None:
+    """A prefix below its minimum is not cached."""
+    short = ChatMessage(role="system", content="Be kind. " * 600)
+    for name, cached in (("claude-sonnet-5-5", True), ("claude-haiku-4-5", False)):
+        recorded = RecordedModel(facts=facts_of(name, FactsSettings()))
+        recorded.play("c1", RECORDING, 0)
+        found = await usage(recorded, *marked(short, ONE))
+        assert (found.cache_write_5m_tokens > 0) is cached
+
+
+SUMMARY = assistant_message(f"{MARKER} {'It went on. ' * 200}")
+LONG = [assistant_message("Yes. " * 50) if n % 2 else user_message("And? " * 50) for n in range(8)]
+
+
+async def bills_of(strategy: Literal["system_and_3", "anchored"], **settings: Any) -> list[Bill]:
+    """Play two requests with the same summary and another tail; return what they are billed."""
+    caching = CachingSettings(strategy=strategy, **settings)
+    recorded = RecordedModel(caching=caching)
+    recorded.play("c1", RECORDING, 0)
+    for view in (LONG, LONG[2:4]):
+        messages = [SYSTEM, ONE, SUMMARY, *view, ONE]
+        sent = marked(*messages, strategy=strategy) if caching.enabled else messages
+        await complete(recorded, *sent, tools=TOOLS)
+    return list(recorded.billed("c1").bills)
+
+
+async def test_the_other_placing_is_billed_beside() -> None:
+    """It is what playing it would have been billed; what was played comes first."""
+    first, second = await bills_of("system_and_3"), await bills_of("anchored")
+    assert [bill.placing for bill in first] == ["system_and_3", "anchored"]
+    assert first == second[::-1]
+    read = [bill.tally.billed.cache_read_tokens for bill in first]
+    assert read[1] > read[0] + 500, "the summary is an anchor, in whichever form it is sent"
+    assert first[0].requests == 2
+
+
+async def test_the_played_bill_is_the_sum_of_the_usages() -> None:
+    """What the ledger has is what the report shows."""
     recorded = model()
-    await usage(recorded, system, ONE, tools=TOOLS)
-    second = await usage(recorded, noted, ONE, STEP, RESULT, tools=TOOLS)
-    assert second.cache_read_tokens == estimate_usage(ModelRequest([], TOOLS), ONE).prompt_tokens
-    assert second.prompt_tokens > second.cache_read_tokens
+    total = await usage(recorded, *marked(SYSTEM, ONE))
+    total += await usage(recorded, *marked(SYSTEM, ONE, STEP, RESULT))
+    assert recorded.billed("c1").bills[0].tally.billed == total
 
 
-async def test_changed_tools_end_the_cache() -> None:
-    """They come first."""
+async def test_no_placing_beats_the_minimum() -> None:
+    """Which writes each token once and reads it from then on."""
+    for bill in await bills_of("anchored"):
+        assert bill.tally.ratio() >= 1
+        assert bill.tally.least.prompt_tokens == bill.tally.billed.prompt_tokens
+
+
+async def test_what_caching_would_save_is_billed_where_it_is_off() -> None:
+    """Beside what it costs without."""
+    bills = await bills_of("anchored", enabled=False)
+    assert [bill.placing for bill in bills] == ["none", "system_and_3", "anchored"]
+    assert [bill.tally.hit_ratio > 0.5 for bill in bills] == [False, True, True]
+
+
+async def test_the_other_placing_sees_plain_messages() -> None:
+    """A summary that was marked when it was played is one all the same."""
+    bills = []
+    for strategy in ("system_and_3", "anchored"):
+        recorded = RecordedModel(caching=CachingSettings(strategy=strategy))
+        recorded.play("c1", RECORDING, 0)
+        await complete(recorded, *marked(SYSTEM, ONE, SUMMARY, ONE, strategy=strategy))
+        await complete(recorded, *marked(SYSTEM, ONE, SUMMARY, *LONG, ONE, strategy=strategy))
+        bills.append({bill.placing: bill for bill in recorded.billed("c1").bills})
+    assert bills[0] == bills[1]
+
+
+async def test_other_models_cache_by_themselves() -> None:
+    """They take no breakpoints, so there is nothing to compare."""
+    recorded = RecordedModel(facts=facts_of("gpt-5.2", FactsSettings()))
+    recorded.play("c1", RECORDING, 0)
+    assert recorded.cache_layout is None
+    await usage(recorded, SYSTEM, ONE)
+    assert (await usage(recorded, SYSTEM, ONE)).cache_read_tokens > 1000
+    [bill] = recorded.billed("c1").bills
+    assert (bill.placing, bill.requests) == ("none", 2)
+
+
+async def test_an_answer_that_is_asked_for_again_is_billed_again() -> None:
+    """Its time counts once."""
     recorded = model()
-    await usage(recorded, ONE, tools=TOOLS)
-    assert (await usage(recorded, ONE)).cache_read_tokens == 0
+    await complete(recorded, ONE)
+    await complete(recorded, ONE)
+    found = recorded.billed("c1")
+    assert (found.bills[0].requests, len(found.asked_s)) == (2, 1)
+
+
+async def test_the_fixed_part_is_measured() -> None:
+    """System prompt and tools, whatever follows."""
+    recorded = model()
+    await complete(recorded, SYSTEM, ONE, STEP, RESULT, ONE, tools=TOOLS)
+    fixed = recorded.billed("c1").fixed_tokens
+    expected = estimate_usage(ModelRequest([SYSTEM], TOOLS), ONE, "claude-sonnet-5-5")
+    assert fixed == pytest.approx(expected.prompt_tokens, rel=0.02)
+
+
+async def test_what_is_not_known_has_no_bill() -> None:
+    """And there is no provider to ask."""
+    assert model().billed("c9") == Billed()
+    assert await model().look_up() is None
 
 
 async def test_a_request_beyond_the_window_is_refused() -> None:
@@ -217,6 +337,7 @@ async def test_a_request_beyond_the_window_is_refused() -> None:
     recorded = model(context_length=200)
     with pytest.raises(ContextOverflow, match="tokens do not fit into 200"):
         await complete(recorded, user_message("x" * 2000), ONE)
+    assert recorded.billed("c1").bills[0].requests == 0
     assert await told(recorded, ONE) == "I look."
 
 
