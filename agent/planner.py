@@ -21,12 +21,10 @@ import structlog
 from agent.compression.boundaries import Newest
 from agent.compression.convergence import chars_of
 from agent.compression.payback import Rates, early_pays
-from agent.context_compressor import prepare_summary
 from agent.context_engine import (
     Compressed,
     CompressionRequest,
     ContextEngine,
-    Limits,
     Trigger,
 )
 from agent.engines.threads import in_daemon
@@ -36,7 +34,7 @@ from agent.models.base import ChatModel, Usage
 from agent.ports import Compaction, CompactionStore, PlannerState
 from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.summariser import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.view import Summary, View, ViewPlan
+from agent.view import View, ViewPlan
 
 log = structlog.get_logger()
 
@@ -342,34 +340,6 @@ class Planner:
         if calls is not None and found.failure is not None:
             return time.time() + TRANSIENT_COOLDOWN_S
         return self.state.summary_not_before
-
-
-async def prepare(
-    view: View, meter: TokenMeter, limits: Limits, summariser: Summariser
-) -> Summary | None:
-    """Write ahead what a compaction of this view would need; None where it would cut nothing.
-
-    Raises:
-        SummaryFailed: The summary model gave nothing usable.
-    """
-    calls = summariser.calls()
-    request = CompressionRequest(
-        plan=view.plan,
-        entries=tuple(view.entries),
-        tokens=(await _in_thread(meter.measure, view)).tokens,
-        fixed_tokens=meter.fixed_tokens(view.messages[0]),
-        limits=limits,
-        estimate=meter.estimate,
-        trigger="prepare",
-        summarise=calls,
-        summary_window=summariser.window_tokens,
-        today=_today(),
-    )
-    try:
-        summary = await _in_thread(prepare_summary, request)
-    finally:
-        calls.close()
-    return summary and replace(summary, model=calls.model or "")
 
 
 async def _in_thread(fn: Callable[[T], U], argument: T) -> U:

@@ -6,7 +6,7 @@ wire and changes no byte but the markers themselves; see agent/models/anthropic_
 becomes of a marker on something that cannot carry one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ LOOK_BACK = 20
 """Blocks that are looked at from a breakpoint, its own included. Source: CONTEXT.md §5."""
 ROLLING_MESSAGES = 3
 KEY = "cache_control"
+STRATEGIES = ("system_and_3", "anchored")
 
 _MARKERS = {"5m": {"type": "ephemeral"}, "1h": {"type": "ephemeral", "ttl": "1h"}}
 
@@ -34,6 +35,7 @@ def apply_cache_control(
     ttl: str = "5m",
     strategy: str = "system_and_3",
     native: bool = True,
+    settled: Sequence[int] = (),
 ) -> list[ChatMessage]:
     """Return the messages with at most four of them marked; unmarked ones are the same objects.
 
@@ -48,6 +50,7 @@ def apply_cache_control(
             see `anchored_places`.
         native: Whether the request goes to Anthropic's own API; in the envelope of another one a
             tool message is marked by `anchored` alone, on its text.
+        settled: What else `anchored` is to mark; see `agent.view.View.settled`.
 
     Raises:
         ValueError: An unknown `ttl` or `strategy`.
@@ -57,9 +60,10 @@ def apply_cache_control(
     if strategy not in STRATEGIES:
         raise ValueError(f"caching strategies are {', '.join(STRATEGIES)}, not {strategy!r}")
     marked = [_unmarked(message) if is_marked(message) else message for message in messages]
-    for place in STRATEGIES[strategy](messages):
+    anchored = strategy == "anchored"
+    for place in anchored_places(messages, settled) if anchored else system_and_3_places(messages):
         message = marked[place]
-        if message["role"] != "tool" or (strategy == "anchored" and not native):
+        if message["role"] != "tool" or (anchored and not native):
             marked[place] = _marked(message, ttl)
         elif native:
             marked[place] = _with_key(message, ttl)
@@ -73,29 +77,30 @@ def system_and_3_places(messages: Sequence[ChatMessage]) -> set[int]:
     return {*_system_place(messages), *islice(others, ROLLING_MESSAGES)}
 
 
-def anchored_places(messages: Sequence[ChatMessage]) -> set[int]:
+def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()) -> set[int]:
     """Return the places that make a request find all that the ones before it have stored.
 
-    They follow from the list alone, so a restart moves none of them. What a request can find is
-    the end of the one before, where the view only grew, and else what a compaction left as it was.
-    The four, the one first whose loss would cost most:
+    What a request can find is the end of the one before, where the view only grew, and else what a
+    compaction left as it was. All follows from the view as it is stored, so a restart moves
+    nothing. The four, the one first whose loss would cost most:
 
     - the end: all that is new is stored, and the next request reads it;
     - the end of the request before, where the look-back from the end does not get there. It is the
       message before the newest answer; many calls at once put more than 20 blocks between the two;
     - in a compacted view the end of the head, behind which the next compaction writes another
       summary. The look-back from there gets to the system prompt, which alone stays when the first
-      compaction appends its note; where the head is too long for that the prompt is marked too;
-    - the end of the summary, which a compaction that only prunes leaves in its place;
-    - in a view that is not compacted the system prompt: another conversation with the same prompt
-      and tools begins there, and so does this one after `/new`.
+      compaction appends its note; where the head is too long for that the prompt is marked too. In
+      a view that is not compacted it is the system prompt: other conversations begin with it;
+    - the ends of what was rewritten for being old (`settled`). The next compaction rewrites what
+      follows and nothing before: marked now, it is there to be found then, from the same place;
+    - the end of the summary, which a compaction that only prunes leaves in its place.
 
     What is left of the four goes to the end of the request before, also within reach: a block that
     is one here may be several for the provider.
     """
     end = len(messages) - 1
     places = {end} if messages else set()
-    wanted = _lasting(messages)
+    wanted = _lasting(messages, [place for place in settled if place < end])
     if (before := _end_before(messages)) is not None:
         near = _within_reach(messages, before, end)
         wanted = [*wanted, before] if near else [before, *wanted]
@@ -103,12 +108,6 @@ def anchored_places(messages: Sequence[ChatMessage]) -> set[int]:
         if len(places) < MAX_BREAKPOINTS:
             places.add(place)
     return places
-
-
-STRATEGIES: dict[str, Callable[[Sequence[ChatMessage]], set[int]]] = {
-    "system_and_3": system_and_3_places,
-    "anchored": anchored_places,
-}
 
 
 def cache_layout_of(provider: str, name: str, base_url: str | None) -> "CacheLayout | None":
@@ -156,18 +155,17 @@ def _system_place(messages: Sequence[ChatMessage]) -> list[int]:
     return [0] if messages and messages[0]["role"] == "system" else []
 
 
-def _lasting(messages: Sequence[ChatMessage]) -> list[int]:
+def _lasting(messages: Sequence[ChatMessage], settled: Sequence[int]) -> list[int]:
     """Return the ends of what a compaction leaves as it is, the most valuable one first."""
     system = _system_place(messages)
     summaries = _summary_places(messages)
     if not summaries:
-        return system
+        return [*system, *settled]
     head, summary = summaries[0] - 1, summaries[-1]
     if head <= 0:
-        return [*system, summary]
-    if _within_reach(messages, 0, head):
-        return [head, summary]
-    return [head, *system, summary]
+        return [*system, *settled, summary]
+    front = [head] if _within_reach(messages, 0, head) else [head, *system]
+    return [*front, *settled, summary]
 
 
 def _summary_places(messages: Sequence[ChatMessage]) -> list[int]:

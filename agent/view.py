@@ -109,6 +109,11 @@ class ViewPlan:
         """Whether earlier turns are represented by a summary."""
         return bool(self.summaries)
 
+    @property
+    def rewritten_upto(self) -> int:
+        """Newest message that is shown shortened for being old; 0 for none."""
+        return max((edit.seq for edit in self.edits if edit.kind != "clip"), default=0)
+
     def shows(self, seq: int) -> bool:
         """Whether the message at `seq` is in the view."""
         if seq < self.first_seq or any(low <= seq <= high for low, high in self.hidden):
@@ -233,15 +238,20 @@ class View:
     """The view of a running turn: its plan, the originals that it shows, and the messages.
 
     `messages` starts with the system message and only grows at its end until `adopt` brings
-    another plan.
+    another plan. `settled` are the places in it up to which messages were rewritten for being old:
+    by this plan and, until the view grows, by the one that was shown before. The next compaction
+    rewrites what follows.
     """
 
     system: str
     plan: ViewPlan
     entries: list[Entry]
     messages: list[ChatMessage] = field(init=False)
+    settled: list[int] = field(init=False)
+    _former: ViewPlan = field(init=False)
 
     def __post_init__(self) -> None:
+        self._former = self.plan
         self.adopt(self.plan)
 
     def adopt(self, plan: ViewPlan) -> None:
@@ -250,10 +260,12 @@ class View:
         self.entries = plan.select(self.entries)
         system = ChatMessage(role="system", content=noted(self.system, plan))
         self.messages = [system, *render(plan, self.entries)]
+        self._settle()
 
     def take(self, other: "View") -> None:
         """Show what another view of the same transcript shows; it is given up."""
         self.plan, self.entries, self.messages = other.plan, other.entries, other.messages
+        self._settle()
 
     def append(self, entry: Entry) -> None:
         """Add the newest message of the transcript."""
@@ -266,6 +278,19 @@ class View:
         """
         self.entries += sorted(entries, key=lambda entry: entry.seq)
         self.messages += [entry.message for entry in entries]
+        if self._former is not self.plan:
+            self._former = self.plan
+            self._settle()
+
+    def _settle(self) -> None:
+        ends = {plan.rewritten_upto for plan in (self._former, self.plan)}
+        self.settled = sorted({place for seq in ends if (place := self._place_of(seq))})
+
+    def _place_of(self, seq: int) -> int:
+        """Return where the newest message up to `seq` stands, 0 for none of the transcript's."""
+        shown = bisect_right(self.entries, seq, key=_seq)
+        behind_head = seq > self.plan.head_upto
+        return shown + len(self.plan.summaries) if shown and behind_head else shown
 
 
 def dump_plan(plan: ViewPlan) -> str:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 from agent.models.anthropic_thinking import with_thinking
 from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
-from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
+from agent.models.parts import (
+    Part,
+    Remembered,
+    canonical_schema,
+    content_parts,
+    drop_surplus,
+    settled,
+)
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
 
 if TYPE_CHECKING:
@@ -74,10 +81,12 @@ def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict
     newest = system
     marked = 0
     for message in messages:
-        blocks, homeless = _blocks(message), None
+        homeless = None
         if is_marked(message):
             marked += 1
-            blocks, homeless = settled(blocks)
+            blocks, homeless = settled(_blocks(message))
+        else:
+            blocks = _known_blocks(message)
         if homeless and newest:
             newest[-1] = {**newest[-1], KEY: homeless}
         role = _ROLES[message["role"]]
@@ -86,8 +95,8 @@ def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict
         elif blocks and turns and turns[-1]["role"] == role:
             newest += blocks
         elif blocks:
-            newest = blocks
-            turns.append({"role": role, "content": blocks})
+            newest = [*blocks]
+            turns.append({"role": role, "content": newest})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
             answered["content"] = _in_call_order(asked["content"], answered["content"])
@@ -112,6 +121,9 @@ def _blocks(message: "ChatMessage") -> list[Block]:
     if KEY in message:
         blocks.append({KEY: message["cache_control"]})
     return blocks
+
+
+_known_blocks = Remembered(_blocks)
 
 
 def _text(text: Any) -> list[Block]:

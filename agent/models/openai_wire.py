@@ -12,7 +12,14 @@ from agent.messages import text_of
 from agent.models.arguments import parse_object
 from agent.models.catalog import output_limit
 from agent.models.openai_opaque import with_opaque
-from agent.models.parts import Part, canonical_schema, content_parts, drop_surplus, settled
+from agent.models.parts import (
+    Part,
+    Remembered,
+    canonical_schema,
+    content_parts,
+    drop_surplus,
+    settled,
+)
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
 
 if TYPE_CHECKING:
@@ -63,22 +70,49 @@ def _in_texts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
 def _in_parts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
     """Return the messages with lists of parts for contents, and the markers on parts."""
     wired: list[dict[str, Any]] = []
-    contents: list[list[Part]] = []
     marked = 0
     for message in messages:
-        parts, homeless = _parts(message), None
         if is_marked(message):
             marked += 1
-            parts, homeless = settled(parts)
-        if homeless and contents:
-            contents[-1][-1] = {**contents[-1][-1], KEY: homeless}
-        if parts:
-            contents.append(parts)
-        if parts or not _is_empty(message):
-            wired.append(_wire(message, parts or ("" if message["role"] == "tool" else None)))
+            parts, homeless = settled(_parts(message))
+            if homeless:
+                _mark_last(wired, homeless)
+            wire = _wire_of_parts(message, parts)
+        else:
+            wire = _known_wire(message)
+        if wire:
+            wired.append(wire)
     if marked > MAX_BREAKPOINTS:
-        drop_surplus(part for parts in contents for part in parts)
+        drop_surplus(part for wire in wired for part in _parts_of(wire))
     return wired
+
+
+def _mark_last(wired: list[dict[str, Any]], marker: dict[str, str]) -> None:
+    """Put a marker on the newest part there is, if there is one."""
+    for place in reversed(range(len(wired))):
+        if parts := _parts_of(wired[place]):
+            marked = [*parts[:-1], {**parts[-1], KEY: marker}]
+            wired[place] = {**wired[place], "content": marked}
+            return
+
+
+def _parts_of(wire: dict[str, Any]) -> list[Part]:
+    content = wire["content"]
+    return content if isinstance(content, list) else []
+
+
+def _wire_of_parts(message: "ChatMessage", parts: list[Part]) -> dict[str, Any] | None:
+    """Return a message whose content are these parts; None for one that only thought."""
+    if not parts and _is_empty(message):
+        return None
+    return _wire(message, parts or ("" if message["role"] == "tool" else None))
+
+
+def _unmarked_wire(message: "ChatMessage") -> dict[str, Any] | None:
+    return _wire_of_parts(message, _parts(message))
+
+
+_known_wire = Remembered(_unmarked_wire)
 
 
 def _is_empty(message: "ChatMessage") -> bool:

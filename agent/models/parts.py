@@ -3,7 +3,7 @@
 On the way a marker that is on no part yet stands as a part that is nothing but its marker.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
@@ -11,17 +11,39 @@ from agent.prompt_caching import KEY, MAX_BREAKPOINTS
 from agent.view import NOTE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from agent.messages import ChatMessage
     from agent.models.base import ToolSchema
 
 Part = dict[str, Any]
 
-KNOWN_SCHEMAS = 512
-"""Tool schemas whose canonical form is remembered; they live as long as Parley runs."""
+KNOWN = 4_096
+"""Messages (or tools) whose wire form is remembered, about 10 MB of them; they stay alive."""
 
-_schemas: dict[int, tuple["ToolSchema", dict[str, Any]]] = {}
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Remembered(Generic[K, V]):
+    """A function of messages or tools that is asked about the same objects again and again.
+
+    They are never changed in place; nor may be what comes back.
+    """
+
+    def __init__(self, build: "Callable[[K], V]") -> None:
+        self._build = build
+        self._known: dict[int, tuple[K, V]] = {}
+
+    def __call__(self, asked: K) -> V:
+        """Return what the function makes of an object."""
+        known = self._known.get(id(asked))
+        if known is None:
+            if len(self._known) >= KNOWN:
+                self._known.clear()
+            # The object is kept with it: its id is its own only as long as it lives.
+            known = self._known[id(asked)] = asked, self._build(asked)
+        return known[1]
 
 
 def content_parts(message: "ChatMessage") -> list[Part]:
@@ -64,18 +86,14 @@ def drop_surplus(parts: "Iterable[Part]") -> None:
         del part[KEY]
 
 
-def canonical_schema(tool: "ToolSchema") -> dict[str, Any]:
-    """Return the parameters of a tool with sorted keys; to be read only."""
-    known = _schemas.get(id(tool))
-    if known is not None:
-        return known[1]
+def _canonical(tool: "ToolSchema") -> dict[str, Any]:
+    """Return the parameters of a tool with sorted keys."""
     dumped = orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS)
     schema: dict[str, Any] = orjson.loads(dumped)
-    if len(_schemas) >= KNOWN_SCHEMAS:
-        _schemas.clear()
-    # The tool is kept with it: its id is its own only as long as it lives.
-    _schemas[id(tool)] = tool, schema
     return schema
+
+
+canonical_schema = Remembered(_canonical)
 
 
 def _without_note(part: Part) -> list[Part]:

@@ -21,15 +21,16 @@ from agent.context_engine import (
     Limits,
     Trigger,
 )
-from agent.errors import ModelError, ModelNotFound, ModelUnreachable, SummaryFailed
+from agent.errors import ModelError, ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.meter import Measure, Report, TokenMeter
 from agent.models.base import Usage
 from agent.models.scripted import ScriptedModel
-from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner, prepare
+from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner
 from agent.ports import PlannerState
 from agent.summariser import Summariser
 from agent.view import Entry, Summary, View, ViewPlan
+from agent.warm_summary import prepare
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import HangingModel, MemoryCompactions
 from tests.support.conversations import faults
@@ -737,15 +738,11 @@ async def test_a_report_is_noted_for_the_answer_that_follows() -> None:
     assert engine.prompt_tokens == 1_000
 
 
-def preparing(view: View, model: ScriptedModel) -> "asyncio.Future[Summary | None]":
-    work = prepare(view, TokenMeter("scripted"), Limits(WINDOW), Summariser([model], 10.0))
-    return asyncio.ensure_future(work)
-
-
 async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     """At the threshold nobody waits for a model."""
     view = long_view()
-    summary = await preparing(view, ScriptedModel([GOOD]))
+    calls = Summariser([ScriptedModel([GOOD])], 10.0).calls()
+    summary = await prepare(view, TokenMeter("scripted"), Limits(WINDOW), calls)
     assert summary is not None
     assert (summary.source, summary.model) == ("model", "scripted")
     planner = planner_of(ContextCompressor(Limits(WINDOW), {}), asked := ScriptedModel([]))
@@ -757,26 +754,3 @@ async def test_a_prepared_summary_is_committed_without_asking_again() -> None:
     assert (shown.text, shown.last_seq) == (summary.text, summary.last_seq)
     assert (asked.requests, done.summary_model) == ([], "scripted")
     assert faults(view.messages) == []
-
-
-async def test_a_short_view_has_nothing_to_prepare() -> None:
-    """No model is asked."""
-    assert await preparing(view_of(), ScriptedModel([])) is None
-
-
-async def test_a_preparation_that_fails_says_so() -> None:
-    """The extractor's summary is not worth preparing."""
-    with pytest.raises(SummaryFailed):
-        await preparing(long_view(), ScriptedModel([""]))
-
-
-async def test_a_cancelled_preparation_ends_its_call() -> None:
-    """A stop of the gateway does not wait for it."""
-    model = HangingModel()
-    work = preparing(long_view(), model)
-    async with asyncio.timeout(5):
-        await model.arrived.wait()
-        work.cancel()
-        await model.ended.wait()
-    with pytest.raises(asyncio.CancelledError):
-        await work

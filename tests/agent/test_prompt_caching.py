@@ -230,6 +230,22 @@ def test_a_wide_step_behind_a_long_head_does_without_the_summary() -> None:
     assert places(messages, strategy="anchored") == expected
 
 
+def test_the_end_of_what_was_rewritten_is_marked() -> None:
+    """What the next compaction leaves as it is can be read then."""
+    messages = [SYSTEM, user_message("a"), *step(2), *step(2, "b"), user_message("c")]
+    assert places(messages, strategy="anchored", settled=[2, 4]) == [0, 2, 4, 8]
+    compacted = [SYSTEM, user_message("a"), SUMMARY, *step(2), user_message("c"), *step(1, "b")]
+    assert places(compacted, strategy="anchored", settled=[5]) == [1, 2, 5, 8]
+    assert places(compacted, strategy="anchored", settled=[4, 5]) == [1, 4, 5, 8]
+
+
+def test_an_end_that_is_not_there_is_not_marked() -> None:
+    """Mending may have taken messages out; the default marks none of these."""
+    messages = [SYSTEM, user_message("a"), *step(1), user_message("b"), user_message("c")]
+    assert places(messages, strategy="anchored", settled=[9]) == [0, 1, 5]
+    assert places(messages, settled=[1]) == [0, 3, 4, 5]
+
+
 def test_anchors_follow_from_the_list_alone() -> None:
     """The same list, read anew after a restart, is marked in the same places."""
     messages = [SYSTEM, user_message("a"), *step(3), SUMMARY, user_message("b")]

@@ -328,6 +328,30 @@ def test_one_message_is_added_at_the_end() -> None:
     assert view.entries == [Entry(4, user_message("hi"))]
 
 
+def test_a_view_knows_up_to_where_messages_were_rewritten() -> None:
+    """The end of the former plan's edits counts until the view grows, that of this plan stays."""
+    entries = [Entry(n, user_message("x" * 900)) for n in range(1, 9)]
+    pruned = ViewPlan(edits=(Edit(2, "images"), Edit(3, "images"), Edit(7, "clip", 100)))
+    view = View("You help.", pruned, entries)
+    assert view.settled == [3]
+    more = (*pruned.edits[:2], Edit(5, "images"))
+    view.take(View("You help.", replace(pruned, edits=more), list(view.entries)))
+    assert view.settled == [3, 5]
+    view.append(Entry(9, user_message("next")))
+    assert view.settled == [5]
+
+
+def test_behind_a_summary_places_are_counted_with_it() -> None:
+    """Places are those of the view's messages; what is out of view ends with the summary."""
+    summary = Summary("s", 3, 5)
+    plan = ViewPlan(head_upto=2, summaries=(summary,), tail_from=6, edits=(Edit(7, "images"),))
+    entries = [Entry(n, user_message(str(n))) for n in range(1, 9)]
+    view = View("You help.", ViewPlan(edits=(Edit(4, "images"),)), entries)
+    view.adopt(plan)
+    assert [text_of(view.messages[place])[:1] for place in view.settled] == ["[", "7"]
+    assert View("You help.", ViewPlan(), entries).settled == []
+
+
 @given(plans)
 def test_a_plan_survives_storage(plan: ViewPlan) -> None:
     """What was dumped is loaded as it was, and has one spelling."""

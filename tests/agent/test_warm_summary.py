@@ -12,7 +12,14 @@ from agent.asking import marked
 from agent.compression.summary_prompts import RULES, SECTIONS
 from agent.context_engine import Limits
 from agent.errors import ModelRefused, ModelUnreachable, SummaryFailed
-from agent.messages import ChatMessage, assistant_message, full_text, text_of, tool_message
+from agent.messages import (
+    ChatMessage,
+    assistant_message,
+    full_text,
+    text_of,
+    tool_message,
+    user_message,
+)
 from agent.meter import TokenMeter
 from agent.models.base import Completion
 from agent.models.facts import ModelFacts, Prices
@@ -262,6 +269,17 @@ async def test_what_is_not_in_the_cache_is_sent_as_material() -> None:
     warm = await warm_of(view, model, tokens=1_500)
     await written(view, calls_of(model), warm)
     assert model.requests[0].messages[0]["role"] == "user"
+
+
+async def test_what_came_after_the_request_costs_nothing() -> None:
+    """However large a result has made the view: it is not sent."""
+    view, model = view_of(60), model_of(GOOD)
+    warm = await warm_of(view, model, tokens=TokenMeter("scripted").measure(view).tokens)
+    assert warm is not None
+    view.extend([Entry(n, user_message("word " * 2_000)) for n in range(61, 67)])
+    grown = replace(warm, newer=6)
+    await written(view, calls_of(model), grown, Limits(WINDOW, protect_last_n=20))
+    assert model.requests[0].messages[:-1] == warm.request.messages
 
 
 async def test_what_is_shown_shortened_is_summarised_from_the_originals() -> None:

@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing.
-Without a name all run, in that order.
+Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing,
+caching. Without a name all run, in that order.
 """
 
 import sys
@@ -17,6 +17,7 @@ SECTIONS = (
     "retention",
     "compaction",
     "billing",
+    "caching",
 )
 
 

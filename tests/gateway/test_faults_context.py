@@ -31,11 +31,11 @@ Open = Callable[..., AbstractAsyncContextManager[Bench]]
 
 TOO_LONG = notices.failure_text(ContextOverflow(""))
 FILLER = "The parcel of Ada Lovelace went from Rome to Oslo on 2026-05-07. " * 40
-WIDE: dict[str, Any] = {"context_length": 100_000}
+ROOMY: dict[str, Any] = {"context_length": 20_000}
 SHORT_TAIL = {"protect_last_n": 2}
 
 LIMITS = ("max_prompt_tokens", "max_bytes")
-SUMMARY_FAULTS = {
+SUMMARY_FAULTS: dict[str, Reply | Fault] = {
     "500": Fault(status=500),
     "401": Fault(status=401, error="authentication_error"),
     "429": Fault(status=429, error="rate_limit_error", headers={"retry-after": "3600"}),
@@ -95,7 +95,7 @@ async def test_a_prompt_that_is_too_long_is_compacted_until_it_fits(
     opened: Open, provider: ProviderName, limit: str
 ) -> None:
     """The provider's own limit decides, in tokens (400) or bytes (413); the question is kept."""
-    async with opened(provider, main=WIDE) as at:
+    async with opened(provider, main=ROOMY) as at:
         await chatted(at, 8)
         setattr(at.main, limit, int(size_of(at.main.requests[-1].body, limit) * 0.5))
         assert await at.ask("What is the parcel's way?") == [ANSWER]
@@ -114,7 +114,7 @@ async def test_a_prompt_that_never_fits_is_given_up_in_bounded_steps(
     opened: Open, provider: ProviderName
 ) -> None:
     """Three compactions at the most; the chat is told that the conversation is too long."""
-    async with opened(provider, main=WIDE) as at:
+    async with opened(provider, main=ROOMY) as at:
         await chatted(at, 6)
         before = at.calls[0]
         at.main.max_prompt_tokens = 10
@@ -133,7 +133,7 @@ async def test_a_prompt_that_is_too_long_in_a_loop_runs_no_tool_again(
 ) -> None:
     """A large result is refused: what was before it is compacted."""
     tool = Counting()
-    async with opened(provider, main=WIDE, tools=[tool.tool]) as at:
+    async with opened(provider, main=ROOMY, tools=[tool.tool]) as at:
         await chatted(at, 8)
         limit = int(prompt_tokens(at.main.requests[-1].body) * 0.5)
 
@@ -154,9 +154,7 @@ async def test_a_fallback_with_a_small_window_gets_a_view_that_fits(
     opened: Open, provider: ProviderName
 ) -> None:
     """It is compacted for before the call; the small model never refuses it."""
-    async with opened(
-        provider, fallback=True, main=WIDE, spare={"context_length": 5_000}
-    ) as at:
+    async with opened(provider, fallback=True, main=ROOMY, spare={"context_length": 5_000}) as at:
         await chatted(at, 9)
         at.main.answer = None
         at.main.broken = Fault(status=404, error="not_found_error")
@@ -254,7 +252,7 @@ async def test_a_summary_that_fails_is_replaced_by_an_extract(
     opened: Open, provider: ProviderName, fault: str
 ) -> None:
     """The person waits for no retry and loses nothing that the extract keeps."""
-    async with opened(provider, main=WIDE) as at:
+    async with opened(provider, main=ROOMY) as at:
         await chatted(at, 6)
         before = at.calls[0]
         at.main.answer = lambda _: SUMMARY_FAULTS[fault]
@@ -277,7 +275,7 @@ async def test_a_summary_that_fails_after_an_overflow_does_not_cost_the_answer(
     opened: Open, provider: ProviderName
 ) -> None:
     """Both at once: the extract is what the retry shows."""
-    async with opened(provider, main=WIDE) as at:
+    async with opened(provider, main=ROOMY) as at:
         await chatted(at, 8)
         at.main.max_prompt_tokens = int(prompt_tokens(at.main.requests[-1].body) * 0.5)
 

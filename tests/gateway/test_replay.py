@@ -5,12 +5,16 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gateway import cli
 from gateway.errors import SettingsError
-from gateway.replay import ReplayOptions, overridden, replay, window_of
+from gateway.replay import ReplayOptions, overridden, replay
+from gateway.replayplayer import window_of
 from gateway.settings import Settings
 from tests.support.gateway import log_lines, settings_of
 from tests.support.recording_adapter import Watch
@@ -74,7 +78,7 @@ async def test_a_recording_gets_its_recorded_answers(tmp_path: Path) -> None:
     """Two turns, one tool call, six messages, and a line that says so."""
     good, printed = await play(tmp_path, recording(tmp_path, TALK))
     assert good
-    [line] = [line for line in printed.splitlines() if "talk" in line]
+    line = next(line for line in printed.splitlines() if "talk" in line)
     assert line.split()[1:4] == ["6", "2", "1"]
     assert line.split()[-1] == "all"
     assert "1 of 1 conversations fully answered" in printed
@@ -167,6 +171,118 @@ async def test_a_notice_is_not_taken_for_an_answer(
     assert good, printed
 
 
+def bills(printed: str, name: str = "talk") -> dict[str, list[str]]:
+    """Return the cells of a conversation's bills behind their placing, by that."""
+    lines = printed[printed.index("what it would have cost") :].splitlines()
+    cells = [line.removeprefix(name).split() for line in lines if line.startswith(name)]
+    return {placing: rest for placing, *rest in cells}
+
+
+async def test_both_placings_are_billed(tmp_path: Path) -> None:
+    """Requests, tokens, hits, billed ÷ minimum and money; without pauses nearly the least."""
+    good, printed = await play(tmp_path, recording(tmp_path, long_talk()), gap="none")
+    assert good, printed
+    found = bills(printed)
+    assert list(found) == ["system_and_3", "anchored"]
+    for requests, *_, hits, ratio, cost in found.values():
+        assert (requests, cost[:2]) == ("14", "~$")
+        assert float(hits) > 0.8
+        assert 1 <= float(ratio) <= 1.05
+
+
+async def test_what_is_played_comes_first(tmp_path: Path) -> None:
+    """The other bill is what playing the other strategy is billed."""
+    talk = long_talk(30)
+    talk[0]["content"] += " It is about words." * 200
+    file = recording(tmp_path, talk)
+    _, first = await play(tmp_path, file, window=16_000, strategy="system_and_3", ttl="1h")
+    _, second = await play(tmp_path, file, window=16_000, strategy="anchored", ttl="1h")
+    assert [*bills(first)] == [*bills(second)][::-1]
+    assert bills(first) == bills(second)
+    assert bills(first)["anchored"] != bills(first)["system_and_3"]
+
+
+async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
+    """The same pauses, the same compactions, the same bill."""
+    files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(4)]
+    options = {"window": 16_000, "gap": "chat", "early": True}
+    outcomes = [await play(tmp_path, *files, **options) for _ in range(2)]
+    assert outcomes[0][0]
+    assert bills(outcomes[0][1], "all conversations") == bills(outcomes[1][1], "all conversations")
+
+
+async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
+    """Entries that live for an hour outlast more of them, and are dearer to write."""
+    file = recording(tmp_path, TALK * 20)
+    found = [
+        bills((await play(tmp_path, file, gap=gap, ttl=ttl))[1])["anchored"]
+        for gap, ttl in (("none", "5m"), ("chat", "5m"), ("chat", "1h"))
+    ]
+    steady, paused, long_lived = (float(cells[-3]) for cells in found)
+    assert steady > long_lived > paused
+
+
+@pytest.mark.parametrize("every", [1, 5])
+async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: int) -> None:
+    """The turn goes on where its records end, and its requests begin with the same bytes."""
+    file = recording(tmp_path, long_talk())
+    good, steady = await play(tmp_path, file, gap="none")
+    again, restarted = await play(tmp_path, file, gap="none", restart_every=every)
+    assert (good, again) == (True, True)
+    assert bills(steady)["anchored"][0] == "14"
+    lost = 13 // every
+    [requests, *_, ratio, _] = bills(restarted)["anchored"]
+    assert int(requests) == 14 + lost
+    assert float(ratio) <= 1.10
+
+
+async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
+    """Its rows are told from the others, and what they saved is summed up."""
+    file = recording(tmp_path, [*long_talk(), *TALK * 20])
+    _, late = await play(tmp_path, file, window=64_000, gap="chat")
+    good, printed = await play(tmp_path, file, window=64_000, gap="chat", early=True)
+    assert good, printed
+    assert "Compacted early: none" in late
+    assert re.search(r"Compacted early: [1-9]\d* turns?; summaries ~\$", printed)
+    assert " idle " in printed
+    assert " idle " not in late
+
+
+async def test_a_file_can_be_played_as_one_conversation(tmp_path: Path) -> None:
+    """All turns of all its conversations."""
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps([{"traj": TALK}, {"traj": TALK}]))
+    good, printed = await play(tmp_path, file, concatenate=True)
+    assert good
+    assert "1 of 1 conversations" in printed
+    assert bills(printed, "many")["anchored"][0] == "6"
+
+
+async def test_a_price_that_is_not_known_is_not_made_up(tmp_path: Path) -> None:
+    """The tokens are billed all the same."""
+    settings = settings_of(tmp_path, model={"name": "claude-next"}, budget={"daily_usd": 1})
+    good, printed = await play_with(settings, recording(tmp_path, TALK))
+    assert good
+    assert bills(printed)["anchored"][-2:] == ["unknown", "price"]
+    assert "claude-next: unknown price" in printed
+
+
+async def test_a_budget_ends_no_replay(tmp_path: Path) -> None:
+    """Nobody sends a bill."""
+    good, printed = await play_with(
+        settings_of(tmp_path, budget={"daily_usd": 0.000001}), recording(tmp_path, TALK)
+    )
+    assert good, printed
+
+
+async def test_caching_may_be_off(tmp_path: Path) -> None:
+    """Then that is played, and what it would have saved is shown."""
+    settings = settings_of(tmp_path, prompt_caching={"enabled": False})
+    good, printed = await play_with(settings, recording(tmp_path, TALK))
+    assert good
+    assert [*bills(printed)] == ["none", "system_and_3", "anchored"]
+
+
 async def test_the_report_is_announced(tmp_path: Path) -> None:
     """With its path as it was given; the files stand in it."""
     report, file = tmp_path / "out.html", recording(tmp_path, TALK)
@@ -192,7 +308,7 @@ async def test_a_bad_target_is_found_before_anything_is_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replay may take minutes."""
-    monkeypatch.delattr("gateway.replay.assembled")
+    monkeypatch.delattr("gateway.replay.playing")
     with pytest.raises(SettingsError, match=r"--report .*: cannot be written: "):
         await play(tmp_path, recording(tmp_path, TALK), report=tmp_path / "none" / "out.html")
 
@@ -201,10 +317,15 @@ def test_options_override_settings(tmp_path: Path) -> None:
     """Those that are given; the rest stays."""
     settings = settings_of(tmp_path, model={"context_length": 50_000})
     assert overridden(settings, ReplayOptions()) == settings
-    changed = overridden(settings, ReplayOptions(window=9000, engine="rounds", threshold=0.4))
+    options = ReplayOptions(
+        window=9000, engine="rounds", threshold=0.4, strategy="anchored", ttl="1h", early=True
+    )
+    changed = overridden(settings, options)
     assert window_of(settings) == 50_000
     assert window_of(changed) == 9000
     assert (changed.context.engine, changed.compression.threshold) == ("rounds", 0.4)
+    assert (changed.prompt_caching.strategy, changed.prompt_caching.cache_ttl) == ("anchored", "1h")
+    assert changed.compression.early
 
 
 def test_the_window_has_a_default(tmp_path: Path) -> None:
@@ -222,6 +343,9 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
         ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
         ({"engine": ""}, "--engine : there is no such engine; there are: compressor, rounds"),
         ({"engine": "x"}, "--engine x: there is no such engine; there are: compressor, rounds"),
+        ({"strategy": "x"}, "--strategy x: must be 'system_and_3' or 'anchored'"),
+        ({"ttl": "1d"}, "--ttl 1d: must be '5m' or '1h'"),
+        ({"gap": "x"}, "--gap x: there are: none, busy, chat, recorded"),
     ],
 )
 def test_a_bad_option_is_one_line(tmp_path: Path, options: dict[str, Any], line: str) -> None:
@@ -240,6 +364,30 @@ def test_all_bad_options_are_told_at_once(tmp_path: Path) -> None:
         "--threshold",
         "--engine",
     ]
+
+
+def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name that its field has."""
+    given = {
+        "report": tmp_path / "out.html",
+        "window": 9000,
+        "engine": "rounds",
+        "threshold": 0.4,
+        "strategy": "anchored",
+        "ttl": "1h",
+        "gap": "chat",
+        "restart_every": 50,
+    }
+    options = [part for name, it in given.items() for part in (f"--{name}", f"{it}")]
+    taken = AsyncMock(return_value=True)
+    monkeypatch.setattr("gateway.replay.replay", taken)
+    monkeypatch.setattr(cli, "_log_problems_only", lambda: None)
+    monkeypatch.setitem(cli.chosen, "home", None)
+    words = [each.replace("restart_every", "restart-every") for each in options]
+    flags = ["--early", "--concatenate"]
+    result = CliRunner().invoke(cli.app, ["--home", f"{tmp_path}", "replay", "x", *words, *flags])
+    assert result.exit_code == 0, result.output
+    assert taken.call_args.args[3] == ReplayOptions(**given, early=True, concatenate=True)
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from typing_extensions import override
 
 from agent.loop import Agent
 from agent.models.base import ChatModel
@@ -23,6 +24,7 @@ from tests.support.conversations import faults
 from tests.support.gateway import Running, agent_of, running
 from tests.support.model_server import Fault, ModelServer, Reply
 from tests.support.openai_server import OpenAIServer
+from tests.support.recording_adapter import Watch
 
 ProviderName = Literal["anthropic", "openai"]
 PROVIDERS: tuple[ProviderName, ...] = ("anthropic", "openai")
@@ -70,32 +72,40 @@ class Clock:
         return Timing(self.now, self.sleep, lambda _low, high: high)
 
 
-class _Faulty(ModelServer):
+class FaultyServer(ModelServer):
     """A provider that answers with `ANSWER` unless a test says otherwise.
 
     Attributes:
         broken: What every request gets; None for the script.
         answer: Makes the answer to a request once the script is used up.
         spoken: What is said where there is neither.
+        moves_allowed: Whether prefixes may move (see `AnthropicServer`).
     """
 
     spoken = ANSWER
+    moves_allowed = False
 
     def __init__(self) -> None:
         super().__init__()
         self.broken: Reply | Fault | None = None
         self.answer: Answer | None = None
+        self._watch = Watch()
 
-    @property
-    def default(self) -> Any:
-        """What a request gets that nothing is scripted for."""
-        if self.broken is None and self.answer is not None:
-            return self.answer(self.requests[-1].body)
-        return self.broken or Reply(text=self.spoken)
+    async def asked(self, wanted: Callable[[dict[str, Any]], object] = bool) -> None:
+        """Wait until there was such a request."""
+        await self._watch.until(lambda: any(wanted(each.body) for each in self.requests))
 
-    @default.setter
-    def default(self, value: Any) -> None:
-        """There is always one."""
+    @override
+    def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
+        self._watch.note()
+        super().check(headers, body)
+        if not self._script:
+            self.default = self._unscripted(body)
+
+    def _unscripted(self, body: dict[str, Any]) -> Any:
+        if self.broken is not None:
+            return self.broken
+        return self.answer(body) if self.answer else Reply(text=self.spoken)
 
     def mend(self) -> None:
         """Work again."""
@@ -103,11 +113,11 @@ class _Faulty(ModelServer):
         self.key_faults.clear()
 
 
-class FaultyAnthropic(_Faulty, AnthropicServer):
+class FaultyAnthropic(FaultyServer, AnthropicServer):
     """Anthropic's API, broken at will."""
 
 
-class FaultyOpenAI(_Faulty, OpenAIServer):
+class FaultyOpenAI(FaultyServer, OpenAIServer):
     """An OpenAI-compatible API, broken at will."""
 
 
@@ -116,7 +126,7 @@ def asks_for_summary(body: dict[str, Any]) -> bool:
     return HEADINGS in str(body["messages"][-1]["content"])
 
 
-SERVERS: dict[ProviderName, type[FaultyAnthropic] | type[FaultyOpenAI]] = {
+SERVERS: dict[ProviderName, type[FaultyServer]] = {
     "anthropic": FaultyAnthropic,
     "openai": FaultyOpenAI,
 }
@@ -124,12 +134,12 @@ NAMES: dict[ProviderName, str] = {"anthropic": "claude-sonnet-5-5", "openai": "l
 
 
 def settings_for(
-    provider: ProviderName, server: ModelServer, keys: Sequence[str], **changes: Any
+    kind: ProviderName, server: ModelServer, keys: Sequence[str], **changes: Any
 ) -> ModelSettings:
     """Return settings for a model on a server; a million tokens read cost 1 dollar."""
     values = {
-        "provider": provider,
-        "name": NAMES[provider],
+        "provider": kind,
+        "name": NAMES[kind],
         "base_url": server.url,
         "api_keys": keys,
         "idle_timeout_s": 5,
@@ -138,8 +148,10 @@ def settings_for(
     return ModelSettings.model_validate(values | changes)
 
 
-class NoArguments(Arguments):
-    """For a tool that takes none."""
+class Which(Arguments):
+    """For a tool that may be told which time it is called."""
+
+    n: int = 0
 
 
 @dataclass(slots=True)
@@ -154,11 +166,11 @@ class Counting:
     def tool(self) -> Tool:
         """As the registry takes it."""
 
-        async def act(_context: ToolContext, _arguments: NoArguments) -> str:
+        async def act(_context: ToolContext, _arguments: Which) -> str:
             self.runs += 1
             return self.result
 
-        return Tool("act", "Acts.", self.effect, NoArguments, act)
+        return Tool("act", "Acts.", self.effect, Which, act)
 
 
 ACT = Reply(calls=(("act", {}),))
@@ -176,8 +188,8 @@ class Bench:
 
     provider: ProviderName
     chat: Running
-    main: FaultyAnthropic | FaultyOpenAI
-    spare: FaultyAnthropic | FaultyOpenAI
+    main: FaultyServer
+    spare: FaultyServer
     clock: Clock
     models: list[ChatModel]
     turns: int = 0
@@ -241,6 +253,12 @@ class Bench:
         assert "<html" not in logged
 
 
+def forget_certificates(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare each client the certificates of the world: reading them takes longer than a test."""
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    monkeypatch.setenv("SSL_CERT_DIR", str(home))
+
+
 @asynccontextmanager
 async def bench(
     home: Path,
@@ -271,8 +289,7 @@ async def bench(
         agent: Changes the agent.
         **sections: Settings of the gateway.
     """
-    # Loading the certificates of the world takes longer than most tests.
-    monkeypatch.setenv("SSL_CERT_DIR", str(home))
+    forget_certificates(home, monkeypatch)
     clock = Clock()
     timed = partial(complete_with_recovery, timing=clock.timing)
     monkeypatch.setattr("agent.asking.complete_with_recovery", timed)
@@ -286,5 +303,7 @@ async def bench(
             line += build_models(settings_for(other, second, [SPARE_KEY], **spare or {}))
         made = agent_of(*line, tools=tools, retry=retry or RetryPolicy())
         made = agent(replace(made, rests=Rests(clock.now)))
-        chat = await stack.enter_async_context(running(home, made, **sections))
+        chat = await stack.enter_async_context(
+            running(home, made, adapter=None, at_work=True, **sections)
+        )
         yield Bench(provider, chat, first, second, clock, line)

@@ -282,7 +282,7 @@ async def test_what_caching_would_save_is_billed_where_it_is_off() -> None:
     """Beside what it costs without."""
     bills = await bills_of("anchored", enabled=False)
     assert [bill.placing for bill in bills] == ["none", "system_and_3", "anchored"]
-    assert [bill.tally.hit_ratio > 0.5 for bill in bills] == [False, True, True]
+    assert [bill.tally.hit_ratio > 0 for bill in bills] == [False, True, True]
 
 
 async def test_the_other_placing_sees_plain_messages() -> None:

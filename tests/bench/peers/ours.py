@@ -1,7 +1,8 @@
 """Parley's compression and prompt caching for `../shared/peerbench`.
 
 Lists are compacted by the library function and measured by the product's meter; requests go the
-product's way to the wire: mended, marked, and built for the provider.
+product's way to the wire: mended, marked, and built for the provider. What `agent.view.View` tells
+the marking of its own is told by the lists here: where a compaction ended rewriting.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from agent.models import anthropic_wire, openai_wire
 from agent.models.base import ModelRequest, Usage
 from agent.prompt_caching import apply_cache_control
 from agent.tokens import estimate_messages, estimate_tokens
-from agent.view import Entry, View, ViewPlan
+from agent.view import MARKER, Entry, View, ViewPlan
 
 MODEL = "claude-sonnet-4-5"
 """A model with the window of the harness; its tokenizer is not the harness's cl100k."""
@@ -32,6 +33,7 @@ class Adapter(Peer):
 
     def new_engine(self) -> TokenMeter:
         """Return the state of a session: its meter."""
+        self.rewritten: list[Any] = []
         return TokenMeter(MODEL)
 
     def compress(self, engine: TokenMeter, native: list[Any]) -> list[Any]:
@@ -44,7 +46,10 @@ class Adapter(Peer):
             summarise=lambda prompt, _max_tokens: self.stub(prompt),
             model=MODEL,
         )
-        return native if result.level == "none" else result.messages
+        if result.level == "none":
+            return native
+        self.rewritten += last_rewritten(native, result.messages)
+        return result.messages
 
     def should_compress(self, engine: TokenMeter, native: list[Any]) -> bool:
         """Whether the measured view has reached the trigger."""
@@ -56,13 +61,17 @@ class Adapter(Peer):
 
     def after_call(self, engine: TokenMeter, native: list[Any], real_tokens: int) -> None:
         """Take note of what the provider reported for the request."""
+        del self.rewritten[:-1]
         view = view_of(native)
         engine.note(Usage(input_tokens=real_tokens), view, view.entries[-1].seq)
 
     def wire_blocks(self, native: list[Any], layout: str) -> list[tuple[str, bool]]:
         """Return the request as the provider gets it; the tools are the harness's."""
         marked = apply_cache_control(
-            sanitise(native), strategy=self.strategy, native=layout == "native"
+            sanitise(native),
+            strategy=self.strategy,
+            native=layout == "native",
+            settled=places_of(self.rewritten, native),
         )
         request = ModelRequest(marked)
         blocks: list[tuple[str, bool]]
@@ -82,6 +91,19 @@ class Adapter(Peer):
     def estimate_text(self, text: str) -> int:
         """Count with the encoding of an OpenAI model."""
         return estimate_tokens(text, OPENAI_MODEL)
+
+
+def last_rewritten(before: list[Any], after: list[Any]) -> list[Any]:
+    """Return the last message that a compaction shortened, if any."""
+    known = set(map(id, before))
+    rewritten = [message for message in after[1:] if id(message) not in known]
+    return [each for each in rewritten if not str(each["content"]).startswith(MARKER)][-1:]
+
+
+def places_of(messages: list[Any], native: list[Any]) -> list[int]:
+    """Return where these very messages stand in a list."""
+    wanted = set(map(id, messages))
+    return [n for n, message in enumerate(native) if id(message) in wanted]
 
 
 def view_of(native: list[Any]) -> View:

@@ -1,0 +1,273 @@
+"""Kill the gateway inside every fault of a provider, restart it, ask the oracle.
+
+The models are the real SDKs; their servers live in this process and outlive the gateway.
+"""
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.model_child import ModelSpec
+from tests.support.chain_model import chain_of, has_results
+from tests.support.crash import Crashes, Nursery, describe
+from tests.support.crash_platform import LoopbackPlatform
+from tests.support.crash_script import LONG
+from tests.support.faulty_models import (
+    KEYS,
+    PROVIDERS,
+    SERVERS,
+    SPARE_KEY,
+    FaultyServer,
+    ProviderName,
+    asks_for_summary,
+    settings_for,
+)
+from tests.support.model_server import Fault, Reply, prompt_tokens
+
+pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("provider", PROVIDERS)]
+
+Body = dict[str, Any]
+
+SILENCE = Fault(trouble="stall")
+HALF = Reply(text="Half of an ans", trouble="stall")
+OUT = Fault(status=404, error="not_found_error")
+LATER = Fault(status=429, error="rate_limit_error", headers={"retry-after": "50"})
+WINDOW = 8_000
+
+
+class ModelNursery(Nursery):
+    """The warm process that forks gateways with real SDKs."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", "tests.crash.model_child"],
+            cwd=Path(__file__).parents[2],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+
+
+@dataclass
+class Scene:
+    """A gateway's home and platform, and the providers of its two models."""
+
+    crashes: Crashes
+    provider: ProviderName
+    main: FaultyServer
+    spare: FaultyServer
+
+    @property
+    def platform(self) -> LoopbackPlatform:
+        """Where people write."""
+        return self.crashes.platform
+
+    async def previewed(self) -> None:
+        """Wait until the chat shows the beginning of an answer."""
+        shown = self.platform.chats["a"]
+        await self.platform.wait_for(lambda: any("Half" in each.text for each in shown))
+
+    def after_tools(self, item: Reply | Fault) -> None:
+        """Have the main server answer like this as soon as tools have run."""
+        chain = self.main.answer
+        assert chain is not None
+
+        def answer(body: Body) -> Reply | Fault:
+            return item if has_results(self.provider, body) else chain(body)
+
+        self.main.answer = answer
+
+    def mend(self) -> None:
+        """Have both providers answer."""
+        for provider, server in self.providers():
+            server.mend()
+            server.answer = chain_of(provider, self.note)
+
+    def providers(self) -> list[tuple[ProviderName, FaultyServer]]:
+        """Return both servers with what they speak."""
+        other: ProviderName = PROVIDERS[1 - PROVIDERS.index(self.provider)]
+        return [(self.provider, self.main), (other, self.spare)]
+
+    def note(self, text: str) -> None:
+        """Write down what a model was asked, for the oracle."""
+        self.crashes._note(what="model", text=text)
+
+    async def kill_when(self, *moments: Any) -> None:
+        """Start a gateway, wait for the moments, kill it there."""
+        pid = self.crashes.start()
+        for moment in moments:
+            await moment
+        await self.crashes.kill(pid)
+
+    async def recover(self) -> None:
+        """Let a gateway live until all is answered; nothing may be lost or done twice."""
+        self.mend()
+        await self.crashes.live_until_answered()
+        assert not (found := self.crashes.violations()), describe(found, self.crashes)
+        assert self.booked() == self.recorded()
+        assert [*self.main.refused, *self.spare.refused] == self.overflows()
+
+    def overflows(self) -> list[str]:
+        """Return the refusals that the test itself has provoked."""
+        return [why for why in self.main.refused if "context length" in why or "too long" in why]
+
+    def booked(self) -> dict[int, int]:
+        """Return how many answering calls of each turn are in the ledger."""
+        return self._count("SELECT turn_id, count(*) FROM ledger WHERE purpose = 'answer'")
+
+    def recorded(self) -> dict[int, int]:
+        """Return how many messages of the model each turn has."""
+        return self._count("SELECT turn_id, count(*) FROM message WHERE role = 'assistant'")
+
+    def _count(self, query: str) -> dict[int, int]:
+        with closing(sqlite3.connect(self.crashes.database)) as books:
+            return dict(books.execute(f"{query} GROUP BY turn_id").fetchall())
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """The process that forks gateways; it has imported everything once."""
+    nursery = ModelNursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture
+async def scene(
+    crashes: Crashes, provider: ProviderName, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    """A main model and a fallback of the other provider; both answer."""
+    other: ProviderName = PROVIDERS[1 - PROVIDERS.index(provider)]
+    async with SERVERS[provider]() as main, SERVERS[other]() as spare:
+        main.moves_allowed = spare.moves_allowed = True
+        models = [
+            settings_for(provider, main, KEYS[:1], context_length=WINDOW),
+            settings_for(other, spare, [SPARE_KEY], context_length=WINDOW),
+        ]
+        spec = crashes.spec
+        crashes.spec = ModelSpec(
+            spec.home,
+            spec.events,
+            spec.port,
+            style="edit",
+            mode="followup",
+            models=tuple(_plain(each) for each in models),
+        )
+        scene = Scene(crashes, provider, main, spare)
+        scene.mend()
+        yield scene
+
+
+def _plain(settings: Any) -> Body:
+    keys = [key.get_secret_value() for key in settings.api_keys]
+    found: Body = settings.model_dump(mode="json", exclude_unset=True) | {"api_keys": keys}
+    return found
+
+
+async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
+    """The turn is on record, the provider knows nothing of it."""
+    await scene.crashes.write("a", "note look")
+    pid = scene.crashes.start(kill=["after commit of freeze", 1])
+    await scene.crashes.ended(pid)
+    assert scene.main.requests == []
+    await scene.recover()
+
+
+async def test_after_the_request_was_received(scene: Scene, provider: ProviderName) -> None:
+    """Not a byte has come back."""
+    scene.main.answer = lambda _: SILENCE
+    await scene.crashes.write("a", "note look")
+    await scene.kill_when(scene.main.asked())
+    await scene.recover()
+
+
+async def test_in_the_stream(scene: Scene, provider: ProviderName) -> None:
+    """The chat shows half an answer; the whole one takes its place."""
+    scene.main.answer = lambda _: HALF
+    await scene.crashes.write("a")
+    await scene.kill_when(scene.previewed())
+    await scene.recover()
+
+
+async def test_in_the_stream_after_tools(scene: Scene, provider: ProviderName) -> None:
+    """Their effects are on record, and not repeated."""
+    scene.after_tools(HALF)
+    await scene.crashes.write("a", "note look put")
+    await scene.kill_when(scene.previewed())
+    await scene.recover()
+
+
+async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) -> None:
+    """The provider asked for 50 seconds; the next process asks at once."""
+    scene.after_tools(LATER)
+    scene.crashes.configure(models=scene.crashes.spec.models[:1])  # type: ignore[attr-defined]
+    await scene.crashes.write("a", "note look put")
+    refused = scene.platform.wait_for(lambda: scene.platform.noted("model_call_failed"))
+    await scene.kill_when(refused)
+    await scene.recover()
+
+
+async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderName) -> None:
+    """It has taken over in the middle of the loop."""
+    scene.after_tools(OUT)
+    scene.spare.answer = lambda _: HALF
+    await scene.crashes.write("a", "note look put")
+    await scene.kill_when(scene.spare.asked(), scene.previewed())
+    await scene.recover()
+
+
+async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: ProviderName) -> None:
+    """The summary was asked for; the next process meets the same limit and answers."""
+    for _ in range(4):
+        await scene.crashes.write("a", LONG)
+    await scene.crashes.live_until_answered()
+    limit = int(prompt_tokens(scene.main.requests[-1].body) * 0.9)
+    chain = scene.main.answer
+    assert chain is not None
+    scene.main.answer = lambda body: SILENCE if asks_for_summary(body) else chain(body)
+    scene.main.max_prompt_tokens = limit
+    await scene.crashes.write("a", "note look")
+    await scene.kill_when(scene.main.asked(asks_for_summary))
+    scene.mend()
+    scene.main.max_prompt_tokens = limit
+    await scene.crashes.live_until_answered()
+    assert len(scene.overflows()) >= 2
+    await scene.recover()
+
+
+async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
+    """Inside another fault each time, behind the same tools; the third process answers."""
+    await scene.crashes.write("a", "note look put")
+    scene.after_tools(HALF)
+    await scene.kill_when(scene.previewed())
+    scene.mend()
+    scene.after_tools(OUT)
+    scene.spare.answer = lambda _: SILENCE
+    await scene.kill_when(scene.spare.asked())
+    await scene.recover()
+
+
+async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: ProviderName) -> None:
+    """A side effect of unknown outcome is told to the model that takes over; it is not repeated."""
+    await scene.crashes.write("a", "note look")
+    pid = scene.crashes.start(kill=["note: within its effect", 1])
+    await scene.crashes.ended(pid)
+    scene.after_tools(HALF)
+    await scene.kill_when(scene.previewed())
+    scene.mend()
+    scene.after_tools(OUT)
+    await scene.crashes.live_until_answered()
+    begun = [event["call"] for event in scene.crashes.events("effect begins")]
+    assert begun.count("m1-note") == 1
+    assert len(scene.spare.requests) == 1
+    await scene.recover()

@@ -1,0 +1,106 @@
+"""docs/models.md and the code agree: what is done about each failure, how a turn may end."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from agent import errors
+from agent.errors import ModelError
+from agent.loop import Outcome
+from agent.models.catalog import DEFAULT_NAMES
+from agent.models.factory import build_model
+from agent.recovery import RetryPolicy, Shrink, Situation, decide
+from agent.settings import ModelSettings
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "models.md").read_text("utf-8")
+Rows = list[list[str]]
+
+
+@dataclass(eq=False)
+class Model:
+    """What a strategy asks of a model."""
+
+    name: str = "main"
+    context_length: int = 200_000
+    provider: str = "anthropic"
+
+
+def table(heading: str) -> Rows:
+    """Return the cells of the first table below a heading, without its head."""
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+
+
+def documented_actions() -> dict[str, set[str]]:
+    """Return the actions of each failure; a row without a name goes on with the one before."""
+    found: dict[str, set[str]] = {}
+    name = ""
+    for cells in table("When a call fails"):
+        name = cells[0].strip("`") or name
+        found.setdefault(name, set()).update(re.findall(r"`([a-z_]+)`", cells[3]))
+    return found
+
+
+def action(failure: ModelError, others: list[Any], failures: int, window: int) -> Iterator[str]:
+    """Yield what is decided before the repair pass and after it."""
+    for repaired in (False, True):
+        model: Any = Model(context_length=window)
+        found = decide(Situation(failure, model, others, failures, repaired, 1.0, RetryPolicy()))
+        plain = re.sub(r"(?<!^)([A-Z])", r"_\1", type(found).__name__).lower()
+        yield "compress" if isinstance(found, Shrink) else plain
+
+
+def model_errors() -> list[type[ModelError]]:
+    """Return the classes that a failed call may have."""
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    return [each for each in classes if issubclass(each, ModelError) and each is not ModelError]
+
+
+def test_the_page_names_every_failure_with_its_actions() -> None:
+    """Whoever else is there, however often it failed, and however large the window is."""
+    lines: tuple[list[Any], ...] = ([], [Model()], [Model("other")])
+    cases = list(product(lines, (1, 3), (200_000, 1_000_000)))
+    assert documented_actions() == {
+        each.__name__: {name for case in cases for name in action(each("failed"), *case)}
+        for each in model_errors()
+    }
+
+
+def turn_ends() -> set[str]:
+    """Return the outcomes that the gateway itself gives a turn."""
+    source = (ROOT / "gateway" / "turn.py").read_text("utf-8")
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    firsts = [call.args[0] for call in calls if ast.unparse(call.func) == "TurnEnd" and call.args]
+    return {str(first.value) for first in firsts if isinstance(first, ast.Constant)}
+
+
+def test_the_page_lists_every_exit_reason() -> None:
+    """Those of the loop and those of the gateway."""
+    known = {name for part in get_args(Outcome) for name in get_args(part)}
+    known |= turn_ends() | {"provider_failed"}
+    assert {cells[0].strip("`") for cells in table("How a turn ends")} == known
+
+
+def test_the_page_names_the_default_models() -> None:
+    """Beside their providers."""
+    named = {cells[0].strip("`"): cells[3] for cells in table("Providers")}
+    for provider, name in DEFAULT_NAMES.items():
+        assert f"`{name}`" in named[provider]
+
+
+def test_the_documented_local_server_can_be_used() -> None:
+    """The page's first block of settings builds a model that costs nothing."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.S | re.M)
+    model = build_model(ModelSettings(**yaml.safe_load(blocks[0])["model"]))
+    assert (model.provider, model.context_length) == ("openai", 32_768)
+    assert model.facts.prices is not None
+    assert model.facts.prices.input == model.facts.prices.output == 0
