@@ -5,7 +5,7 @@ since a fallback takes another window, other marks and has another price.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from agent.compression.sanitise import sanitise
@@ -40,16 +40,23 @@ class Answer:
 
 
 def marked(
-    messages: Sequence[ChatMessage], model: ChatModel, caching: CachingSettings
+    messages: Sequence[ChatMessage],
+    model: ChatModel,
+    caching: CachingSettings,
+    settled: Sequence[int] = (),
 ) -> list[ChatMessage]:
-    """Return the messages with breakpoints for the model's prompt cache, where it takes any."""
-    if model.cache_layout is None or not caching.enabled:
+    """Return the messages with breakpoints for the model's prompt cache, where it takes any.
+
+    `settled` are the places up to which older messages were rewritten; see `agent.view.View`.
+    """
+    if model.cache_layout is None:
         return list(messages)
     return apply_cache_control(
         messages,
         ttl=caching.cache_ttl,
         strategy=caching.strategy,
         native=model.cache_layout == "native",
+        settled=settled,
     )
 
 
@@ -84,7 +91,9 @@ class Asking:
         request = self._request(messages, model)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
-        call = self._noted(model, completion, sent) or estimated_call(model, request, completion)
+        call = call_of(model, request, completion)
+        if completion.usage is not None:
+            call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
         return Answer(completion, model, call)
 
     async def shrink(self) -> bool:
@@ -100,8 +109,10 @@ class Asking:
         await self.ports.on_trouble(failure)
 
     def _request(self, messages: Sequence[ChatMessage], model: ChatModel) -> ModelRequest:
+        # In a list that had to be mended other messages stand there.
+        settled = self.view.settled if messages is self.view.messages else ()
         return ModelRequest(
-            messages=marked(messages, model, self.agent.caching),
+            messages=marked(messages, model, self.agent.caching, settled),
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,
@@ -131,33 +142,31 @@ class Asking:
         journal.begin_call(None)
         return completion
 
-    def _noted(self, model: ChatModel, completion: Completion, sent: Prefix) -> ModelCall | None:
-        """Have the meter and the watch learn from a report; None where there was none."""
-        usage, planner = completion.usage, self.ports.planner
-        if usage is None:
-            return None
+    def _noted(
+        self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
+    ) -> ModelCall:
+        """Have the meter and the watch learn from a report; returns the call with what they know.
+
+        A request that forbids tools is kept by the provider apart from those that do not, so it
+        tells nothing about the next one.
+        """
+        planner = self.ports.planner
         planner.note(usage, self.view)
-        reported_usd = completion.cost_usd
-        return ModelCall(
-            provider=model.provider,
-            model=model.name,
-            usage=usage,
-            cost_usd=cost_usd(usage, model.facts.prices) if reported_usd is None else reported_usd,
-            reported_name=completion.model,
-            ratio=planner.meter.ratio,
-            prefix=planner.watch.note(sent, usage, completion.cache_miss_reason),
-        )
+        prefix = planner.watch.note(sent, usage, miss_reason) if self.allow_tools else None
+        return replace(call, ratio=planner.meter.ratio, prefix=prefix)
 
 
-def estimated_call(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
-    """Return a call that its provider reported nothing about, with Parley's own counts."""
-    usage = estimate_usage(request, completion.message, model.name)
+def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
+    """Return an answered call as it is booked; where nothing was reported, with Parley's counts."""
+    reported = completion.usage
+    usage = reported or estimate_usage(request, completion.message, model.name)
+    told_usd = completion.cost_usd
     return ModelCall(
         provider=model.provider,
         model=model.name,
         usage=usage,
-        cost_usd=cost_usd(usage, model.facts.prices),
-        estimated=True,
+        cost_usd=cost_usd(usage, model.facts.prices) if told_usd is None else told_usd,
+        estimated=reported is None,
         reported_name=completion.model,
     )
 

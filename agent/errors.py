@@ -78,9 +78,7 @@ class ModelRefused(ModelError):
 class SpendLimitReached(AgentError):
     """A budget is used up. `scope` says whose, `limit_usd` how much; it starts anew at `until`."""
 
-    def __init__(
-        self, scope: Literal["all", "sender"], limit_usd: float, until: datetime
-    ) -> None:
+    def __init__(self, scope: Literal["all", "sender"], limit_usd: float, until: datetime) -> None:
         super().__init__(f"budget of {limit_usd:g} US dollars a day ({scope}) used up")
         self.scope = scope
         self.limit_usd = limit_usd

@@ -251,8 +251,6 @@ async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit
     """Use the last call, without tools, for a summary of what was done and what is left."""
     if state.own[-1] != _WRAP_UP:
         await ask(state, ports, _WRAP_UP)
-    # A request that forbids tools does not find the messages in the cache.
-    ports.planner.watch.expect_move("wrap_up")
     answer = await call_model(state, agent, ports, allow_tools=False)
     return finish(state, answer, reached=limit)
 

@@ -31,7 +31,7 @@ from agent.engines.threads import in_daemon
 from agent.messages import ChatMessage
 from agent.meter import Measure, TokenMeter
 from agent.models.base import ChatModel, Usage
-from agent.ports import Compaction, CompactionStore, PlannerState
+from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.summariser import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
 from agent.view import View, ViewPlan
@@ -53,7 +53,7 @@ MOST_COUNTED_CHARS = 100_000
 RESUME_GROWTH = 1.10
 """Anti-thrash. Source: CONTEXT.md §3."""
 LONGEST_COOLDOWN_S = 600.0
-PAUSED = "not asked: the summary model failed a short time ago"
+PAUSED = "not asked: the summary model failed a short time ago, or a budget is used up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Planner:
         session_id: The segment in force.
         enabled: `compression.enabled`; False leaves only what the provider enforces.
         summariser: None where no model writes summaries.
+        spending: The budgets that summaries count for; None for none.
         state: What earlier compactions left behind.
         watch: Is told where a compaction moves what was sent before.
-        model: What the view is made for; None until the first attempt of the turn.
         early: When a view whose cache has died is compacted; None for never.
         calls: Model calls of this turn so far.
         overflows: How often the provider refused the view as too large.
@@ -97,10 +97,10 @@ class Planner:
     session_id: str
     enabled: bool = True
     summariser: Summariser | None = None
+    spending: Spending | None = None
     state: PlannerState = field(default_factory=PlannerState)
     watch: PrefixWatch = field(default_factory=PrefixWatch)
     early: EarlyRule | None = None
-    model: ChatModel | None = None
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
@@ -139,15 +139,14 @@ class Planner:
         A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
         own window: what is left out for it is left out of the main model's view too.
         """
-        limits = self.engine.limits
-        if self.model is model and limits.context_length <= model.context_length:
-            return
-        if self.meter.model != model.name:
+        limits, window = self.engine.limits, model.context_length
+        fallback = self.meter.model != model.name
+        if fallback:
             self.meter = self.meter.for_model(model.name)
-        self.model = model
-        if limits.context_length <= model.context_length:
+        if limits.context_length <= window:
             return
-        self.engine.update_model(limits.within(model.context_length))
+        narrower = limits.within(window) if fallback else replace(limits, context_length=window)
+        self.engine.update_model(narrower)
         if self.enabled and self.engine.should_compress((await self.measured(view)).tokens):
             await self.compact(view, "fallback")
 
@@ -199,7 +198,7 @@ class Planner:
             What was done; None where nothing could be left out.
         """
         started = time.monotonic()
-        calls = self._summary_calls(trigger, timeout_s)
+        calls = await self._summary_calls(trigger, timeout_s)
         try:
             request = await self._request(view, trigger, focus, calls)
             found = await _in_thread(self.engine.compress, request)
@@ -283,9 +282,13 @@ class Planner:
         if wanted and tokens >= PREPARE_SHARE * threshold:
             self.store.prepare()
 
-    def _summary_calls(self, trigger: Trigger, timeout_s: float | None) -> SummaryCalls | None:
+    async def _summary_calls(
+        self, trigger: Trigger, timeout_s: float | None
+    ) -> SummaryCalls | None:
         asked_for = trigger in {"hygiene", "manual"}
         if self.summariser is None or not (asked_for or self._may_ask_model()):
+            return None
+        if self.spending is not None and await self.spending.exhausted():
             return None
         return self.summariser.calls(timeout_s)
 

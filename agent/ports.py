@@ -200,3 +200,7 @@ class Spending(Protocol):
         Entering it raises `agent.errors.SpendLimitReached` where a budget does not allow the call.
         """
         ...
+
+    async def exhausted(self) -> bool:
+        """Whether nothing is left: what is not needed for an answer is not asked for."""
+        ...

@@ -23,6 +23,10 @@ MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
 """From so many tokens, and this share of the prompt, a miss is reported. Source: CONTEXT.md §5."""
 DIGEST_BYTES = 12
+BINDING_MOVES = ("compaction", "compression", "retry")
+"""Beginnings of the reasons for which messages are shown behind others than before. The newest
+models bind signed thinking to the exact conversation before it: all that is older must be gone.
+Source: CONTEXT.md §5."""
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 
 
@@ -86,6 +90,8 @@ class PrefixWatch:
         self._taken = [_digest_of_tools(tools), *map(self._digest_of, messages)]
         if self.last is not None:
             self._compare(self.last, model.name)
+        if (self.moving or "").startswith(BINDING_MOVES) and any(map(_thought, messages)):
+            report_stale_thinking()
         self._expected_tokens = self.warm_tokens(model) if model.cache_layout else 0
         return Prefix(model.name, len(messages), _joined(self._taken), time.time())
 
@@ -169,6 +175,15 @@ def report_unexpected_move(messages: int | None, tokens: int) -> None:
         tokens: What the provider kept and now has to read anew.
     """
     log.warning("cache_prefix_moved", reason=UNEXPECTED, messages=messages, tokens=tokens)
+
+
+def report_stale_thinking() -> None:
+    """Report thinking that goes out after what stood before it has changed; in tests this fails."""
+    log.warning("stale_thinking_sent")
+
+
+def _thought(message: ChatMessage) -> bool:
+    return "anthropic" in message.get("opaque", ())
 
 
 def _report_move(reason: str, messages: int | None, tokens: int) -> None:

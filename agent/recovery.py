@@ -49,7 +49,8 @@ class RetryPolicy:
         failures_per_model: Transient failures in a row before the next model has its turn.
         backoff_s: Upper bounds of the first, second, … wait; a wait is drawn from 0 to its bound
             (full jitter). The last one repeats.
-        max_wait_s: Most that a provider's retry-after is followed.
+        max_wait_s: Most that a provider's retry-after is followed; what it asks for is never less
+            than the back-off.
     """
 
     retry_for_s: float = 120
@@ -86,7 +87,7 @@ class Desk(Protocol[T_co]):
         ...
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Take note of a failed attempt that another one follows."""
+        """Take note of a failed attempt that another one of the same model follows."""
         ...
 
 
@@ -162,7 +163,8 @@ class Situation:
         others: The candidates but this one that may still work.
         failures: Of this model in a row, this one included.
         repaired: Whether the one repair pass was made.
-        wait_s: The next wait: what the provider asks for, capped, else the back-off.
+        wait_s: The next wait: the back-off, or what the provider asks for where that is longer,
+            capped.
     """
 
     failure: ModelError
@@ -230,8 +232,11 @@ def wait_and_retry(situation: Situation) -> Action | None:
         return None
     asked_s = situation.asked_wait_s
     too_long = asked_s is not None and asked_s > situation.policy.max_wait_s
-    if situation.others and (too_long or situation.failures >= situation.policy.failures_per_model):
+    often = situation.failures >= situation.policy.failures_per_model
+    if situation.others and (too_long or often):
         return NextModel(_rest_s(situation))
+    if often and isinstance(situation.failure, LongContextRefused):
+        return None
     return Retry(situation.wait_s)
 
 
@@ -309,6 +314,8 @@ class _Recovery(Generic[T]):
         failure: ModelError = ModelNotFound("no model is configured")
         while self.line:
             for model in tuple(self.line):
+                if model not in self.line:
+                    continue
                 outcome = await self._try(model)
                 if not isinstance(outcome, ModelError):
                     return outcome
@@ -357,21 +364,26 @@ class _Recovery(Generic[T]):
                 await self.desk.on_trouble(failure)
                 return await self._pause(wait_s)
             case NextModel(rest_s, for_good):
-                await self.desk.on_trouble(failure)
                 self._leave(model, rest_s, for_good=for_good)
                 return False
             case StandardWindow():
-                # The next attempt is made to fit it.
-                model.context_length = STANDARD_WINDOW_TOKENS
+                # The next attempt is made to fit it; other keys are of the same account.
+                for each in self.line:
+                    if each.name == model.name:
+                        each.context_length = min(each.context_length, STANDARD_WINDOW_TOKENS)
                 return True
             case Repair():
                 return True
-            case Shrink():
-                if await self.desk.shrink():
-                    return True
-                raise failure
-            case GiveUp():
-                raise failure
+            case Shrink() if await self.desk.shrink():
+                return True
+            case Shrink() if self._roomier(model):
+                self.line = [each for each in self.line if each in self._roomier(model)]
+                return False
+        raise failure
+
+    def _roomier(self, model: ChatModel) -> list[ChatModel]:
+        """Return the candidates with a larger window."""
+        return [each for each in self.line if each.context_length > model.context_length]
 
     def _leave(self, model: ChatModel, rest_s: float, *, for_good: bool) -> None:
         if rest_s and len(self.line) > 1:
@@ -388,17 +400,16 @@ class _Recovery(Generic[T]):
         return True
 
     def _wait_s(self, failure: ModelError) -> float:
-        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
-        if asked_s:
-            return min(asked_s, self.policy.max_wait_s)
         bounds = self.policy.backoff_s
-        return self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
+        backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+        return min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)
 
     def _note(self, model: ChatModel, failure: ModelError, action: Action) -> None:
         log.warning(
             "model_call_failed",
             provider=model.provider,
-            model=model.name,
+            model=model.label,
             attempt=self.attempts,
             error=type(failure).__name__,
             reason=str(failure),

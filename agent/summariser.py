@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.asking import estimated_call, lost_call
-from agent.costs import cost_usd
+from agent.asking import call_of, lost_call
 from agent.errors import (
     CredentialsRefused,
     ModelError,
@@ -187,7 +186,7 @@ class SummaryCalls:
         except ModelError as exc:
             self._end(lost_call(model, exc.usage) if exc.usage else None)
             raise
-        self._end(_billed(model, request, completion))
+        self._end(replace(call_of(model, request, completion), purpose="summary"))
         return completion
 
     def _end(self, call: ModelCall | None) -> None:
@@ -230,20 +229,6 @@ def _expected(model: ChatModel, request: ModelRequest, warm_tokens: int) -> Usag
     tokens += estimate_tools(request.tools, model.name)
     read = min(tokens, warm_tokens)
     return Usage(input_tokens=tokens - read, cache_read_tokens=read)
-
-
-def _billed(model: ChatModel, request: ModelRequest, completion: Completion) -> ModelCall:
-    usage, reported_usd = completion.usage, completion.cost_usd
-    if usage is None:
-        return replace(estimated_call(model, request, completion), purpose="summary")
-    return ModelCall(
-        provider=model.provider,
-        model=model.name,
-        usage=usage,
-        cost_usd=cost_usd(usage, model.facts.prices) if reported_usd is None else reported_usd,
-        purpose="summary",
-        reported_name=completion.model,
-    )
 
 
 def _failed(failure: ModelError) -> SummaryFailed:

@@ -103,6 +103,7 @@ async def run(settings: Settings, on_ready: Callable[[int, str], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     line = build_line(settings)
     agent = build_agent(settings, line)
+    refuse_unpriced(settings, agent.models)
     await learn_windows(line)
     await _load_encoding(agent.models[0].name)
     prepare_home(settings.home)
@@ -330,15 +331,19 @@ def build_agent(settings: Settings, line: Sequence[Configured]) -> Agent:
 def build_budgets(
     settings: Settings, database: Database, agent: Agent, context: ContextParts
 ) -> Budgets:
-    """Return who watches over the budgets.
+    """Return who watches over the budgets; raises like `refuse_unpriced`."""
+    refuse_unpriced(settings, [*agent.models, *_writers(context)])
+    return Budgets(database, settings.budget, settings.sessions.timezone)
+
+
+def refuse_unpriced(settings: Settings, models: Sequence[ChatModel]) -> None:
+    """Check that every budget can be enforced.
 
     Raises:
         SettingsError: There is a budget, and a model whose price is not known.
     """
-    models = [*agent.models, *_writers(context)]
     if problems := unpriced(settings.budget, models):
         raise SettingsError("\n".join(problems))
-    return Budgets(database, settings.budget, settings.sessions.timezone)
 
 
 def build_context(settings: Settings, agent: Agent) -> ContextParts:
@@ -395,6 +400,7 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "api_keys": (),
             "context_length": None,
             "facts": block.facts,
+            "extra_body": main.extra_body if same else {},
         }
     )
 

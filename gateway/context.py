@@ -10,7 +10,7 @@ from agent.engines.tools import EngineTools
 from agent.loop import Agent
 from agent.meter import Report, TokenMeter
 from agent.planner import EarlyRule, Planner
-from agent.ports import CompactionStore
+from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.summariser import Summariser
 from agent.view import View, ViewPlan
@@ -41,13 +41,22 @@ class ContextParts:
     payback_requests: float | None = None
 
     def planner(
-        self, agent: Agent, session: Session, store: CompactionStore, moved: str | None = None
+        self,
+        agent: Agent,
+        session: Session,
+        store: CompactionStore,
+        spending: Spending | None = None,
     ) -> Planner:
         """Return the planner of a turn that begins in this segment.
 
-        `moved` says why its first request may begin otherwise than the last one.
+        Args:
+            agent: Whose view it is; the window of its main model may have shrunk since the start.
+            session: The segment.
+            store: Where compactions are committed.
+            spending: The budgets that summaries count for; None for none.
         """
-        engine = self.make_engine(self.limits)
+        window = min(self.limits.context_length, agent.models[0].context_length)
+        engine = self.make_engine(replace(self.limits, context_length=window))
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))
@@ -58,8 +67,9 @@ class ContextParts:
             session_id=str(session.id),
             enabled=self.enabled,
             summariser=self.summariser,
+            spending=spending,
             state=session.planner_state,
-            watch=PrefixWatch(session.prefix, moved, agent.caching.cache_ttl),
+            watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
             early=self._early(agent),
         )
 

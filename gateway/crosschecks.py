@@ -12,6 +12,7 @@ from gateway.settingkeys import Keys, dotted
 if TYPE_CHECKING:
     from gateway.settings import Settings
 
+_OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
 Contradiction = tuple[str, str]
 
 # Shorter values cannot be kept out of the logs without making those unreadable.
@@ -54,8 +55,11 @@ def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
     defaults = {dotted(key.pattern): key.default for key in keys if key.kind != "section"}
     for name, value in values.items():
         plain = ".".join(step for step in name.split(".") if not step.isdecimal())
-        if name.startswith(_WITHOUT_EFFECT) and value != defaults.get(plain):
+        changed = value != defaults.get(plain)
+        if name.startswith(_WITHOUT_EFFECT) and changed:
             yield f"{name} is set, but has no effect in this version"
+        if name.startswith("fallbacks.") and name.endswith(_OF_THE_MAIN_MODEL) and changed:
+            yield f"{name} is set, but has no effect: that of `model` holds for all"
 
 
 def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:

@@ -63,6 +63,7 @@ class Journal:
                 # What it said is dropped; it is billed all the same.
                 await self.book([replace(call, purpose="lost")])
             raise
+        self.spending.close()
         if call is not None:
             self.ahead.answered(self.turn.session.id)
         return seq

@@ -38,9 +38,13 @@ def build_line(settings: Settings) -> list[Configured]:
     """
     blocks = (settings.model, *settings.fallbacks)
     try:
-        return [Configured(block, build_models(block)) for block in blocks]
+        line = [Configured(block, build_models(block)) for block in blocks]
     except ModelError as exc:
         raise SettingsError(f"model: {exc}") from exc
+    if not settings.prompt_caching.enabled:
+        for model in (model for block in line for model in block.models):
+            model.cache_layout = None
+    return line
 
 
 async def learn_windows(line: Sequence[Configured]) -> None:
@@ -76,6 +80,6 @@ async def _learn_window(block: Configured) -> None:
 
 def caching_text(model: ChatModel, caching: CachingSettings) -> str:
     """Return what the start-up tells about prompt caching."""
-    if model.cache_layout is not None and not caching.enabled:
+    if not caching.enabled:
         return "💾 Prompt caching: DISABLED (prompt_caching.enabled is false)"
     return caching_line(model, ttl=caching.cache_ttl)

@@ -4,6 +4,7 @@ from agent.costs import format_usd
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
+    LongContextRefused,
     ModelError,
     ModelNotFound,
     ModelRefused,
@@ -45,6 +46,11 @@ def answer_text(result: TurnResult) -> str:
     return result.text + CUT if result.outcome == "partial" else result.text
 
 
+def after_part(part: str, text: str) -> str:
+    """Return the part of an answer that was written before it failed, and what is said about it."""
+    return f"{part}\n\n*[{text}]*" if part.strip() else text
+
+
 def stopped_text(partial: str) -> str:
     """Return the part of an answer that was written before it was stopped, marked as such."""
     return f"{partial}\n\n{STOPPED}"
@@ -54,7 +60,12 @@ def failure_text(failure: ModelError) -> str:
     """Return what the person reads when no model answered. Holds nothing from the provider."""
     if isinstance(failure, ModelRefused):
         return REFUSED
-    if isinstance(failure, ContextOverflow):
+    if isinstance(failure, LongContextRefused):
+        why = (
+            "the model provider does not give this account its long context. The operator has to"
+            " mend that"
+        )
+    elif isinstance(failure, ContextOverflow):
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
             " or /new to start afresh"

@@ -196,6 +196,10 @@ class TurnSpending:
             self.close()
             raise
 
+    async def exhausted(self) -> bool:
+        """Whether nothing is left of a budget."""
+        return await self._budgets.exhausted(self._sender)
+
     def close(self) -> None:
         """Let go what the last call has held."""
         if self._release is not None:

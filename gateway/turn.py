@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from agent.costs import cost_usd
-from agent.errors import ModelError, ModelRefused, SpendLimitReached
+from agent.errors import AgentError, ModelError, ModelRefused, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
 from agent.messages import ChatMessage
 from agent.planner import Planner
@@ -223,11 +223,16 @@ class TurnRunner:
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
         except ModelError as exc:
             outcome = "refused" if isinstance(exc, ModelRefused) else "provider_failed"
-            end = TurnEnd(outcome, error=str(exc))
-            return Done(notices.failure_text(exc), end, [], kind="failed")
+            return await self._broken_off(turn, outcome, exc, notices.failure_text(exc))
         except SpendLimitReached as exc:
-            end = TurnEnd("spend_limit", error=str(exc))
-            return Done(notices.spend_limit_text(exc), end, [], kind="failed")
+            told = notices.spend_limit_text(exc)
+            return await self._broken_off(turn, "spend_limit", exc, told)
+
+    async def _broken_off(self, turn: Turn, outcome: str, failure: AgentError, told: str) -> Done:
+        """Return the end of a turn without an answer; what people saw of a long one stays."""
+        own = await self._database.read(transcript.of_turn, turn.lease.conversation, turn.id)
+        text = notices.after_part(partial_text(own), told)
+        return Done(text, TurnEnd(outcome, error=str(failure)), [], kind="failed")
 
     async def _work(self, journal: Journal, live: LiveAnswer) -> Done:
         if journal.turn.command is not None:
@@ -272,7 +277,8 @@ class TurnRunner:
         turn = journal.turn
         system = turn.session.system_prompt or self._base.system
         view = await open_view(self._database, turn.session, turn.session.plan, system)
-        return view, self._context.planner(self._agent, turn.session, journal, turn.moved)
+        planner = self._context.planner(self._agent, turn.session, journal, journal.spending)
+        return view, planner
 
     async def _notify(self, turn: Turn, key: str, text: str) -> None:
         """Tell the chat something while the turn goes on; once for each key."""

@@ -16,10 +16,15 @@ from tests.support.storage import Store, copy_database, migrated_file
 def _prefixes_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every request of every test begins with the bytes of the one before it."""
     monkeypatch.setattr("agent.prefix.report_unexpected_move", _fail_for_a_move)
+    monkeypatch.setattr("agent.prefix.report_stale_thinking", _fail_for_thinking)
 
 
 def _fail_for_a_move(messages: int | None, tokens: int) -> None:
     raise AssertionError(f"the prefix moved behind {messages} messages; {tokens} tokens were kept")
+
+
+def _fail_for_thinking() -> None:
+    raise AssertionError("signed thinking is sent although what stood before it has changed")
 
 
 @pytest.fixture(scope="session")

@@ -26,12 +26,19 @@ _NAME_CHARS = 64
 _VALUE_CHARS = 60
 _ARGUMENTS_CHARS = 160
 _LINE_CHARS = 100
+_PRUNED_CHARS = 512
+"""No line that stands for a result is longer."""
 _OUTCOME_WINDOW_CHARS = 1_000
 """How much of either end of a result is looked at to tell how it ended."""
 
 
+_PRUNED = re.compile(r"\[.+ → [\d,]+ chars, [\d,]+ lines?(?:, images: \d+)?; .+\]")
+
+
 def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     """Return a tool result as one line: tool, arguments, size, outcome and its telling line.
+
+    What is such a line already comes back itself: a list that was compacted before keeps its bytes.
 
     Args:
         message: The result.
@@ -39,7 +46,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     """
     text = _text(message)
     images = _images(message)
-    if text == DUPLICATE:
+    if text == DUPLICATE or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
         return message
     for line in _result_lines(message, call, text, images):
         if images or len(line) < len(text):

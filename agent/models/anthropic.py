@@ -68,7 +68,7 @@ class AnthropicModel:
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
         clock = StreamClock(self._idle_timeout_s)
-        answer = AnthropicAnswer(AnswerDraft(sink, len(request.messages)), clock)
+        answer = AnthropicAnswer(AnswerDraft(sink, request.messages), clock)
         try:
             with anthropic_errors(self._key):
                 async with clock.running():

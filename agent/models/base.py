@@ -121,6 +121,7 @@ class ChatModel(Protocol):
     Attributes:
         provider: "anthropic", "openai", "offline", …
         name: The provider's name of the model.
+        label: The name as it is logged: it tells the keys of one model apart.
         context_length: Size of its window in tokens; may shrink while Parley runs, where the
             provider says that this account gets less.
         cache_layout: How it takes breakpoints of the prompt cache; None: it takes none.
@@ -129,6 +130,7 @@ class ChatModel(Protocol):
 
     provider: str
     name: str
+    label: str
     context_length: int
     cache_layout: CacheLayout | None
     facts: ModelFacts

@@ -10,6 +10,8 @@ from agent.models.arguments import canonical_arguments, parse_object
 from agent.models.base import Completion, StopReason, Usage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from agent.models.base import TextSink
 
 _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
@@ -34,13 +36,13 @@ class AnswerDraft:
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(self, sink: "TextSink", position: int) -> None:
-        """Start empty; `position` is where in the conversation the message will stand."""
+    def __init__(self, sink: "TextSink", before: "Sequence[ChatMessage]" = ()) -> None:
+        """Start empty; `before` are the messages of the request."""
         self.calls: list[CallDraft] = []
         self.opaque: dict[str, Any] = {}
         self.opaque_calls: dict[str, Any] = {}
         self._sink = sink
-        self._position = position
+        self._before = before
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._half = ""
@@ -96,22 +98,31 @@ class AnswerDraft:
         if stop == "refused":
             return []
         calls: list[ToolCall] = []
+        taken = self._taken_ids() if self.calls else set()
         for index, draft in enumerate(self.calls):
             arguments = mend_surrogates("".join(draft.arguments))
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
                 continue
-            call = self._finish(draft, index, arguments, {call["id"] for call in calls})
+            call = self._finish(draft, index, arguments, taken)
             calls.append(call)
+            taken.add(call["id"])
             if draft.opaque is not None:
                 self.opaque_calls[call["id"]] = draft.opaque
         return calls
+
+    def _taken_ids(self) -> set[str]:
+        """Return the ids of all calls so far: some servers number those of each message anew."""
+        return {call["id"] for message in self._before for call in message.get("tool_calls") or ()}
 
     def _finish(self, draft: CallDraft, index: int, arguments: str, taken: set[str]) -> ToolCall:
         arguments = canonical_arguments(arguments)
         call_id = draft.id
         if not call_id or call_id in taken:
             digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
-            call_id = f"call_{self._position}_{index}_{digest}"
+            call_id = f"call_{len(self._before)}_{index}_{digest}"
+        while call_id in taken:
+            # A compaction has made the conversation shorter than it was at an equal call.
+            call_id += "_"
         function = FunctionCall(name=draft.name, arguments=arguments)
         return ToolCall(id=call_id, type="function", function=function)
 

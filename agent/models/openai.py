@@ -72,7 +72,7 @@ class OpenAIModel:
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
         clock = StreamClock(self._idle_timeout_s)
-        answer = OpenAIAnswer(AnswerDraft(sink, len(request.messages)), clock, self._origin)
+        answer = OpenAIAnswer(AnswerDraft(sink, request.messages), clock, self._origin)
         try:
             with openai_errors(self._key):
                 async with clock.running():

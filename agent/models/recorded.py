@@ -84,7 +84,7 @@ class RecordedModel:
     """
 
     provider = "recorded"
-    name = "recorded"
+    name = label = "recorded"
 
     def __init__(
         self,

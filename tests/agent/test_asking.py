@@ -35,21 +35,13 @@ def ended(usage: Usage, cost_usd: float | None = None) -> Completion:
     return Completion(assistant_message("Hi."), "stop", usage, "claude-9", cost_usd)
 
 
-@pytest.mark.parametrize(
-    ("layout", "caching", "expected"),
-    [
-        ("native", {}, 4),
-        ("envelope", {}, 4),
-        (None, {}, 0),
-        ("native", {"enabled": False}, 0),
-    ],
-)
+@pytest.mark.parametrize(("layout", "expected"), [("native", 4), ("envelope", 4), (None, 0)])
 async def test_a_request_is_marked_where_the_model_takes_marks(
-    layout: CacheLayout | None, caching: dict[str, object], expected: int
+    layout: CacheLayout | None, expected: int
 ) -> None:
     """Four breakpoints, or none."""
     asked = model("Hi.", layout=layout)
-    await bench_of(asked, **caching).run()
+    await bench_of(asked).run()
     assert marks(asked.requests[0]) == expected
 
 

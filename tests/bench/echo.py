@@ -9,7 +9,7 @@ class EchoModel:
     """Keeps nothing and counts nothing, so that what is measured is the gateway."""
 
     provider = "echo"
-    name = "echo"
+    name = label = "echo"
     context_length = 200_000
     cache_layout = None
     facts = ModelFacts("echo", prices=FREE)

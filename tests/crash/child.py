@@ -270,7 +270,7 @@ class ChainModel:
     """Answers as tests/support/crash_script.py says."""
 
     provider = "scripted"
-    name = "chain"
+    name = label = "chain"
     cache_layout = None
     facts = ModelFacts("chain", prices=FREE)
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from typing_extensions import override
 from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.models.factory import build_models
-from agent.ports import Effect
 from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
 from agent.settings import ModelSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
@@ -156,9 +155,8 @@ class Which(Arguments):
 
 @dataclass(slots=True)
 class Counting:
-    """A tool named `act`, with a side effect unless it is told otherwise, that counts its runs."""
+    """A tool named `act` with a side effect, that counts its runs."""
 
-    effect: Effect = "side_effect"
     result: str = "done"
     runs: int = 0
 
@@ -170,7 +168,7 @@ class Counting:
             self.runs += 1
             return self.result
 
-        return Tool("act", "Acts.", self.effect, Which, act)
+        return Tool("act", "Acts.", "side_effect", Which, act)
 
 
 ACT = Reply(calls=(("act", {}),))
@@ -193,7 +191,6 @@ class Bench:
     clock: Clock
     models: list[ChatModel]
     turns: int = 0
-    texts: list[str] = field(default_factory=list)
 
     @property
     def calls(self) -> tuple[int, int]:
@@ -212,7 +209,6 @@ class Bench:
         await self.chat.say(text)
         await self.chat.logged("turn_finished", self.turns)
         await self.chat.gateway.delivery.wait_idle()
-        self.texts += self.chat.texts()[before:]
         return self.chat.texts()[before:]
 
     async def outcomes(self) -> list[str]:
@@ -270,7 +266,6 @@ async def bench(
     tools: Sequence[Tool] = (),
     main: dict[str, Any] | None = None,
     spare: dict[str, Any] | None = None,
-    retry: RetryPolicy | None = None,
     agent: Callable[[Agent], Agent] = lambda agent: agent,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Bench]:
@@ -285,7 +280,6 @@ async def bench(
         tools: What the model may call.
         main: Changes of the main model's settings.
         spare: Changes of the fallback's.
-        retry: Another policy than the usual one.
         agent: Changes the agent.
         **sections: Settings of the gateway.
     """
@@ -301,7 +295,7 @@ async def bench(
         line = build_models(settings_for(provider, first, KEYS[:keys], **main or {}))
         if fallback:
             line += build_models(settings_for(other, second, [SPARE_KEY], **spare or {}))
-        made = agent_of(*line, tools=tools, retry=retry or RetryPolicy())
+        made = agent_of(*line, tools=tools, retry=RetryPolicy())
         made = agent(replace(made, rests=Rests(clock.now)))
         chat = await stack.enter_async_context(
             running(home, made, adapter=None, at_work=True, **sections)
