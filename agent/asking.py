@@ -92,6 +92,7 @@ class Asking:
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
         call = call_of(model, request, completion)
+        ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
         return Answer(completion, model, call)
@@ -133,14 +134,12 @@ class Asking:
         # Stays where the turn is cancelled meanwhile: the provider bills what it read.
         journal.begin_call(expected)
         try:
-            completion = await model.complete(request, self.ports.sink)
+            return await model.complete(request, self.ports.sink)
         except ModelError as exc:
-            journal.begin_call(None)
-            if exc.usage is not None:
-                await journal.book([lost_call(model, exc.usage)])
+            lost = lost_call(model, exc.usage) if exc.usage is not None else None
+            journal.begin_call(lost)
+            await journal.book([lost] if lost else [])
             raise
-        journal.begin_call(None)
-        return completion
 
     def _noted(
         self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None

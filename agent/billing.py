@@ -55,6 +55,7 @@ __all__ = [
     "Tally",
     "blocks_of",
     "cache_for",
+    "least_after",
 ]
 
 BREAKPOINTS = 4
@@ -261,6 +262,29 @@ class Minimum:
         if self._rules.bills_writes:
             return Usage(cache_read_tokens=read, cache_write_5m_tokens=total - read)
         return Usage(input_tokens=total - read, cache_read_tokens=read)
+
+
+def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
+    """Return the least that a request could have cost of which only sizes are known (output: 0).
+
+    A prompt at least as long as the one before is taken to begin with all of it. That is too much
+    where both a compaction and more new text lie between: the least is then too small. Of a shorter
+    prompt (a compaction, a new session, a retry) nothing is known but what the provider read, so
+    the rest is taken for new: where it was not, the least is too large. What was read was known in
+    any case, also from other conversations.
+
+    Args:
+        before_tokens: The prompt of the request before it in the same cache; 0 for none.
+        billed: As the provider reported it.
+        rules: Of the model.
+    """
+    prompt_tokens = billed.prompt_tokens
+    kept_tokens = before_tokens if before_tokens <= prompt_tokens else 0
+    known_tokens = max(kept_tokens, billed.cache_read_tokens)
+    known = Block(b"known", known_tokens, "text")
+    minimum = Minimum(rules)
+    minimum.bill([known])
+    return minimum.bill([known, Block(b"new", prompt_tokens - known_tokens, "text")])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
+from uuid import uuid4
 
 from agent.context_engine import Level, Trigger
 from agent.messages import ChatMessage, ToolCall
@@ -13,6 +14,10 @@ from agent.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
 ToolStatus = Literal["ok", "partial", "error", "unknown", "cancelled"]
+
+
+def _new_id() -> str:
+    return uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,7 @@ class ModelCall:
         reported_name: What the provider called the model that answered.
         ratio: What the meter has learned about its estimates by now; None for nothing new.
         prefix: What was sent; None where that is of no use to the next call.
+        id: Tells calls apart: one that is booked as lost may have been booked before.
     """
 
     provider: str
@@ -40,6 +46,7 @@ class ModelCall:
     reported_name: str = ""
     ratio: float | None = None
     prefix: Prefix | None = None
+    id: str = field(default_factory=_new_id, compare=False)
 
 
 class TurnJournal(Protocol):
@@ -66,9 +73,10 @@ class TurnJournal(Protocol):
         ...
 
     def begin_call(self, call: ModelCall | None) -> None:
-        """Take note of a call that is under way, as it would be booked if it were cut off now.
+        """Take note of a call that is under way, or of an answer that is not recorded yet.
 
-        None: it is over. Returns at once; a turn that is cancelled meanwhile books it.
+        As it would be booked if the turn ended now, which then does so; a call that is on record
+        by then is not booked again. None: it is over. Returns at once.
         """
         ...
 

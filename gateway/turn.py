@@ -184,8 +184,6 @@ class TurnRunner:
         """Bring a turn to its end and commit it; returns what was stored, and what it took."""
         try:
             done = await self._think(journal, live)
-            call = done.end.call
-            journal.begin_call(call and replace(call, purpose="lost"))
             parts = self._parts(journal.turn, done.kind, done.text, live.ref)
             totals = await self._database.write(
                 turns.commit, journal.turn, done.messages, parts, done.end

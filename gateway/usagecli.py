@@ -5,7 +5,7 @@ Reads the database's file itself, whether a gateway runs or not.
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from importlib import import_module
@@ -15,12 +15,17 @@ from zoneinfo import ZoneInfo
 import typer
 from rich.console import Console
 
+from agent.models.catalog import DEFAULT_NAMES, facts_of
+from agent.models.factory import resolve_provider
+from agent.settings import FactsSettings
 from gateway.inspection import opened, settings_of
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from gateway.settings import Settings
     from gateway.storage.costs import Group
+    from gateway.storage.prompts import Answer, Rates
 
 PIPE_COLUMNS = 160
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
@@ -47,13 +52,21 @@ def usage(
     *,
     json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
-    """Show calls, tokens and cost; `--by outcome` shows how turns ended."""
+    """Show calls, tokens and cost; `--by outcome` shows how turns ended.
+
+    "x least" is what prompts were billed in multiples of the least possible.
+    """
     settings = settings_of(context)
     zone = ZoneInfo(settings.sessions.timezone)
     today = datetime.now(zone).date()
     first = _first_day(since, today)
     with opened(settings) as conn:
         groups = _groups(conn, by, (first, today), zone)
+        if by != By.OUTCOME:
+            prompts = import_module("gateway.storage.prompts")
+            answers = prompts.answers_since(conn, _since(first, zone))
+            compared = prompts.compare(answers, _rates(settings), _naming(by, zone))
+            groups = prompts.with_prompts(groups, compared)
     view = import_module("gateway.usageview")
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
@@ -79,7 +92,7 @@ def _first_day(text: str, today: date) -> date:
 def _groups(conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo) -> Sequence["Group"]:
     """Return the lines; `days` are the first and the last one."""
     costs, spending = import_module("gateway.storage.costs"), import_module("gateway.spending")
-    since = spending.day_of(days[0], zone).start.timestamp()
+    since = _since(days[0], zone)
     groups: Sequence[Group]
     if by == By.DAY:
         # No query for days before there was a ledger.
@@ -94,6 +107,31 @@ def _groups(conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo) -
     else:
         groups = costs.by_key(conn, by.value, since)
     return groups
+
+
+def _since(first: date, zone: tzinfo) -> float:
+    start: datetime = import_module("gateway.spending").day_of(first, zone).start
+    return start.timestamp()
+
+
+def _rates(settings: "Settings") -> "Callable[[str], Rates | None]":
+    """Return what is known of a model by its name: the settings' word first, then the table's."""
+    rates = import_module("gateway.storage.prompts").Rates
+    blocks = (settings.model, *settings.fallbacks)
+    named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
+    given = {name: block.facts for name, block in named.items()}
+    return lambda name: rates.of(facts_of(name, given.get(name, FactsSettings())))
+
+
+def _naming(by: By, zone: tzinfo) -> "Callable[[Answer], str]":
+    """Return what says in which line an answer is."""
+    ways: dict[By, Callable[[Answer], str]] = {
+        By.DAY: lambda answer: str(datetime.fromtimestamp(answer.at, zone).date()),
+        By.SENDER: lambda answer: answer.sender or "?",
+        By.CONVERSATION: lambda answer: str(answer.conversation),
+        By.MODEL: lambda answer: "/".join(filter(None, answer.cache)),
+    }
+    return ways[by]
 
 
 def _each(first: date, last: date) -> Iterator[date]:

@@ -2,15 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from agent.billing import CacheRules
 from agent.costs import cost_usd, format_usd
 from agent.models.base import Usage
+from agent.models.catalog import facts_of
 from agent.models.facts import Prices
+from agent.settings import FactsSettings
 from gateway.commands import ModelFacts, context_text, count, firing_text, listed, quoted
-from gateway.storage import costs
-from gateway.storage.costs import Group, Spent
+from gateway.storage import costs, prompts
+from gateway.storage.costs import Compared, Group, Spent
 from gateway.storage.insights import Insights
+from gateway.storage.prompts import Answer, Rates
 from gateway.storage.usage import Figures, Report, Standing
 
 INSIGHTS_DAYS = 30
@@ -24,13 +28,21 @@ class MoneyRules:
 
     Attributes:
         prices: Of the models in use, by the name under which their calls are booked.
+        rules: Of their prompt caches, where those of the table do not hold.
         sender_daily_usd: What a sender may spend in a day; None for no limit.
         timezone: Of the day.
     """
 
     prices: Mapping[str, Prices] = field(default_factory=dict)
+    rules: Mapping[str, CacheRules] = field(default_factory=dict)
     sender_daily_usd: float | None = None
     timezone: str = "UTC"
+
+    def rates(self, name: str) -> Rates | None:
+        """Return what decides about the least that a model can cost; None for not known."""
+        facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
+        known = Rates.of(facts)
+        return known and known._replace(rules=self.rules.get(name, known.rules))
 
 
 def usage_text(
@@ -54,10 +66,9 @@ def usage_text(
     if report.last_turn.calls:
         calls = count(report.last_turn.calls, "model call")
         lines["Last turn"] = f"{calls}; {_spent_text(report.last_turn)}"
-    saved_usd = saved_by_cache_usd(report.models, money.prices)
-    if saved_usd:
-        lines["Prompt cache"] = _saved_text(saved_usd)
-    lines["You today"] = _today_text(today, money.sender_daily_usd)
+    if cache := _cache_text(report, money):
+        lines["Prompt cache"] = cache
+    lines["Your spending today"] = _today_text(today, money.sender_daily_usd)
     return listed(lines)
 
 
@@ -85,6 +96,24 @@ def _tokens_text(spent: Spent) -> str:
     if written:
         kinds.append(f"{written:,} into it")
     return f"{usage.prompt_tokens:,} tokens in, {', '.join(kinds)}; {usage.output_tokens:,} out"
+
+
+def _cache_text(report: Report, money: MoneyRules) -> str:
+    """Return what caching saved, and how much more it could have; empty for nothing known."""
+    saved_usd = saved_by_cache_usd(report.models, money.prices)
+    least = least_text(report.answers, money)
+    return "; ".join(filter(None, (_saved_text(saved_usd) if saved_usd else "", least)))
+
+
+def least_text(answers: Sequence[Answer], money: MoneyRules) -> str:
+    """Return how close the bill came to the least possible; empty where that is not known."""
+    found = prompts.compare(answers, money.rates).get("", Compared())
+    if found.ratio is None:
+        return ""
+    calls = count(found.calls, "call")
+    return (
+        f"billed {found.ratio:.2f} \N{MULTIPLICATION SIGN} the least possible over the last {calls}"
+    )
 
 
 def saved_by_cache_usd(models: Sequence[Group], prices: Mapping[str, Prices]) -> float | None:

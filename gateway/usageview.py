@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NUMBERS = ("calls", "input", "cache read", "write 5m", "write 1h", "output", "hits")
+LEAST = "x least"
+"""What prompts were billed in multiples of the least that they could have been."""
 
 
 def show(groups: Sequence[Group], by: str, console: "Console") -> None:
@@ -31,7 +33,7 @@ def show(groups: Sequence[Group], by: str, console: "Console") -> None:
     if by == "outcome":
         table.add_column("turns", justify="right")
         table.add_column("share", justify="right")
-    for name in NUMBERS:
+    for name in NUMBERS if by == "outcome" else (*NUMBERS, LEAST):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("cost")
     for group in groups:
@@ -47,7 +49,8 @@ def _named(group: Group) -> str:
 
 
 def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
-    usage, hits = spent.usage, spent.hit_ratio
+    """Return a line; `counted` are turns and their share by outcome, where nothing is compared."""
+    usage, hits, least = spent.usage, spent.hit_ratio, spent.prompts.ratio
     numbers = (
         spent.calls,
         usage.input_tokens,
@@ -57,8 +60,10 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
         usage.output_tokens,
     )
     cells = (name, *counted, *(f"{number:,}" for number in numbers))
-    ratio = "-" if hits is None else f"{hits:.1%}"
-    return [Text(printable(cell)) for cell in (*cells, ratio, spent.money.text())]
+    ratios = ["-" if hits is None else f"{hits:.1%}"]
+    if not counted:
+        ratios.append("-" if least is None else f"{least:.2f}")
+    return [Text(printable(cell)) for cell in (*cells, *ratios, spent.money.text())]
 
 
 def as_json(groups: Sequence[Group], facts: Mapping[str, str]) -> str:
@@ -89,6 +94,7 @@ def _figures(spent: Spent) -> dict[str, Any]:
         "cache_write_1h_tokens": usage.cache_write_1h_tokens,
         "output_tokens": usage.output_tokens,
         "hit_ratio": spent.hit_ratio,
+        "billed_to_least_ratio": spent.prompts.ratio,
         "usd": None if all_unknown else money.usd,
         "unknown_calls": money.unknown_calls,
         "estimated": money.estimated,

@@ -31,15 +31,50 @@ Key = Literal["sender", "conversation", "model"]
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """What prompts were billed, beside the least that they could have been (agent/billing.py).
+
+    Attributes:
+        calls: How many are compared.
+    """
+
+    calls: int = 0
+    billed_usd: float = 0.0
+    least_usd: float = 0.0
+
+    def __add__(self, other: "Compared") -> "Compared":
+        return Compared(
+            self.calls + other.calls,
+            self.billed_usd + other.billed_usd,
+            self.least_usd + other.least_usd,
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """Billed ÷ least; None where nothing is compared."""
+        return self.billed_usd / self.least_usd if self.least_usd else None
+
+
+@dataclass(frozen=True, slots=True)
 class Spent:
-    """The sum of some calls, those for summaries and those without an answer included."""
+    """The sum of some calls, those for summaries and those without an answer included.
+
+    Attributes:
+        prompts: Those of them that have been compared (gateway/storage/prompts.py).
+    """
 
     calls: int = 0
     usage: Usage = field(default_factory=Usage)
     money: Money = field(default_factory=Money)
+    prompts: Compared = field(default_factory=Compared)
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.calls + other.calls, self.usage + other.usage, self.money + other.money)
+        return Spent(
+            self.calls + other.calls,
+            self.usage + other.usage,
+            self.money + other.money,
+            self.prompts + other.prompts,
+        )
 
     @property
     def hit_ratio(self) -> float | None:
@@ -206,14 +241,14 @@ def _sums() -> tuple[ColumnElement[Any], ...]:
     estimated = and_(ledger.c.estimated, ledger.c.usd.is_not(None))
     return (
         func.count(ledger.c.id).label("calls"),
-        *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in _TOKENS),
+        *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in TOKENS),
         func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
         (func.count(ledger.c.id) - func.count(ledger.c.usd)).label("unknown_calls"),
         func.coalesce(func.sum(case((estimated, 1), else_=0)), 0).label("estimated_calls"),
     )
 
 
-_TOKENS = (
+TOKENS = (
     "input_tokens",
     "output_tokens",
     "cache_read_tokens",
@@ -223,9 +258,13 @@ _TOKENS = (
 
 
 def _spent(row: Row[Any]) -> Spent:
-    usage = Usage(**{name: getattr(row, name) for name in _TOKENS})
     money = Money(row.usd, row.unknown_calls, estimated=row.estimated_calls > 0)
-    return Spent(row.calls, usage, money)
+    return Spent(row.calls, usage_in(row), money)
+
+
+def usage_in(row: Row[Any]) -> Usage:
+    """Return the tokens in a row that has all columns of `TOKENS`."""
+    return Usage(**{name: getattr(row, name) for name in TOKENS})
 
 
 def _dearest_first(groups: Iterable[Group]) -> list[Group]:

@@ -23,9 +23,10 @@ def book(
     sender: str,
     calls: Sequence[ModelCall],
 ) -> None:
-    """Enter calls; nothing is done for none, or where the conversation has been erased meanwhile.
+    """Enter calls, but for those that a turn has entered before.
 
-    Not fenced: money that was spent is a fact, also where the lease was lost.
+    Nothing is done for none, or where the conversation has been erased meanwhile. Not fenced: money
+    that was spent is a fact, also where the lease was lost.
 
     Args:
         conn: The writing connection.
@@ -34,13 +35,24 @@ def book(
         sender: Whose budget they count for: "platform:sender id"; "" where that is not known.
         calls: In order.
     """
-    if calls and conn.scalar(*_known(conversation_id)) is not None:
-        append(conn, conversation_id, turn_id, sender, calls)
+    if not calls or conn.scalar(*_known(conversation_id)) is None:
+        return
+    entered = set() if turn_id is None else set(conn.scalars(*_entered(conversation_id, turn_id)))
+    missing = [call for call in calls if call.id not in entered]
+    if missing:
+        append(conn, conversation_id, turn_id, sender, missing)
 
 
 @built_once
 def _known(conversation_id: int) -> Any:
     return select(conversation.c.id).where(conversation.c.id == conversation_id)
+
+
+@built_once
+def _entered(conversation_id: int, turn_id: int) -> Any:
+    return select(ledger.c.call_id).where(
+        ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id
+    )
 
 
 def append(
@@ -50,7 +62,7 @@ def append(
     sender: str,
     calls: Sequence[ModelCall],
 ) -> None:
-    """Do the same for at least one call, where the caller holds the conversation's fence."""
+    """Enter at least one call that is new; the caller holds the conversation's fence."""
     of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
     conn.execute(_INSERT, [{**of_all, **_entry(call)} for call in calls])
 
@@ -62,6 +74,7 @@ def _entry(call: ModelCall) -> dict[str, Any]:
     known = call.usage is not None
     usage = call.usage or _NOTHING
     return {
+        "call_id": call.id,
         "provider": call.provider,
         "model": call.model,
         "purpose": call.purpose,

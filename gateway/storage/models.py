@@ -329,6 +329,7 @@ ledger = Table(
     _id(),
     _conversation(),
     Column("turn_id", Integer),  # NULL for what is done in the background
+    Column("call_id", Text),  # NULL for calls of older versions
     Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
     Column("provider", Text, nullable=False),
     Column("model", Text, nullable=False),

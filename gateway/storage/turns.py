@@ -535,14 +535,16 @@ def _journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq:
     name = "" if call is None else call.model
     result = None if usage is None else orjson.dumps(usage).decode()
     _insert_step(conn, current, kind="model", name=name, state="done", result=result)
-    _book(conn, current, call)
-    if call is not None and _is_step(call):
+    if call is None:
+        return
+    ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
+    if _is_step(call):
         lineage.report_prompt(conn, current.session.id, call, seq)
 
 
 def _book(conn: Connection, current: Turn, call: ModelCall | None) -> None:
     if call is not None:
-        ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])
+        ledger.book(conn, current.lease.conversation, current.id, current.sender, [call])
 
 
 def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:

@@ -1,6 +1,7 @@
 """How full a conversation's window is and what it took so far: `/status` and `/usage`.
 
-Both are answered while a message is admitted, so nothing is read here but sums: no message texts.
+Both are answered while a message is admitted, so nothing is read here but sums and
+figures of the newest calls: no message texts.
 """
 
 import math
@@ -9,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Integer, Select, and_, column, func, select, values
 
-from gateway.storage import costs, lineage
+from gateway.storage import costs, lineage, prompts
 from gateway.storage.costs import Group, Spent
 from gateway.storage.lineage import Session
 from gateway.storage.models import (
@@ -22,6 +23,7 @@ from gateway.storage.models import (
     step,
     turn,
 )
+from gateway.storage.prompts import Answer
 from gateway.storage.statements import built_once
 from gateway.storage.transcript import END, shown_ranges
 
@@ -65,12 +67,14 @@ class Report:
         whole: The whole conversation.
         models: What it took, by model.
         last_turn: The newest turn that asked a model.
+        answers: The newest calls, in order.
     """
 
     segment: Figures
     whole: Figures
     models: tuple[Group, ...]
     last_turn: Spent
+    answers: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,7 @@ def report(conn: Connection, conversation_id: int, session_id: int) -> Report:
         whole=_figures(conn, conversation_id, None, costs.total(models)),
         models=tuple(models),
         last_turn=costs.of_last_turn(conn, conversation_id),
+        answers=tuple(prompts.recent_answers(conn, conversation_id)),
     )
 
 

@@ -47,6 +47,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("conversation", sa.Integer(), nullable=False),
         sa.Column("turn_id", sa.Integer(), nullable=True),
+        sa.Column("call_id", sa.Text(), nullable=True),
         sa.Column("sender", sa.Text(), server_default="", nullable=False),
         sa.Column("provider", sa.Text(), nullable=False),
         sa.Column("model", sa.Text(), nullable=False),

@@ -326,9 +326,15 @@ async def test_a_call_under_way_is_known_until_it_is_over() -> None:
         await bench.run()
     assert bench.journal.in_flight is not None
     assert bench.journal.in_flight.purpose == "lost"
-    bench = Bench("Hello!")
-    await bench.run()
-    assert bench.journal.in_flight is None
+
+
+async def test_an_answer_is_under_way_until_it_is_on_record() -> None:
+    """Whoever cuts the turn off by then books the call with what it really cost."""
+    bench = Bench(ended("Hello!", "stop"))
+    result = await bench.run()
+    assert bench.journal.in_flight is not None
+    assert bench.journal.in_flight.id == result.call.id
+    assert (bench.journal.in_flight.purpose, bench.journal.in_flight.usage) == ("lost", USAGE)
 
 
 async def test_a_budget_is_asked_before_every_call() -> None:

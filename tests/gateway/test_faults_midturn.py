@@ -200,7 +200,8 @@ async def test_a_turn_that_fails_between_two_parts_can_be_gone_on_from(
     async with opened(provider) as at:
         at.main.script(Reply(text="One, ", stop=CUT_OFF[provider]), *[Fault(status=404)] * 9)
         [told] = await at.ask()
-        assert told.startswith("I could not answer")
+        assert told.startswith("One, ")
+        assert "I could not answer" in told
         assert await at.outcomes() == ["provider_failed"]
         at.main._script.clear()
         await at.mend()

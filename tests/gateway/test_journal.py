@@ -1,10 +1,11 @@
 """The agent's ports on the database: what a turn records, in which segment, and what it reads."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import update
+from sqlalchemy import Row, update
 
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
@@ -65,6 +66,12 @@ async def rows(journal: Journal, table: str) -> list[tuple[object, ...]]:
     """Return the rows of a table."""
     query = models.metadata.tables[table].select()
     return await journal.database.read(lambda conn: [tuple(row) for row in conn.execute(query)])
+
+
+async def ledger_of(journal: Journal) -> list[Row[Any]]:
+    """Return what is booked."""
+    query = models.ledger.select()
+    return await journal.database.read(lambda conn: list(conn.execute(query)))
 
 
 async def active(journal: Journal) -> Session:
@@ -135,9 +142,17 @@ async def test_calls_without_a_message_are_booked(journal: Journal) -> None:
     await journal.book([])
     assert await rows(journal, "ledger") == []
     await journal.book([lost, summary])
-    booked = await rows(journal, "ledger")
-    assert [row[1:4] for row in booked] == [(1, journal.turn.id, "telegram:42")] * 2
-    assert [row[6] for row in booked] == ["lost", "summary"]
+    booked = await ledger_of(journal)
+    assert {(row.turn_id, row.sender) for row in booked} == {(journal.turn.id, "telegram:42")}
+    assert [row.purpose for row in booked] == ["lost", "summary"]
+
+
+async def test_a_call_is_booked_once(journal: Journal) -> None:
+    """A turn that is cut off does not know whether its answer was recorded."""
+    call = model_call(Usage(9))
+    await journal.record_message(assistant_message("step"), call)
+    await journal.book([replace(call, purpose="lost"), model_call(Usage(1))])
+    assert [row.purpose for row in await ledger_of(journal)] == ["answer", "answer"]
 
 
 async def test_calls_of_a_lost_lease_are_booked(journal: Journal) -> None:
@@ -155,8 +170,8 @@ async def test_a_step_that_is_not_recorded_is_billed(journal: Journal) -> None:
     for call in (model_call(Usage(9)), None):
         with pytest.raises(TurnCancelled):
             await journal.record_message(assistant_message("go on"), call)
-    [booked] = await rows(journal, "ledger")
-    assert (booked[6], booked[13]) == ("lost", 0.5)
+    [booked] = await ledger_of(journal)
+    assert (booked.purpose, booked.usd) == ("lost", 0.5)
     assert await rows(journal, "step") == []
 
 

@@ -60,7 +60,7 @@ def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:
             " 50 into it; 50 out; $0.0125"
         ),
         "- **Prompt cache**: saved $3.59 so far",
-        "- **You today**: $0.30",
+        "- **Your spending today**: $0.30",
     ]
 
 
@@ -76,7 +76,7 @@ def test_the_usage_of_an_empty_conversation() -> None:
             "- **Whole conversation**: 0 turns, 0 model calls, 0 tool calls;"
             " 0 tokens in, 0 from the cache (0%); 0 out; $0"
         ),
-        "- **You today**: $0",
+        "- **Your spending today**: $0",
     ]
 
 
@@ -87,7 +87,7 @@ def test_the_usage_of_an_empty_conversation() -> None:
 def test_what_is_left_of_a_budget_is_told(spent_usd: float, text: str) -> None:
     """Never less than nothing."""
     today = Spent(5, Usage(), Money(spent_usd))
-    assert told(today=today, sender_daily_usd=2.0)[-1] == f"- **You today**: {text}"
+    assert told(today=today, sender_daily_usd=2.0)[-1] == f"- **Your spending today**: {text}"
 
 
 def test_an_unknown_price_is_never_nothing() -> None:
@@ -200,6 +200,6 @@ async def test_both_are_answered_from_the_books(tmp_path: Path) -> None:
         assert "- **Turns**: 1: final text 1 (100%)" in await chat.ask("/insights")
         booked = models.ledger.update().values(usd=0.25)
         await chat.execute(booked)
-        assert "out; $0.25\n- **You today**: $0.25" in await chat.ask("/usage")
-        assert "out; $0\n- **You today**: $0.25" in await chat.ask("/usage", chat="c2")
-        assert "- **You today**: $0" in await chat.ask("/usage", chat="c3", sender="u2")
+        assert "out; $0.25\n- **Your spending today**: $0.25" in await chat.ask("/usage")
+        assert "out; $0\n- **Your spending today**: $0.25" in await chat.ask("/usage", chat="c2")
+        assert "- **Your spending today**: $0" in await chat.ask("/usage", chat="c3", sender="u2")

@@ -1,0 +1,155 @@
+"""How close the bill for prompts came to the least possible, from the ledger alone.
+
+`/usage` asks while a message is admitted, `parley usage` from outside. The sizes stand in the
+ledger, the rules in the billing simulator.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, FromClause, Row, Select, func, select
+
+from agent.billing import CacheRules, least_after
+from agent.costs import cost_usd
+from agent.models.base import Usage
+from agent.models.facts import ModelFacts, Prices
+from gateway.storage.costs import TOKENS, Compared, Group, usage_in
+from gateway.storage.models import ledger
+from gateway.storage.statements import built_once
+
+RECENT_CALLS = 200
+"""So many calls of a conversation `/usage` compares with the least they could have cost."""
+
+
+class Rates(NamedTuple):
+    """What decides about the least that the prompts of a model can cost."""
+
+    rules: CacheRules
+    prices: Prices
+
+    @classmethod
+    def of(cls, facts: ModelFacts) -> "Rates | None":
+        """Return those of a model; None where a prompt costs nothing or nobody knows what."""
+        if facts.prices is None or not facts.prices.input:
+            return None
+        return cls(CacheRules.of(facts), facts.prices)
+
+
+class Answer(NamedTuple):
+    """A call for a step of a turn, as the provider reported it; `at` is in epoch seconds.
+
+    Attributes:
+        model: As booked; with `provider` and `conversation` it names a cache.
+        before_tokens: The prompt of the call before it in that cache; 0 for none.
+    """
+
+    conversation: int
+    sender: str
+    provider: str
+    model: str
+    at: float
+    usage: Usage
+    before_tokens: int
+
+    @property
+    def cache(self) -> tuple[str, str]:
+        """Whose cache it is, as far as there is one."""
+        return self.provider, self.model
+
+
+def recent_answers(conn: Connection, conversation_id: int) -> list[Answer]:
+    """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
+    rows = conn.execute(*_recent_answers(conversation_id))
+    # The oldest one only tells what the next had before it.
+    return [_answer(row) for row in rows][-RECENT_CALLS:]
+
+
+@built_once
+def _recent_answers(conversation_id: int) -> Any:
+    newest = (
+        select(ledger)
+        .where(ledger.c.conversation == conversation_id, *_REPORTED)
+        .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
+        .limit(RECENT_CALLS + 1)
+    )
+    return _with_before(newest.subquery("reported"))
+
+
+def answers_since(conn: Connection, since: float) -> list[Answer]:
+    """Return the calls of all conversations since a moment, in order.
+
+    Reads the whole ledger: what stood before the first of them lies further back.
+    """
+    found = _with_before(select(ledger).where(*_REPORTED).subquery("reported")).subquery("found")
+    rows = conn.execute(select(found).where(found.c.at >= since).order_by(found.c.id))
+    return [_answer(row) for row in rows]
+
+
+_REPORTED = (ledger.c.purpose == "answer", ledger.c.estimated.is_(False))
+
+
+def _with_before(reported: FromClause) -> Select[Any]:
+    """Select calls with the prompt of the one before, each conversation and model by itself."""
+    prompt = sum(reported.c[name] for name in TOKENS if name != "output_tokens")
+    cache = (reported.c.conversation, reported.c.provider, reported.c.model)
+    before = func.lag(prompt, 1, 0).over(partition_by=cache, order_by=reported.c.id)
+    return select(reported, before.label("before_tokens")).order_by(reported.c.id)
+
+
+def _answer(row: Row[Any]) -> Answer:
+    return Answer(
+        row.conversation,
+        row.sender,
+        row.provider,
+        row.model,
+        row.at,
+        usage_in(row),
+        row.before_tokens,
+    )
+
+
+def with_prompts(groups: Iterable[Group], compared: Mapping[str, Compared]) -> list[Group]:
+    """Return groups with their prompts compared."""
+    return [
+        replace(group, spent=replace(group.spent, prompts=compared[group.name]))
+        if group.name in compared
+        else group
+        for group in groups
+    ]
+
+
+def compare(
+    answers: Sequence[Answer],
+    rates: Callable[[str], Rates | None],
+    named: Callable[[Answer], str] = lambda _: "",
+) -> dict[str, Compared]:
+    """Return what the prompts were billed and the least, each at the price list of its model.
+
+    Left out are models without rates, and those that take no breakpoints and have reported
+    nothing of a cache: they may have none.
+
+    Args:
+        answers: In order.
+        rates: Those of a model by its name.
+        named: The name under which an answer is summed up.
+    """
+    by_model = {name: rates(name) for name in {answer.model for answer in answers}}
+    cached = {answer.cache for answer in answers if _used_cache(answer.usage)}
+    found: defaultdict[str, Compared] = defaultdict(Compared)
+    for answer in answers:
+        known = by_model[answer.model]
+        if known and (known.rules.marked or answer.cache in cached):
+            found[named(answer)] += _compared(answer, known)
+    return dict(found)
+
+
+def _used_cache(usage: Usage) -> bool:
+    return usage.prompt_tokens > usage.input_tokens
+
+
+def _compared(answer: Answer, known: Rates) -> Compared:
+    billed = replace(answer.usage, output_tokens=0)
+    least = least_after(answer.before_tokens, billed, known.rules)
+    return Compared(1, cost_usd(billed, known.prices) or 0.0, cost_usd(least, known.prices) or 0.0)
