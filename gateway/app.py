@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from adapters.base import Adapter, Intake
+from agent.billing import CacheRules
 from agent.context_engine import ContextEngine, Limits
 from agent.engines.registry import resolve
 from agent.errors import ModelError
@@ -266,6 +267,7 @@ def _money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
     known = {model.name: model.facts.prices for model in models}
     return MoneyRules(
         prices={name: prices for name, prices in known.items() if prices is not None},
+        rules={model.name: CacheRules.of(model.facts) for model in models},
         sender_daily_usd=settings.budget.sender_daily_usd,
         timezone=settings.sessions.timezone,
     )

@@ -214,11 +214,13 @@ class Preparations:
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
     ) -> None:
         """Put a summary and what was paid for it on record; what was paid also without one."""
-        write, conversation = self._database.write, session.conversation
+        conversation = session.conversation
         if summary is None:
-            await write(ledger.book, conversation, None, sender, spent)
-        else:
-            await write(compactions.put_candidate, session.id, conversation, summary, spent, sender)
+            await self._database.write(ledger.book, conversation, None, sender, spent)
+            return
+        await self._database.write(
+            compactions.put_candidate, session.id, conversation, summary, spent, sender
+        )
 
     def _window_tokens(self) -> int:
         return self._parts.summariser.window_tokens if self._parts.summariser else 0

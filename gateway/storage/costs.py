@@ -51,8 +51,12 @@ class Compared:
 
     @property
     def ratio(self) -> float | None:
-        """Billed ÷ least; None where nothing is compared."""
-        return self.billed_usd / self.least_usd if self.least_usd else None
+        """Billed ÷ least, 1 or more; None where nothing is compared.
+
+        The least writes every token that is new. Not to write the end of a conversation is cheaper
+        still: then what was billed is the least.
+        """
+        return max(self.billed_usd / self.least_usd, 1.0) if self.least_usd else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ RECENT_CALLS = 200
 
 
 class Rates(NamedTuple):
-    """What decides about the least that the prompts of a model can cost."""
+    """What decides about the least that the prompts of a model can cost; output is free here."""
 
     rules: CacheRules
     prices: Prices
@@ -34,7 +34,7 @@ class Rates(NamedTuple):
         """Return those of a model; None where a prompt costs nothing or nobody knows what."""
         if facts.prices is None or not facts.prices.input:
             return None
-        return cls(CacheRules.of(facts), facts.prices)
+        return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
 
 
 class Answer(NamedTuple):
@@ -150,6 +150,6 @@ def _used_cache(usage: Usage) -> bool:
 
 
 def _compared(answer: Answer, known: Rates) -> Compared:
-    billed = replace(answer.usage, output_tokens=0)
-    least = least_after(answer.before_tokens, billed, known.rules)
-    return Compared(1, cost_usd(billed, known.prices) or 0.0, cost_usd(least, known.prices) or 0.0)
+    least = least_after(answer.before_tokens, answer.usage, known.rules)
+    billed_usd, least_usd = (cost_usd(usage, known.prices) for usage in (answer.usage, least))
+    return Compared(1, billed_usd or 0.0, least_usd or 0.0)

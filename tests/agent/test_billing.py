@@ -17,6 +17,7 @@ from agent.billing import (
     Tally,
     blocks_of,
     cache_for,
+    least_after,
 )
 from agent.costs import cost_usd
 from agent.models.base import Usage
@@ -297,6 +298,33 @@ def test_minimum_without_a_write_fee() -> None:
     assert minimum.bill(request(range(5))) == read(4, Usage(input_tokens=BASE))
 
 
+@pytest.mark.parametrize(
+    ("before_tokens", "billed", "least"),
+    [
+        (0, Usage(input_tokens=3000), Usage(cache_write_5m_tokens=3000)),
+        (2000, written(5), Usage(cache_read_tokens=2000, cache_write_5m_tokens=1000)),
+        (3000, Usage(input_tokens=3000, output_tokens=9), read(5)),
+        (3001, written(5), written(5)),
+        (9000, read(2, written(3)), read(2, written(3))),
+        (0, read(2, Usage(cache_write_1h_tokens=1800)), read(2, written(3))),
+        (2000, read(4, written(1)), read(4, written(1))),
+        (0, Usage(input_tokens=1023), Usage(input_tokens=1023)),
+        (1023, Usage(input_tokens=1024), Usage(cache_write_5m_tokens=1024)),
+    ],
+)
+def test_least_from_sizes_alone(before_tokens: int, billed: Usage, least: Usage) -> None:
+    """A prompt that grew begins with the former one; of others only what was read is known."""
+    assert least_after(before_tokens, billed, RULES) == least
+
+
+def test_least_from_sizes_has_the_rules_of_the_model() -> None:
+    """Where writing is free what is new is input; the minimum is the model's."""
+    rules = CacheRules(2048, marked=False, bills_writes=False)
+    grown = Usage(input_tokens=3000)
+    assert least_after(2048, grown, rules) == Usage(952, cache_read_tokens=2048)
+    assert least_after(2047, grown, rules) == grown
+
+
 def test_tally_gives_the_ratios() -> None:
     """Billed / minimum by the prices, the answers left out, and the share that was read."""
     tally = Tally(Usage(input_tokens=100, output_tokens=7), Usage(cache_read_tokens=100))
@@ -432,8 +460,32 @@ def test_no_bill_is_below_the_minimum(requests: list[tuple[list[Block], float]])
         assert paid >= least - 1e-12
 
 
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.sampled_from([0, 3, 90, 700, 5000]), min_size=1, max_size=30))
+def test_least_from_sizes_is_the_minimum_where_a_conversation_only_grows(new: list[int]) -> None:
+    """Whatever is billed for it."""
+    minimum, before_tokens = Minimum(RULES), 0
+    blocks = [Block(b"%d" % number, tokens, "text") for number, tokens in enumerate(new)]
+    for count, tokens in enumerate(accumulate(new), start=1):
+        least = least_after(before_tokens, Usage(input_tokens=tokens), RULES)
+        assert least == minimum.bill(blocks[:count])
+        before_tokens = tokens
+
+
 if SHARED:
     PI = SHARED / "pi"
+
+    @pytest.mark.parametrize(
+        ("name", "ratio"), [("before-compaction", 1.21), ("large-session", 1.82)]
+    )
+    def test_least_from_sizes_of_real_sessions(name: str, ratio: float) -> None:
+        """As from the prompts themselves, but where one shrank: 1.95 is that of the second."""
+        tally, before_tokens = Tally(), 0
+        for call in load_session(PI / f"{name}.jsonl").reported:
+            usage = call.usage or Usage()
+            tally += Tally(usage, least_after(before_tokens, usage, RULES))
+            before_tokens = usage.prompt_tokens
+        assert tally.ratio() == pytest.approx(ratio, abs=0.005)
 
     @pytest.mark.parametrize(
         ("name", "agreeing", "ratio", "hits"),

@@ -1,5 +1,6 @@
 """The planner and the models: fallbacks with other windows, repairs, caches that have died."""
 
+import asyncio
 import time
 
 import pytest
@@ -7,15 +8,22 @@ from structlog.testing import capture_logs
 
 from agent.compression.payback import CLAUDE, Rates
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Limits
-from agent.messages import ChatMessage
-from agent.models.scripted import ScriptedModel
-from agent.planner import EarlyRule, Planner
+from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
+from agent.errors import ModelUnreachable
+from agent.messages import ChatMessage, assistant_message
+from agent.models.base import Completion, Usage
+from agent.models.facts import ModelFacts, Prices
+from agent.models.scripted import ScriptedModel, Step
+from agent.planner import PAUSED, EarlyRule, Planner
+from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.view import Entry, View, ViewPlan
+from gateway.errors import LeaseLost
 from tests.agent.test_planner import (
+    GOOD,
     THRESHOLD,
     WINDOW,
+    Answer,
     Engine,
     dropping,
     long_view,
@@ -25,6 +33,10 @@ from tests.agent.test_planner import (
     store_of,
     view_of,
 )
+from tests.agent.tools.doubles import HangingModel, NoLimits
+
+PRICED = ModelFacts("scripted", prices=Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6))
+"""A dollar for a token that is read."""
 
 
 def model(name: str = "scripted", window: int = WINDOW) -> ScriptedModel:
@@ -83,6 +95,32 @@ async def test_another_key_keeps_the_meter() -> None:
     assert planner.meter is meter
 
 
+@pytest.mark.parametrize("threshold", [0.5, 0.7])
+async def test_a_window_that_shrank_keeps_the_share(threshold: float) -> None:
+    """It is the main model's own: 50 % of what is left, where a fallback would get 85 %."""
+    main = model()
+    engine = Engine(nothing)
+    engine.limits = Limits(WINDOW, threshold)
+    planner = planner_of(engine)
+    view = view_of()
+    reported(planner, view, 100)
+    main.context_length = 10_000
+    await planner.fit(view, main)
+    assert engine.limits == Limits(10_000, threshold)
+
+
+@pytest.mark.parametrize(("tokens", "fires"), [(4_999, False), (5_000, True)])
+async def test_a_window_that_shrank_is_compacted_for_at_its_threshold(
+    tokens: int, fires: bool
+) -> None:
+    """And not one token before."""
+    planner = planner_of(engine := Engine(dropping(2)))
+    view = view_of()
+    reported(planner, view, tokens)
+    await planner.fit(view, model(window=10_000))
+    assert bool(engine.requests) is fires
+
+
 async def test_a_window_that_shrank_is_compacted_for() -> None:
     """An account without the long window learns of it in the middle of a turn."""
     main = model()
@@ -102,6 +140,107 @@ async def test_switched_off_compression_is_not_forced() -> None:
     reported(planner, view, THRESHOLD)
     await planner.fit(view, model("small", 5_000))
     assert engine.requests == []
+
+
+# Summaries cost money
+
+
+def compressor(*steps: Step, spending: NoLimits | None = None) -> Planner:
+    """Return a planner whose summaries are written by a model with this script."""
+    writer = ScriptedModel(steps, facts=PRICED)
+    return planner_of(ContextCompressor(Limits(WINDOW), {}), writer, spending=spending)
+
+
+def billed(planner: Planner) -> list[tuple[str, float | None]]:
+    """Return what the calls of the summary model were booked as."""
+    return [(call.purpose, call.cost_usd) for call in store_of(planner).booked]
+
+
+SPENT = Usage(input_tokens=70, output_tokens=5)
+WRITTEN = Completion(assistant_message(GOOD), "stop", SPENT)
+
+
+async def test_a_summary_is_booked() -> None:
+    """With what its model reported, as the summary that it is."""
+    planner = compressor(WRITTEN, spending=NoLimits())
+    await planner.compact(long_view(), "threshold")
+    assert billed(planner) == [("summary", 70 + 5 * 5)]
+
+
+@pytest.mark.parametrize("trigger", ["threshold", "manual", "hygiene"])
+async def test_no_summary_is_asked_for_where_a_budget_is_used_up(trigger: Trigger) -> None:
+    """The extractor writes it, whoever asked; the row says why."""
+    planner = compressor(spending=NoLimits(used_up=True))
+    done = await planner.compact(long_view(), trigger)
+    assert done is not None
+    assert (done.level, done.failure, done.summary_model) == ("extract", PAUSED, None)
+    assert (billed(planner), planner.state) == ([], PlannerState())
+
+
+def asking(then: Answer, *prompts: str) -> Answer:
+    """Return what asks the summary model first."""
+
+    def answer(request: CompressionRequest) -> Compressed | None:
+        assert request.summarise is not None
+        for prompt in prompts:
+            request.summarise(prompt, 100)
+        return then(request)
+
+    return answer
+
+
+def broken(_: CompressionRequest) -> None:
+    raise LookupError("a bug of the engine")
+
+
+async def test_a_summary_that_led_to_nothing_is_booked() -> None:
+    """The provider bills every call, used or not."""
+    writer = ScriptedModel([WRITTEN, WRITTEN], facts=PRICED)
+    planner = planner_of(Engine(asking(nothing, "one", "two")), writer)
+    assert await planner.compact(view_of(), "manual") is None
+    assert billed(planner) == [("summary", 95)] * 2
+
+
+async def test_a_summary_of_an_engine_that_breaks_is_booked() -> None:
+    """Its error goes on."""
+    writer = ScriptedModel([WRITTEN], facts=PRICED)
+    planner = planner_of(Engine(asking(broken, "one")), writer)
+    with pytest.raises(LookupError):
+        await planner.compact(view_of(), "manual")
+    assert billed(planner) == [("summary", 95)]
+
+
+async def test_a_summary_that_failed_is_booked_as_lost() -> None:
+    """With what the provider had reported by then."""
+    cut = ModelUnreachable("cut")
+    cut.usage = SPENT
+    planner = compressor(cut)
+    await planner.compact(long_view(), "threshold")
+    assert billed(planner) == [("lost", 95)]
+
+
+async def test_a_summary_of_a_compaction_that_is_not_committed_is_booked() -> None:
+    """The lease is lost, the money is gone."""
+    planner = compressor(WRITTEN)
+    store_of(planner).failure = LeaseLost("gone")
+    with pytest.raises(LeaseLost):
+        await planner.compact(long_view(), "threshold")
+    assert billed(planner) == [("summary", 95)]
+
+
+async def test_a_summary_that_is_cut_off_with_its_turn_is_booked() -> None:
+    """As lost: what it read is billed, estimated by Parley's own count."""
+    writer = HangingModel()
+    planner = planner_of(ContextCompressor(Limits(WINDOW), {}), writer)
+    compacting = asyncio.create_task(planner.compact(long_view(), "threshold"))
+    await writer.arrived.wait()
+    compacting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await compacting
+    [lost] = store_of(planner).booked
+    assert (lost.purpose, lost.estimated) == ("lost", True)
+    assert lost.usage is not None
+    assert lost.usage.input_tokens > 1_000
 
 
 def thoughtful() -> View:

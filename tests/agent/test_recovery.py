@@ -106,11 +106,51 @@ async def test_rate_limit_waits_as_asked(bench: Bench, asked: float | None, wait
     assert bench.waits == [waited]
 
 
+async def test_a_short_retry_after_never_shortens_the_back_off(bench: Bench) -> None:
+    """A provider that asks for a second each time is not called a hundred times."""
+    model = Flaky("a", RateLimited("slow down", 1.0), always=True)
+    with pytest.raises(RateLimited):
+        await bench.run([model])
+    assert bench.waits == [1, 2, 4, 8, 16, 30, 30]
+
+
+async def test_a_long_retry_after_is_not_shortened_by_the_back_off(bench: Bench) -> None:
+    """Whichever is longer holds."""
+    model = Flaky("a", *[RateLimited("slow down", 3.0)] * 4)
+    assert await bench.run([model]) == "a"
+    assert bench.waits == [3, 3, 4, 8]
+
+
 async def test_three_failures_lead_to_the_next_model(bench: Bench) -> None:
     """The fallback is called at once after the third failure in a row."""
     first = Flaky("a", DOWN, always=True)
     assert await bench.run([first, Flaky("b")]) == "b"
     assert (first.calls, bench.waits) == (3, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (DOWN, 2),
+        (CredentialsRefused("401"), 0),
+        (ModelNotFound("404"), 0),
+        (RateLimited("slow", 3600), 0),
+    ],
+    ids=["down", "401", "404", "429 for an hour"],
+)
+async def test_nobody_is_told_where_another_model_answers_at_once(
+    bench: Bench, failure: ModelError, told: int
+) -> None:
+    """Only what has to be waited for is trouble."""
+    assert await bench.run([Flaky("a", failure, always=True), Flaky("b")]) == "b"
+    assert bench.troubles == [failure] * told
+
+
+async def test_a_failure_that_leads_to_another_round_is_told_as_a_wait(bench: Bench) -> None:
+    """The three of each model but those that hand over."""
+    models = [Flaky("a", *[DOWN] * 3), Flaky("b", *[DOWN] * 3)]
+    assert await bench.run(models) == "a"
+    assert len(bench.troubles) == 4
 
 
 @pytest.mark.parametrize("failure", [CredentialsRefused("401"), ModelNotFound("404")])
@@ -188,6 +228,68 @@ async def test_overflow_that_cannot_shrink_is_raised(bench: Bench) -> None:
     bench.can_shrink = False
     with pytest.raises(ContextOverflow):
         await bench.run([Flaky("a", ContextOverflow("413"), always=True)])
+
+
+def windows(*sizes: int, failure: ModelError | None = None) -> list[Flaky]:
+    """Return models with these windows, named by them; the first one always fails."""
+    models = [Flaky(str(size)) for size in sizes]
+    models[0].failures, models[0].always = [failure or ContextOverflow("413")], True
+    for model, size in zip(models, sizes, strict=True):
+        model.context_length = size
+    return models
+
+
+async def test_overflow_that_cannot_shrink_goes_to_a_larger_window(bench: Bench) -> None:
+    """The others would refuse it as well: they are not called, in this round or in a later one."""
+    bench.can_shrink = False
+    models = windows(200_000, 100_000, 200_000, 1_000_000)
+    models[3].failures = [DOWN]
+    assert await bench.run(models) == "1000000"
+    assert [model.calls for model in models] == [1, 0, 0, 2]
+
+
+async def test_overflow_that_cannot_shrink_leaves_no_smaller_window(bench: Bench) -> None:
+    """Where nobody has more room the failure goes to the user at once."""
+    bench.can_shrink = False
+    models = windows(200_000, 100_000, 200_000)
+    with pytest.raises(ContextOverflow):
+        await bench.run(models)
+    assert [model.calls for model in models] == [1, 0, 0]
+
+
+async def test_overflow_that_can_shrink_stays_with_its_model(bench: Bench) -> None:
+    """A larger window costs more than a smaller request."""
+    models = windows(200_000, 1_000_000)
+    models[0].always = False
+    assert await bench.run(models) == "200000"
+    assert models[1].calls == 0
+
+
+async def test_the_standard_window_holds_for_all_keys(bench: Bench) -> None:
+    """They are of one account; another model keeps its own, and no smaller one grows."""
+    first, key, small, other = (Flaky(name) for name in ("a", "a", "a", "b"))
+    first.failures = [LongContextRefused("extra usage")]
+    first.context_length = key.context_length = other.context_length = 1_000_000
+    small.context_length = 50_000
+    assert await bench.run([first, key, small, other]) == "a"
+    lengths = [model.context_length for model in (first, key, small, other)]
+    assert lengths == [200_000, 200_000, 50_000, 1_000_000]
+
+
+@pytest.mark.parametrize("size", [200_000, 50_000])
+async def test_long_context_refused_without_end_is_given_up(bench: Bench, size: int) -> None:
+    """After three: who refuses what was not asked for will not come round in two minutes."""
+    models = windows(size, failure=LongContextRefused("extra usage"))
+    with pytest.raises(LongContextRefused):
+        await bench.run(models)
+    assert (models[0].calls, bench.waits, bench.shrinks) == (3, [1, 2], 0)
+
+
+async def test_long_context_refused_without_end_leads_to_the_next_model(bench: Bench) -> None:
+    """After three, like other passing trouble."""
+    models = windows(200_000, 50_000, failure=LongContextRefused("extra usage"))
+    assert await bench.run(models) == "50000"
+    assert (models[0].calls, bench.waits) == (3, [1, 2])
 
 
 async def test_refused_long_context_leaves_the_standard_window(bench: Bench) -> None:

@@ -125,9 +125,9 @@ MATRIX: dict[str, Row] = {
     ),
     "429 for 20 s": Row(
         http(429, "rate_limit_error", "rate_limit_exceeded", headers={"retry-after": "20"}),
-        ["retry"] * 7,
+        ["retry"] * 6,
         OVERLOADED,
-        waits=[20] * 6,
+        waits=[20] * 5,  # the back-off's next wait, 30 s, would end too late
         instead=THRICE,
         rotates=True,
     ),

@@ -74,13 +74,19 @@ def test_the_page_names_every_failure_with_its_actions() -> None:
     }
 
 
+ENDING = {"TurnEnd": 0, "self._broken_off": 1}
+"""What ends a turn, and which of its arguments is the outcome."""
+
+
 def turn_ends() -> set[str]:
     """Return the outcomes that the gateway itself gives a turn."""
     source = (ROOT / "gateway" / "turn.py").read_text("utf-8")
-    tree = ast.parse(source)
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    firsts = [call.args[0] for call in calls if ast.unparse(call.func) == "TurnEnd" and call.args]
-    return {str(first.value) for first in firsts if isinstance(first, ast.Constant)}
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    ends = [
+        (ENDING[name], call.args) for call in calls if (name := ast.unparse(call.func)) in ENDING
+    ]
+    outcomes = [arguments[place] for place, arguments in ends]
+    return {str(each.value) for each in outcomes if isinstance(each, ast.Constant)}
 
 
 def test_the_page_lists_every_exit_reason() -> None:

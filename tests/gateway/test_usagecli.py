@@ -108,12 +108,12 @@ def test_days_are_shown_with_their_sum(usage: Run, empty: Store, current: Turn) 
     book(empty, current, at=yesterday, cost_usd=0.25)
     head, *lines = usage().out.splitlines()
     assert " ".join(head.split()) == (
-        "day calls input cache read write 5m write 1h output hits cost"
+        "day calls input cache read write 5m write 1h output hits x least cost"
     )
     assert [cells(line) for line in lines] == [
-        [str(yesterday.date()), "1", "1,000", "3,000", "40", "5", "20", "74.2%", "$0.25"],
-        [str(TODAY), "2", "2,000", "6,000", "80", "10", "40", "74.2%", "$1.00"],
-        ["total", "3", "3,000", "9,000", "120", "15", "60", "74.2%", "$1.25"],
+        [str(yesterday.date()), "1", "1,000", "3,000", "40", "5", "20", "74.2%", "-", "$0.25"],
+        [str(TODAY), "2", "2,000", "6,000", "80", "10", "40", "74.2%", "-", "$1.00"],
+        ["total", "3", "3,000", "9,000", "120", "15", "60", "74.2%", "-", "$1.25"],
     ]
 
 
@@ -132,7 +132,9 @@ def test_unknown_and_estimated_costs_are_marked(usage: Run, empty: Store, curren
 def test_nothing_read_is_no_hit_ratio(usage: Run, empty: Store, current: Turn) -> None:
     """As where a call had no report."""
     book(empty, current, usage=None)
-    assert cells(usage().out.splitlines()[1])[7:] == ["-", "1", "call", "of", "unknown", "price"]
+    line = usage().out.splitlines()[1].rstrip()
+    assert line.endswith("1 call of unknown price")
+    assert cells(line)[7:9] == ["-", "-"]
 
 
 def test_senders_and_conversations(usage: Run, empty: Store, current: Turn) -> None:
@@ -154,6 +156,7 @@ def test_outcomes_have_counts_and_shares(usage: Run, empty: Store, current: Turn
         empty.run(turn_of, "hi", chat=chat)
     head, *lines = usage("--by", "outcome").out.splitlines()
     assert cells(head)[:3] == ["outcome", "turns", "share"]
+    assert "least" not in head
     assert cells(lines[0])[:4] == ["running", "2", "66.7%", "0"]
     assert cells(lines[1])[:4] == ["spend_limit", "1", "33.3%", "1"]
     assert cells(lines[1])[-1] == "$0.50"
@@ -213,11 +216,53 @@ def test_json_has_every_figure(usage: Run, empty: Store, current: Turn) -> None:
         "cache_write_1h_tokens": 5,
         "output_tokens": 20,
         "hit_ratio": 3_000 / 4_045,
+        "billed_to_least_ratio": None,
         "usd": None,
         "unknown_calls": 1,
         "estimated": False,
     }
     assert data(usage("--by", "outcome", "--json"))["groups"][0]["turns"] == 1
+
+
+CLAUDE: dict[str, Any] = {"model": "claude-opus-5", "usage": Usage(cache_write_5m_tokens=10_000)}
+
+
+@pytest.mark.parametrize("by", ["day", "sender", "conversation", "model"])
+def test_bills_are_compared_with_the_least(
+    usage: Run, empty: Store, current: Turn, by: str
+) -> None:
+    """Call by call: what was sent before the first day could have been read."""
+    for days in (40, 1, 0):
+        book(empty, current, at=NOW - timedelta(days=days), **CLAUDE)
+    lines = usage("--by", by).out.splitlines()[1:]
+    assert len(lines) == (3 if by == "day" else 2)
+    assert {cells(line)[-2] for line in lines} == {"12.50"}
+    found = data(usage("--by", by, "--json"))
+    assert found["total"]["billed_to_least_ratio"] == pytest.approx(12.5)
+
+
+def test_what_has_no_price_is_not_compared(usage: Run, empty: Store, current: Turn) -> None:
+    """The sum is that of the others."""
+    book(empty, current, **CLAUDE)
+    book(empty, current, provider="", cost_usd=0.1)
+    lines = usage("--by", "model").out.splitlines()[1:]
+    assert [(cells(line)[0], cells(line)[-2]) for line in lines] == [
+        ("anthropic/claude-opus-5", "1.00"),
+        ("model-1", "-"),
+        ("total", "1.00"),
+    ]
+
+
+def test_prices_of_the_settings_are_compared_too(
+    usage: Run, empty: Store, current: Turn, tmp_path: Path
+) -> None:
+    """Of a fallback as well."""
+    facts = "{name: mine, facts: {input_usd: 1, output_usd: 2}}"
+    (tmp_path / "parley.yaml").write_text(f"fallbacks: [{facts}]\n")
+    for tokens in (0, 5_000):
+        half = Usage(10_000 - tokens, cache_read_tokens=tokens)
+        book(empty, current, model="mine", usage=half)
+    assert cells(usage().out.splitlines()[1])[-2] == "1.41"
 
 
 def test_an_empty_ledger_is_a_sum_of_nothing(usage: Run, empty: Store) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent.billing import CacheRules
 from agent.costs import Money
 from agent.models.base import Usage
 from agent.models.facts import FREE, Prices
@@ -14,6 +15,7 @@ from gateway.commands import ModelFacts
 from gateway.storage import models
 from gateway.storage.costs import Group, Spent
 from gateway.storage.insights import Insights
+from gateway.storage.prompts import Answer
 from gateway.storage.usage import Context, Figures, Report, Standing
 from gateway.usagetexts import MoneyRules, insights_text, saved_by_cache_usd, usage_text
 from tests.support.gateway import running
@@ -132,6 +134,61 @@ def test_a_cache_that_cost_more_than_it_saved_is_told() -> None:
     models = (of_model("claude-test", Usage(cache_write_1h_tokens=1_000_000)),)
     lines = told(replace(REPORT, models=models))
     assert "- **Prompt cache**: cost $4.00 more than it saved so far" in lines
+
+
+def answered(*usages: Usage) -> tuple[Answer, ...]:
+    """Return calls of the test's model in a row."""
+    prompts = [0, *(usage.prompt_tokens for usage in usages)]
+    return tuple(
+        Answer(1, "t:1", "anthropic", "claude-test", 0.0, usage, before_tokens)
+        for usage, before_tokens in zip(usages, prompts, strict=False)
+    )
+
+
+WRITTEN = Usage(cache_write_5m_tokens=10_000)
+READ = Usage(cache_read_tokens=10_000)
+PLAIN = Usage(input_tokens=10_000)
+
+
+def billed(ratio: str, calls: str) -> str:
+    return f"billed {ratio} \N{MULTIPLICATION SIGN} the least possible over the last {calls}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "text"),
+    [
+        (answered(WRITTEN, READ), billed("1.00", "2 calls")),
+        (answered(WRITTEN, WRITTEN), billed("1.85", "2 calls")),
+        (answered(WRITTEN), billed("1.00", "1 call")),
+    ],
+)
+def test_how_close_the_bill_came_to_the_least_is_told(
+    answers: tuple[Answer, ...], text: str
+) -> None:
+    """Beside what caching saved."""
+    lines = told(replace(REPORT, answers=answers))
+    assert f"- **Prompt cache**: saved $3.59 so far; {text}" in lines
+
+
+def test_the_least_is_told_where_nothing_was_saved() -> None:
+    """A Claude can cache: a bill without a word of it is worth knowing."""
+    lines = told(replace(NOTHING, answers=answered(PLAIN, PLAIN)))
+    assert f"- **Prompt cache**: {billed('1.48', '2 calls')}" in lines
+
+
+def test_free_and_unknown_models_have_no_least() -> None:
+    """Nor a line about a cache."""
+    report = replace(NOTHING, answers=answered(WRITTEN, READ))
+    known: tuple[dict[str, Prices], ...] = ({"claude-test": FREE}, {})
+    for prices in known:
+        assert not [line for line in told(report, prices=prices) if "Prompt cache" in line]
+
+
+def test_rules_of_the_settings_come_before_those_of_the_table() -> None:
+    """A prompt below the minimum could not have been cached."""
+    report = replace(NOTHING, answers=answered(PLAIN, PLAIN))
+    lines = told(report, rules={"claude-test": CacheRules(min_tokens=20_000)})
+    assert f"- **Prompt cache**: {billed('1.00', '2 calls')}" in lines
 
 
 FARED = Insights(

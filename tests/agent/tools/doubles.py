@@ -141,11 +141,19 @@ class MemoryCompactions:
 
 
 class NoLimits:
-    """No budget is set; keeps what was forecast, and raises `failure` where there is one."""
+    """No budget is set; keeps what was forecast, and raises `failure` where there is one.
 
-    def __init__(self) -> None:
+    Attributes:
+        used_up: Whether nothing is left all the same.
+    """
+
+    def __init__(self, *, used_up: bool = False) -> None:
         self.forecasts: list[float | None] = []
         self.failure: Exception | None = None
+        self.used_up = used_up
+
+    async def exhausted(self) -> bool:
+        return self.used_up
 
     def call(self, forecast_usd: float | None) -> AbstractAsyncContextManager[None]:
         self.forecasts.append(forecast_usd)

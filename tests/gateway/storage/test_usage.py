@@ -232,6 +232,14 @@ def test_a_segment_has_figures_of_its_own(store: Store, current: Turn) -> None:
     assert before.segment.compactions == 0
 
 
+def test_the_newest_answers_are_reported(store: Store, current: Turn) -> None:
+    """With the size of the prompt before each."""
+    use_tool(store, current)
+    finish(store, current)
+    found = report(store, current).answers
+    assert [(answer.usage, answer.before_tokens) for answer in found] == [(USAGE, 0), (USAGE, 445)]
+
+
 def test_the_background_belongs_to_no_segment(store: Store, current: Turn) -> None:
     """It costs all the same, and is told by model."""
     conversation, call = current.lease.conversation, model_call(USAGE, model="small-1")
@@ -274,4 +282,10 @@ def test_what_usage_asks_goes_by_indexes(store: Store) -> None:
     event.listen(store.connection, "before_cursor_execute", explain)
     report(store, current)
     assert plans
-    assert not [plan for plan in plans if plan.startswith("SCAN") and "CONSTANT ROW" not in plan]
+    scans = [plan.removeprefix("SCAN ") for plan in plans if plan.startswith("SCAN")]
+    found_by_index = ("reported", "(subquery-")
+    assert not [
+        scan for scan in scans if "CONSTANT ROW" not in scan and not scan.startswith(found_by_index)
+    ]
+    # In the order of the index: the newest are found without sorting the others.
+    assert plans[plans.index("SCAN reported") - 1].startswith("SEARCH ledger USING INDEX")

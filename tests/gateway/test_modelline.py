@@ -1,0 +1,214 @@
+"""The line of models: what the settings make of them, and what the providers tell about them."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+from typing_extensions import override
+
+from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
+from agent.models.base import ChatModel, ModelInfo
+from agent.models.scripted import ScriptedModel
+from agent.settings import CachingSettings, ModelSettings
+from gateway.errors import SettingsError
+from gateway.modelline import Configured, build_line, caching_text, learn_windows
+from tests.support.gateway import settings_of
+
+CLAUDE = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": "key-one"}
+LOCAL = {"provider": "openai", "name": "local", "base_url": "http://127.0.0.1:1/v1"}
+TABLE_TOKENS = 200_000
+
+
+class Told(ScriptedModel):
+    """A model whose provider is asked: it answers, fails, or never answers (None)."""
+
+    def __init__(self, answer: ModelInfo | ModelError | None, name: str = "told") -> None:
+        super().__init__([], name=name, context_length=TABLE_TOKENS)
+        self.answer = answer
+        self.looked_up = 0
+
+    @override
+    async def look_up(self) -> ModelInfo | None:
+        self.looked_up += 1
+        if self.answer is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(self.answer, ModelError):
+            raise self.answer
+        return self.answer
+
+
+def line_of(home: Path, *blocks: dict[str, Any], **sections: dict[str, Any]) -> list[Configured]:
+    main, *fallbacks = blocks
+    settings = settings_of(home, model=main, **sections)
+    more = tuple(ModelSettings.model_validate(block) for block in fallbacks)
+    return build_line(settings.model_copy(update={"fallbacks": more}))
+
+
+def models_of(line: list[Configured]) -> list[ChatModel]:
+    return [model for block in line for model in block.models]
+
+
+def block_of(*models: ScriptedModel, setting: int | None = None) -> Configured:
+    """Return a block whose models begin with what setting or table say."""
+    for model in models:
+        model.context_length = setting or TABLE_TOKENS
+    return Configured(ModelSettings(context_length=setting), models)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+# build_line
+
+
+def test_each_key_is_a_model_of_its_own(tmp_path: Path) -> None:
+    """In the order of the settings; they differ in nothing but their label."""
+    [block] = line_of(tmp_path, CLAUDE | {"api_keys": ["key-two", "key-one", "key-three"]})
+    assert [model.name for model in block.models] == ["claude-sonnet-5-5"] * 3
+    assert len({model.label for model in block.models}) == 3
+
+
+def test_fallbacks_stand_behind_the_main_model(tmp_path: Path) -> None:
+    """Each with its own block: its window, its keys."""
+    line = line_of(tmp_path, CLAUDE, LOCAL | {"context_length": 32_768}, {"provider": "offline"})
+    names = [model.name for model in models_of(line)]
+    assert names == ["claude-sonnet-5-5", "local", "parley-offline"]
+    assert [block.settings.context_length for block in line] == [None, 32_768, None]
+    assert line[1].models[0].context_length == 32_768
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"provider": "anthropic"}, "model.api_key"),
+        ({"provider": "openrouter", "api_key": "abcd"}, "set model.name"),
+        (CLAUDE | {"extra_body": {"messages": []}}, "extra_body"),
+        (LOCAL | {"extra_body": {"stream": False}}, "extra_body"),
+    ],
+    ids=["no key", "no name", "extra_body of anthropic", "extra_body of openai"],
+)
+@pytest.mark.parametrize("place", ["main", "fallback"])
+def test_a_block_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, block: dict[str, Any], told: str, place: str
+) -> None:
+    """The error is one of the settings and names what is wrong; no traceback of an SDK."""
+    blocks = [block] if place == "main" else [CLAUDE, block]
+    with pytest.raises(SettingsError, match=rf"^model: .*{told}"):
+        line_of(tmp_path, *blocks)
+
+
+@pytest.mark.parametrize(("enabled", "layout"), [(True, "native"), (False, None)])
+def test_caching_can_be_switched_off(tmp_path: Path, enabled: bool, layout: str | None) -> None:
+    """For every key and every fallback: no request is marked, whoever makes it."""
+    keys = CLAUDE | {"api_keys": ["key-two"]}
+    line = line_of(tmp_path, keys, CLAUDE, prompt_caching={"enabled": enabled})
+    assert [model.cache_layout for model in models_of(line)] == [layout] * 3
+
+
+# learn_windows
+
+
+async def test_what_the_provider_says_holds_for_all_keys() -> None:
+    """It is asked once for each block, in place of the table's guess."""
+    first, second = Told(ModelInfo(900_000)), Told(ModelInfo(1))
+    await learn_windows([block_of(first, second)])
+    assert (first.context_length, second.context_length) == (900_000, 900_000)
+    assert (first.looked_up, second.looked_up) == (1, 0)
+
+
+async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
+    """Where the provider's is larger: somebody wants shorter requests."""
+    model = Told(ModelInfo(900_000))
+    await learn_windows([block_of(model, setting=50_000)])
+    assert (model.context_length, logs) == (50_000, [])
+
+
+async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
+    """With a warning that names both figures; for all keys."""
+    models = Told(ModelInfo(128_000)), Told(None)
+    await learn_windows([block_of(*models, setting=500_000)])
+    assert [model.context_length for model in models] == [128_000, 128_000]
+    assert logs == [
+        {
+            "event": "window_too_large",
+            "log_level": "warning",
+            "model": "told",
+            "wanted": 500_000,
+            "context_length": 128_000,
+        }
+    ]
+
+
+async def test_each_block_learns_its_own() -> None:
+    """A fallback's window is its own provider's."""
+    main, spare = Told(ModelInfo(300_000)), Told(ModelInfo(64_000), "spare")
+    await learn_windows([block_of(main), block_of(spare)])
+    assert (main.context_length, spare.context_length) == (300_000, 64_000)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (CredentialsRefused("401"), "CredentialsRefused"),
+        (ModelUnreachable("down"), "ModelUnreachable"),
+        (None, "TimeoutError"),
+    ],
+    ids=["refused", "down", "silent"],
+)
+async def test_a_provider_that_cannot_be_asked_leaves_the_table(
+    failure: ModelError | None, error: str, logs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning for the block, and the start goes on; the other blocks still learn theirs."""
+    monkeypatch.setattr("gateway.modelline.LOOK_UP_S", 0.01)
+    keys, spare = (Told(failure), Told(failure)), Told(ModelInfo(64_000), "spare")
+    await learn_windows([block_of(*keys), block_of(spare)])
+    assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
+    assert spare.context_length == 64_000
+    assert logs == [
+        {
+            "event": "model_not_looked_up",
+            "log_level": "warning",
+            "provider": "scripted",
+            "model": "told",
+            "error": error,
+        }
+    ]
+
+
+@pytest.mark.parametrize("setting", [None, 50_000])
+async def test_a_provider_that_tells_nothing_changes_nothing(
+    setting: int | None, logs: list[Any]
+) -> None:
+    """It knows the model and not its window; so does one that has nothing to tell at all."""
+    silent, vague = ScriptedModel([]), Told(ModelInfo(None))
+    await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
+    expected = setting or TABLE_TOKENS
+    assert (silent.context_length, vague.context_length, logs) == (expected, expected, [])
+
+
+# caching_text
+
+
+@pytest.mark.parametrize(
+    ("block", "caching", "told"),
+    [
+        (CLAUDE, {}, "ENABLED (Claude via Anthropic, 5m TTL)"),
+        (CLAUDE, {"cache_ttl": "1h"}, "ENABLED (Claude via Anthropic, 1h TTL)"),
+        (CLAUDE, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
+        (LOCAL, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
+        (LOCAL, {}, "left to the provider (local takes no breakpoints)"),
+    ],
+)
+def test_the_start_tells_about_caching(
+    tmp_path: Path, block: dict[str, Any], caching: dict[str, Any], told: str
+) -> None:
+    """Whether requests are marked, and if not, why."""
+    [model] = models_of(line_of(tmp_path, block, prompt_caching=caching))
+    settings = CachingSettings.model_validate(caching)
+    assert caching_text(model, settings) == f"💾 Prompt caching: {told}"
