@@ -124,8 +124,8 @@ class Asking:
         """Return what the call will cost at least: booked where it ends without an answer."""
         planner = self.ports.planner
         tokens = (await planner.measured(self.view)).tokens
-        ttl = self.agent.caching.cache_ttl
-        return lost_call(model, forecast(model, tokens, planner.watch.warm_tokens(model), ttl))
+        warm_tokens = planner.watch.most_warm_tokens(model, tokens)
+        return lost_call(model, forecast(model, tokens, warm_tokens, self.agent.caching.cache_ttl))
 
     async def _complete(
         self, model: ChatModel, request: ModelRequest, expected: ModelCall
@@ -144,14 +144,13 @@ class Asking:
     def _noted(
         self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
     ) -> ModelCall:
-        """Have the meter and the watch learn from a report; returns the call with what they know.
-
-        A request that forbids tools is kept by the provider apart from those that do not, so it
-        tells nothing about the next one.
-        """
+        """Have meter and watch learn from a report; returns the call with what they know."""
         planner = self.ports.planner
         planner.note(usage, self.view)
-        prefix = planner.watch.note(sent, usage, miss_reason) if self.allow_tools else None
+        if self.allow_tools:
+            prefix = planner.watch.note(sent, usage, miss_reason)
+        else:
+            prefix = planner.watch.note_apart(sent)
         return replace(call, ratio=planner.meter.ratio, prefix=prefix)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -34,7 +35,7 @@ from agent.models.base import ChatModel, Usage
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.summariser import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.view import View, ViewPlan
+from agent.view import Summary, View, ViewPlan
 
 log = structlog.get_logger()
 
@@ -53,7 +54,9 @@ MOST_COUNTED_CHARS = 100_000
 RESUME_GROWTH = 1.10
 """Anti-thrash. Source: CONTEXT.md §3."""
 LONGEST_COOLDOWN_S = 600.0
-PAUSED = "not asked: the summary model failed a short time ago, or a budget is used up"
+PAUSED = "not asked: the summary model failed a short time ago"
+NO_BUDGET = "not asked: a budget is used up"
+NO_TIME = "not asked: the time went by with waiting for a summary under way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +201,14 @@ class Planner:
             What was done; None where nothing could be left out.
         """
         started = time.monotonic()
-        calls = await self._summary_calls(trigger, timeout_s)
+        # One that was written ahead was written without the topic of `/compress`.
+        prepared = None if trigger == "manual" else await self._prepared(timeout_s)
+        if timeout_s is not None:
+            timeout_s -= time.monotonic() - started
+        calls, unasked = await self._summary_calls(trigger, timeout_s)
         try:
             request = await self._request(view, trigger, focus, calls)
+            request = replace(request, prepared=prepared)
             found = await _in_thread(self.engine.compress, request)
         finally:
             if calls is not None:
@@ -215,7 +223,7 @@ class Planner:
             _compaction(view, after, request, found),
             engine=found.engine or self.engine.name,
             summary_model=_written_by(request, found, calls),
-            failure=found.failure or self._not_asked(found, calls),
+            failure=found.failure or (unasked if _is_extract(found) else None),
             duration_ms=round((time.monotonic() - started) * 1000),
         )
         await self._adopt(view, after, compaction, self._state_after(request, found, calls))
@@ -282,15 +290,26 @@ class Planner:
         if wanted and tokens >= PREPARE_SHARE * threshold:
             self.store.prepare()
 
+    async def _prepared(self, timeout_s: float | None) -> Summary | None:
+        """Return the summary that was written ahead; one that is being written is waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self.store.prepared()
+        return None
+
     async def _summary_calls(
         self, trigger: Trigger, timeout_s: float | None
-    ) -> SummaryCalls | None:
-        asked_for = trigger in {"hygiene", "manual"}
-        if self.summariser is None or not (asked_for or self._may_ask_model()):
-            return None
+    ) -> tuple[SummaryCalls | None, str | None]:
+        """Return what may be asked for a summary; else why not, None where there is no model."""
+        if self.summariser is None:
+            return None, None
+        if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
+            return None, PAUSED
         if self.spending is not None and await self.spending.exhausted():
-            return None
-        return self.summariser.calls(timeout_s)
+            return None, NO_BUDGET
+        if timeout_s is not None and timeout_s <= 0:
+            return None, NO_TIME
+        return self.summariser.calls(timeout_s), None
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
@@ -313,8 +332,6 @@ class Planner:
             focus=focus,
             summarise=calls,
             summary_window=self.summariser.window_tokens if self.summariser else 0,
-            # Written without its topic.
-            prepared=None if trigger == "manual" else await self.store.prepared(),
             today=_today(),
         )
 
@@ -329,12 +346,6 @@ class Planner:
             paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
             summary_not_before=self._cooled(found, calls),
         )
-
-    def _not_asked(self, found: Compressed, calls: SummaryCalls | None) -> str | None:
-        """Return why a summary is an extract although there is a model for it."""
-        fresh = found.plan.summaries if found.retained_share is not None else ()
-        extracted = any(summary.source == "extract" for summary in fresh)
-        return PAUSED if self.summariser and calls is None and extracted else None
 
     def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
         """Return until when the loop does not ask the summary model again."""
@@ -367,6 +378,12 @@ def _compaction(
         retained_share=found.retained_share,
         failure=found.failure,
     )
+
+
+def _is_extract(found: Compressed) -> bool:
+    """Whether a compaction has made a summary without a model."""
+    fresh = found.plan.summaries if found.retained_share is not None else ()
+    return any(summary.source == "extract" for summary in fresh)
 
 
 def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:

@@ -35,7 +35,7 @@ class Prefix:
     """The fingerprint of a request.
 
     Attributes:
-        model: Who got it: caches are kept for each model.
+        model: Who got it, with which key: caches are kept for each model and account.
         messages: How many it had, the system message included.
         digest: Of the tools and these messages, in order.
         tokens: How many of its tokens the provider keeps, as reported: read from its cache and
@@ -88,12 +88,20 @@ class PrefixWatch:
             model: Who is asked.
         """
         self._taken = [_digest_of_tools(tools), *map(self._digest_of, messages)]
-        if self.last is not None:
-            self._compare(self.last, model.name)
-        if (self.moving or "").startswith(BINDING_MOVES) and any(map(_thought, messages)):
-            report_stale_thinking()
+        if self.last is not None and self._has_moved(self.last, model.label):
+            self._report(self.last, messages)
+            self.last = None
         self._expected_tokens = self.warm_tokens(model) if model.cache_layout else 0
-        return Prefix(model.name, len(messages), _joined(self._taken), time.time())
+        return Prefix(model.label, len(messages), _joined(self._taken), time.time())
+
+    def note_apart(self, prefix: Prefix) -> Prefix:
+        """Remember a request that forbade tools: the provider keeps it apart from the others.
+
+        What it holds for those is what it held before.
+        """
+        last = self.last
+        kept = replace(prefix, tokens=last.tokens, at=last.at) if last else prefix
+        return self._remember(kept)
 
     def note(self, prefix: Prefix, usage: Usage | None, miss_reason: str | None = None) -> Prefix:
         """Remember a request that was answered; reports what the cache should have held.
@@ -110,35 +118,50 @@ class PrefixWatch:
         if usage is not None:
             kept = usage.prompt_tokens - usage.input_tokens
             self._check(usage, miss_reason)
-        self.last = replace(prefix, tokens=kept)
+        return self._remember(replace(prefix, tokens=kept))
+
+    def _remember(self, prefix: Prefix) -> Prefix:
+        self.last = prefix
         self.moving, self._switched = None, ""
         self._answered = self._taken
-        return self.last
+        return prefix
+
+    def most_warm_tokens(self, model: ChatModel, prompt_tokens: int) -> int:
+        """Return how many tokens of a prompt may be in the provider's cache at most.
+
+        Where another model answered last nothing is known about this one's.
+        """
+        if self.last is not None and self.last.model != model.label:
+            return prompt_tokens
+        return self.warm_tokens(model)
 
     def warm_tokens(self, model: ChatModel) -> int:
         """Return how many tokens of the next request the provider's cache should still hold."""
         last = self.last
-        if last is None or self.moving is not None or last.model != model.name:
+        if last is None or self.moving is not None or last.model != model.label:
             return 0
         alive = 0 <= time.time() - last.at < LIFETIMES_S[self.ttl]
         return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
 
-    def _compare(self, last: Prefix, model: str) -> None:
-        """Report what is not as it was; after a move there is nothing left to compare with."""
+    def _has_moved(self, last: Prefix, model: str) -> bool:
+        """Tell whether a request begins otherwise than the last one, if that one went to it."""
         if last.model != model:
             if self._switched != model:
                 self._switched = model
                 _report_move("model", None, last.tokens)
-            return
-        end = last.messages + 1
-        if len(self._taken) >= end and _joined(self._taken[:end]) == last.digest:
-            return
-        self.last = None
+            return False
+        end = last.messages + 1  # the tools come first
+        return len(self._taken) < end or _joined(self._taken[:end]) != last.digest
+
+    def _report(self, last: Prefix, messages: Sequence[ChatMessage]) -> None:
+        """Report a moved prefix; after it there is nothing left to compare with."""
         stayed = self._stayed()
         if self.moving is None:
             report_unexpected_move(stayed, last.tokens)
-        else:
-            _report_move(self.moving, stayed, last.tokens)
+            return
+        _report_move(self.moving, stayed, last.tokens)
+        if self.moving.startswith(BINDING_MOVES) and any(map(_thought, messages[stayed or 0 :])):
+            report_stale_thinking()
 
     def _stayed(self) -> int | None:
         """Return how many messages are as they were; None where that is not known."""

@@ -34,6 +34,8 @@ T_co = TypeVar("T_co", covariant=True)
 STANDARD_WINDOW_TOKENS = 200_000
 """The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
 error "Extra usage is required for long context requests."""
+_OF_THINKING = ("thinking", "signature", "reasoning")
+"""What a refusal names where the repair pass can help; it takes all that the model thought."""
 TRANSIENT_REST_S = 30.0
 UNUSABLE_REST_S = 300.0
 LONGEST_REST_S = 600.0
@@ -87,7 +89,7 @@ class Desk(Protocol[T_co]):
         ...
 
     async def on_trouble(self, failure: ModelError) -> None:
-        """Take note of a failed attempt that another one of the same model follows."""
+        """Take note of a wait that begins."""
         ...
 
 
@@ -101,6 +103,10 @@ class Rests:
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
         self._until[id(model)] = self._now() + seconds
+
+    def clear(self, model: ChatModel) -> None:
+        """Take note that a model answered."""
+        self._until.pop(id(model), None)
 
     def in_order(
         self, models: Sequence[ChatModel], preferred: ChatModel | None = None
@@ -206,10 +212,11 @@ def compress(situation: Situation) -> Action | None:
 
 
 def repair_once(situation: Situation) -> Action | None:
-    """A request that is called malformed: one repair pass, one retry."""
+    """A request that is called malformed for its thinking: one repair pass, one retry."""
     if not isinstance(situation.failure, BadRequest) or situation.repaired:
         return None
-    return Repair()
+    reason = str(situation.failure).lower()
+    return Repair() if any(word in reason for word in _OF_THINKING) else None
 
 
 def rotate_key(situation: Situation) -> Action | None:
@@ -320,7 +327,7 @@ class _Recovery(Generic[T]):
                 if not isinstance(outcome, ModelError):
                     return outcome
                 failure = outcome
-            if not self.line or not await self._pause(self._wait_s(failure)):
+            if not self.line or not await self._pause(failure, self._wait_s(failure)):
                 break
         raise failure
 
@@ -330,10 +337,13 @@ class _Recovery(Generic[T]):
         while True:
             try:
                 self.attempts += 1
-                return await self.desk.attempt(model)
+                answer = await self.desk.attempt(model)
             except ModelError as exc:
                 failures += 1
                 failure = exc
+            else:
+                self.rests.clear(model)
+                return answer
             action = await self._decide(failure, model, failures)
             self._note(model, failure, action)
             if not await self._carry_out(action, model, failure):
@@ -361,8 +371,7 @@ class _Recovery(Generic[T]):
         """
         match action:
             case Retry(wait_s):
-                await self.desk.on_trouble(failure)
-                return await self._pause(wait_s)
+                return await self._pause(failure, wait_s)
             case NextModel(rest_s, for_good):
                 self._leave(model, rest_s, for_good=for_good)
                 return False
@@ -391,10 +400,11 @@ class _Recovery(Generic[T]):
         if for_good:
             self.line.remove(model)
 
-    async def _pause(self, wait_s: float) -> bool:
+    async def _pause(self, failure: ModelError, wait_s: float) -> bool:
         """Wait before another attempt; return False at once if it would end after the deadline."""
         if self.timing.now() + wait_s > self.deadline:
             return False
+        await self.desk.on_trouble(failure)
         self.pauses += 1
         await self.timing.sleep(wait_s)
         return True

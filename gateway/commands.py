@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from agent import planner
 from gateway.storage.history import Status
 from gateway.storage.usage import Standing
 
@@ -171,10 +172,15 @@ def _summary_text(compaction: "Compaction") -> list[str]:
     if compaction.plan.summaries[-1].source == "model":
         author = compaction.summary_model or "the summary model"
         return [f"The earlier turns are now a summary by {author}."]
-    why = "no model writes summaries" if compaction.failure is None else SUMMARY_FAILED
+    why = _WHY_EXTRACT.get(compaction.failure, SUMMARY_FAILED)
     return [f"The earlier turns are now a summary without a model, since {why}."]
 
 
+_WHY_EXTRACT = {
+    None: "no model writes summaries",
+    planner.PAUSED: "the summary model failed a short time ago",
+    planner.NO_BUDGET: "a budget is used up",
+}
 _LEVELS: dict["Level", tuple[str, ...]] = {
     "none": (),
     "prune": ("Old tool results are shortened.",),

@@ -50,13 +50,12 @@ class ContextParts:
         """Return the planner of a turn that begins in this segment.
 
         Args:
-            agent: Whose view it is; the window of its main model may have shrunk since the start.
+            agent: Whose view it is.
             session: The segment.
             store: Where compactions are committed.
             spending: The budgets that summaries count for; None for none.
         """
-        window = min(self.limits.context_length, agent.models[0].context_length)
-        engine = self.make_engine(replace(self.limits, context_length=window))
+        engine = self.make_engine(self.limits_for(agent))
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))
@@ -72,6 +71,11 @@ class ContextParts:
             watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
             early=self._early(agent),
         )
+
+    def limits_for(self, agent: Agent) -> Limits:
+        """Return the limits as they are now: the main model's window may have shrunk."""
+        window = min(self.limits.context_length, agent.models[0].context_length)
+        return replace(self.limits, context_length=window)
 
     def _early(self, agent: Agent) -> EarlyRule | None:
         if self.payback_requests is None:

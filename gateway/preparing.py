@@ -198,7 +198,7 @@ class Preparations:
             conversation = str(session.conversation)
             warm = await warm_prefix(view, session.prefix, self._agent, conversation)
         meter = meter_of(self._agent, session)
-        return await prepare(view, meter, self._parts.limits, calls, warm)
+        return await prepare(view, meter, self._parts.limits_for(self._agent), calls, warm)
 
     async def _view(self, session: Session) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""

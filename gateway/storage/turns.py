@@ -6,11 +6,11 @@ of all it touches change in the same transaction.
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, update
 
 from agent.messages import (
     ChatMessage,
@@ -21,7 +21,6 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.base import Usage
 from agent.ports import Effect, ModelCall, ToolStatus
 from agent.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
@@ -30,9 +29,9 @@ from gateway.storage.inbox import Entry, InboxState
 from gateway.storage.leases import Lease, fence
 from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, is_running, message, now_s, step, turn
-from gateway.storage.models import ledger as booked
 from gateway.storage.outbox import Part
 from gateway.storage.statements import built_once
+from gateway.storage.totals import Totals, of_turn
 from gateway.storage.transcript import Place
 
 
@@ -94,24 +93,6 @@ class TurnEnd:
     outcome: str
     call: ModelCall | None = None
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What a turn took, over all its attempts.
-
-    Attributes:
-        iterations: Steps of the model in its journal; `tool_calls` likewise.
-        usage: Of all its calls in the ledger, also those that were lost or made a summary.
-        usd: What they cost; None where that of any is not known.
-        estimated: Whether any of it is Parley's estimate.
-    """
-
-    iterations: int
-    tool_calls: int
-    usage: Usage
-    usd: float | None = 0.0
-    estimated: bool = False
 
 
 def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | None:
@@ -285,7 +266,7 @@ def commit(
     """
     proceed(conn, current)
     if not _is_running(conn, current):
-        return _totals(conn, current)
+        return of_turn(conn, current.lease.conversation, current.id)
     seq = transcript.append(conn, current.place, messages)
     outbox.append(
         conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
@@ -440,8 +421,7 @@ def _close(
     end: TurnEnd,
 ) -> Totals:
     inbox.finish_turn(conn, current.lease.conversation, current.id, entries)
-    row = conn.execute(*_sums(current.lease.conversation, current.id)).one()
-    totals = _totals_of(row)
+    totals = of_turn(conn, current.lease.conversation, current.id)
     usage = totals.usage
     conn.execute(
         _CLOSE,
@@ -450,7 +430,7 @@ def _close(
             "state": state,
             "outcome": end.outcome,
             "error": end.error,
-            "model": _answered_by(end.call) or row.last_model or "",
+            "model": _answered_by(end.call) or totals.last_model,
             "iterations": totals.iterations,
             "tool_calls": totals.tool_calls,
             "input_tokens": usage.input_tokens,
@@ -478,47 +458,6 @@ def _is_running(conn: Connection, current: Turn) -> bool:
 @built_once
 def _state(turn_id: int) -> Any:
     return select(turn.c.state).where(turn.c.id == turn_id)
-
-
-def _totals(conn: Connection, current: Turn) -> Totals:
-    return _totals_of(conn.execute(*_sums(current.lease.conversation, current.id)).one())
-
-
-def _totals_of(row: Row[Any]) -> Totals:
-    known = row.prices == row.calls
-    return Totals(
-        iterations=row.iterations,
-        tool_calls=row.tool_calls,
-        usage=Usage(
-            input_tokens=row.input_tokens,
-            output_tokens=row.output_tokens,
-            cache_read_tokens=row.cache_read_tokens,
-            cache_write_5m_tokens=row.cache_write_5m_tokens,
-            cache_write_1h_tokens=row.cache_write_1h_tokens,
-        ),
-        usd=row.usd if known else None,
-        estimated=row.estimates > 0,
-    )
-
-
-@built_once
-def _sums(conversation_id: int, turn_id: int) -> Any:
-    """Count the journal, sum up the ledger, and tell who answered last, in one row."""
-    steps = select(func.count()).where(step.c.turn_id == turn_id)
-    answered = select(step.c.name).where(step.c.turn_id == turn_id, step.c.kind == "model")
-    return select(
-        steps.where(step.c.kind == "model").scalar_subquery().label("iterations"),
-        steps.where(step.c.kind == "tool").scalar_subquery().label("tool_calls"),
-        answered.order_by(step.c.n.desc()).limit(1).scalar_subquery().label("last_model"),
-        func.count().label("calls"),
-        func.count(booked.c.usd).label("prices"),
-        func.coalesce(func.sum(booked.c.usd), 0.0).label("usd"),
-        func.count().filter(booked.c.estimated).label("estimates"),
-        *(func.coalesce(func.sum(booked.c[name]), 0).label(name) for name in _TOKENS),
-    ).where(booked.c.conversation == conversation_id, booked.c.turn_id == turn_id)
-
-
-_TOKENS = tuple(field.name for field in fields(Usage))
 
 
 def _answered_by(call: ModelCall | None) -> str:

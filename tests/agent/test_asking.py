@@ -3,13 +3,14 @@
 import pytest
 
 from agent.errors import CredentialsRefused, ModelUnreachable
-from agent.messages import assistant_message
+from agent.messages import ChatMessage, assistant_message
 from agent.models.base import CacheLayout, Completion, ModelRequest, Usage
 from agent.models.facts import ModelFacts, Prices
 from agent.models.scripted import Script, ScriptedModel
 from agent.prompt_caching import is_marked
-from agent.settings import CachingSettings
-from tests.agent.test_loop import Bench, asked, look
+from agent.settings import AgentSettings, CachingSettings
+from agent.view import Edit, ViewPlan
+from tests.agent.test_loop import QUESTION, Bench, asked, look, seen
 
 DOLLAR_A_TOKEN = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)
 PRICED = ModelFacts("claude", min_cache_tokens=10, prices=DOLLAR_A_TOKEN)
@@ -60,6 +61,61 @@ async def test_the_lifetime_is_the_configured_one() -> None:
     system = asked.requests[0].messages[0]["content"]
     assert isinstance(system, list)
     assert system[0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+
+
+REWRITTEN = ViewPlan(edits=(Edit(2, "arguments", 100),))
+"""Up to the second message what is old is shown shortened."""
+
+
+@pytest.mark.parametrize(
+    ("own", "places"),
+    [([QUESTION], [0, 1, 2, 3]), ([seen("nobody asked"), QUESTION], [0, 1, 3])],
+    ids=["as it is", "mended"],
+)
+async def test_the_end_of_what_was_rewritten_is_marked(
+    own: list[ChatMessage], places: list[int]
+) -> None:
+    """But not in a list that had to be mended: another message may stand there."""
+    asked = model("Hi.")
+    await bench_of(asked, strategy="anchored").run(own, plan=REWRITTEN)
+    (request,) = asked.requests
+    assert len(request.messages) == 4
+    assert [n for n, message in enumerate(request.messages) if is_marked(message)] == places
+
+
+async def test_a_last_call_tells_nothing_about_the_next_request() -> None:
+    """It forbids tools, which are a part of what is cached; the call before it still counts."""
+    step = Completion(asked(look("a")), "tool_calls", Usage(cache_write_5m_tokens=1_000))
+    bench = bench_of(model(step, ended(Usage(input_tokens=9_000))))
+    bench.settings = AgentSettings(max_iterations=1)
+    result = await bench.run()
+    (first,) = [call for call in bench.journal.calls if call is not None]
+    assert (result.outcome, result.call.prefix) == ("max_iterations", None)
+    assert bench.planner.watch.last == first.prefix
+    assert first.prefix is not None
+    assert first.prefix.tokens == 1_000
+
+
+async def test_a_last_call_tells_the_size_of_the_view() -> None:
+    """The meter learns from every report."""
+    step = Completion(asked(look("a")), "tool_calls", Usage(1_000))
+    bench = bench_of(model(step, ended(Usage(input_tokens=9_000))))
+    bench.settings = AgentSettings(max_iterations=1)
+    result = await bench.run()
+    assert bench.planner.meter.report is not None
+    assert bench.planner.meter.report.prompt_tokens == 9_000
+    assert result.call.ratio == bench.planner.meter.ratio
+
+
+async def test_a_call_that_reported_nothing_is_booked_as_an_estimate() -> None:
+    """Its tokens are Parley's own count; the watch and the meter learn nothing from it."""
+    silent = Completion(assistant_message("Hi."), "stop", None)
+    bench = bench_of(model(silent))
+    result = await bench.run()
+    assert (result.call.estimated, result.call.prefix, result.call.ratio) == (True, None, None)
+    assert result.call.usage is not None
+    assert result.call.usage.prompt_tokens > 0
+    assert bench.planner.watch.last is None
 
 
 async def test_a_fallback_gets_a_request_of_its_own() -> None:

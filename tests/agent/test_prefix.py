@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from agent.messages import ChatMessage, assistant_message, decode, encode, user_message
 from agent.models.base import CacheLayout, ToolSchema, Usage
 from agent.models.facts import ModelFacts
-from agent.prefix import Prefix, PrefixWatch, report_unexpected_move
+from agent.prefix import Prefix, PrefixWatch, report_stale_thinking, report_unexpected_move
 from tests.support.conversations import conversation_of
 
 SYSTEM = ChatMessage(role="system", content="You help.")
@@ -45,8 +45,9 @@ def logs() -> Iterator[list[Any]]:
 
 @pytest.fixture
 def _production(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unexpected moves are logged here, as in production."""
+    """What must not happen is logged here, as in production."""
     monkeypatch.setattr("agent.prefix.report_unexpected_move", report_unexpected_move)
+    monkeypatch.setattr("agent.prefix.report_stale_thinking", report_stale_thinking)
 
 
 def asked(
@@ -175,6 +176,69 @@ def test_another_model_is_told_once(logs: list[Any]) -> None:
         watch.take([SYSTEM, user_message("other")], (CLOCK,), OTHER)
     watch.take(MORE, (CLOCK,), MODEL)
     assert [(entry["log_level"], entry["reason"]) for entry in logs] == [("info", "model")]
+
+
+SIGNED = {"anthropic": [{"type": "thinking", "thinking": "hm", "signature": "s"}]}
+THOUGHT = ChatMessage(role="assistant", content="hi", opaque=SIGNED)
+OTHERS = ChatMessage(
+    role="assistant", content="hi", reasoning="hm", opaque={"openai": {"reasoning_content": "hm"}}
+)
+
+
+def moved(reason: str, *answers: ChatMessage, answered: bool = True) -> PrefixWatch:
+    """Return a watch that has seen a move for this reason, with these messages in what goes out."""
+    watch = asked(ASK) if answered else PrefixWatch()
+    watch.expect_move(reason)
+    watch.take([SYSTEM, user_message("summary"), *answers, user_message("and?")], (CLOCK,), MODEL)
+    return watch
+
+
+BINDING = ["compaction:threshold", "compaction:fallback", "compression"]
+
+
+@pytest.mark.parametrize("reason", BINDING)
+def test_thinking_that_stands_behind_something_new_fails_every_test(reason: str) -> None:
+    """The newest models bind it to the exact conversation before it and refuse it there."""
+    with pytest.raises(AssertionError, match="signed thinking"):
+        moved(reason, THOUGHT)
+
+
+@pytest.mark.usefixtures("_production")
+@pytest.mark.parametrize("answered", [True, False])
+def test_thinking_that_stands_behind_something_new_is_a_warning(
+    answered: bool, logs: list[Any]
+) -> None:
+    """Also where nothing is known about the request before."""
+    moved("compaction:threshold", THOUGHT, answered=answered)
+    stale = [entry for entry in logs if entry["event"] == "stale_thinking_sent"]
+    assert stale == [{"event": "stale_thinking_sent", "log_level": "warning"}]
+
+
+@pytest.mark.parametrize("reason", BINDING)
+def test_what_is_not_signed_may_stay(reason: str) -> None:
+    """Answers without thinking, and what other servers want back."""
+    moved(reason, assistant_message("hi"), OTHERS)
+
+
+@pytest.mark.parametrize("reason", ["tools", "instructions", "model", "tools+model"])
+def test_thinking_is_not_bound_to_what_stands_before_the_messages(reason: str) -> None:
+    """Another system prompt or other tools leave the conversation as it was."""
+    moved(reason, THOUGHT)
+
+
+def test_thinking_in_a_conversation_that_only_grows_is_in_order() -> None:
+    """It goes out again with every request, as the provider wants it."""
+    watch = asked(ASK)
+    watch.note(watch.take([*ASK, THOUGHT, user_message("and?")], (CLOCK,), MODEL), WRITTEN)
+    watch.take([*ASK, THOUGHT, user_message("and?"), THOUGHT], (CLOCK,), MODEL)
+
+
+def test_thinking_behind_a_move_is_in_order() -> None:
+    """Once a request has been answered, what is thought from then on is bound to it."""
+    watch = moved("compaction:threshold")
+    messages = [SYSTEM, user_message("summary"), user_message("and?")]
+    watch.note(watch.take(messages, (CLOCK,), MODEL), WRITTEN)
+    watch.take([*messages, THOUGHT, user_message("so?")], (CLOCK,), MODEL)
 
 
 @given(st.binary(min_size=2, max_size=24), st.binary(max_size=24))

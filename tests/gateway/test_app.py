@@ -13,14 +13,43 @@ from sqlalchemy import update
 
 from adapters.settings import TelegramSettings
 from agent.loop import Agent
-from gateway.app import build_adapters, build_agent, build_context, prepare_home, run
+from agent.messages import assistant_message
+from agent.models.base import Completion, Usage
+from agent.models.facts import ModelFacts, Prices
+from agent.models.scripted import ScriptedModel
+from agent.settings import ModelSettings
+from gateway.app import (
+    build_adapters,
+    build_agent,
+    build_context,
+    build_summariser,
+    prepare_home,
+    run,
+)
 from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, SettingsError
 from gateway.modelline import build_line
 from gateway.settings import Settings
 from gateway.storage import models
-from tests.support.gateway import HeldModel, log_lines, running, serving, settings_of
+from tests.support.anthropic_server import AnthropicServer
+from tests.support.faulty_models import forget_certificates
+from tests.support.gateway import (
+    HeldModel,
+    RecordingModel,
+    log_lines,
+    running,
+    serving,
+    settings_of,
+)
+from tests.support.openai_server import OpenAIServer
 from tests.support.recording_adapter import RecordingAdapter, Watch
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """PARLEY_HOME for a gateway with the real SDKs."""
+    forget_certificates(tmp_path, monkeypatch)
+    return tmp_path
 
 
 async def test_a_stop_lets_the_running_turn_finish(tmp_path: Path) -> None:
@@ -158,6 +187,75 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     assert events[-1] == "gateway_stopped"
 
 
+async def started(settings: Settings) -> list[str]:
+    """Start a gateway, stop it when it is ready, and return what it said about caching."""
+    told: list[str] = []
+
+    def on_ready(_: int, caching: str) -> None:
+        told.append(caching)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with log_lines(Watch()):
+        await run(settings, on_ready)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("caching", "said"),
+    [({}, "ENABLED (Claude via Anthropic, 5m TTL)"), ({"enabled": False}, "DISABLED")],
+)
+async def test_the_start_says_whether_requests_are_marked(
+    home: Path, caching: dict[str, object], said: str
+) -> None:
+    """Once the gateway is ready; it is about the main model."""
+    async with AnthropicServer() as server:
+        main = {"provider": "anthropic", "api_key": "key-one", "base_url": server.url}
+        [told] = await started(settings_of(home, model=main, prompt_caching=caching))
+    assert said in told
+
+
+async def test_a_budget_that_cannot_be_enforced_stops_the_start_at_once(home: Path) -> None:
+    """Nobody is asked for anything, and nothing is made on the disk."""
+    async with OpenAIServer() as server:
+        main = {"provider": "openai", "base_url": server.url, "name": "local"}
+        settings = settings_of(home / "new", model=main, budget={"daily_usd": 5})
+        with pytest.raises(SettingsError, match=r"budget\.daily_usd is set, .* local is not known"):
+            await started(settings)
+        assert server.look_ups == []
+    assert not (home / "new").exists()
+
+
+async def test_a_budget_with_known_prices_starts(home: Path) -> None:
+    """Those of the table, or of the settings; the server is asked for the window."""
+    facts = {"input_usd": 0, "output_usd": 0}
+    async with OpenAIServer() as server:
+        main = {"provider": "openai", "base_url": server.url, "name": "local", "facts": facts}
+        assert await started(settings_of(home, model=main, budget={"daily_usd": 5}))
+        assert server.look_ups == ["/v1/models"]
+
+
+async def test_a_budget_counts_the_summary_model_too(tmp_path: Path) -> None:
+    """Its price must be known as well."""
+    block = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "tiny"}
+    budget = {"sender_daily_usd": 1}
+    with pytest.raises(SettingsError, match="the price of tiny is not known"):
+        async with running(tmp_path, auxiliary={"compression": block}, budget=budget):
+            pass
+
+
+async def test_usage_knows_prices_and_budget(tmp_path: Path) -> None:
+    """What caching saved goes by the prices of the model, what is left by the sender's budget."""
+    dollar_a_token = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)
+    answer = Completion(assistant_message("Hi."), "stop", Usage(1, 1, cache_read_tokens=10))
+    facts = ModelFacts("claude", prices=dollar_a_token)
+    model = RecordingModel([answer], facts=facts, cache_layout="native")
+    async with running(tmp_path, model, budget={"sender_daily_usd": 1_000}) as chat:
+        await chat.ask("one")
+        told = await chat.ask("/usage")
+        assert "saved $9.00 so far" in told
+        assert "**Your spending today**: $7.00 of $1,000.00, $993.00 left" in told
+
+
 async def test_old_raw_updates_are_dropped_while_it_runs(tmp_path: Path) -> None:
     """`storage.raw_days` after they came in."""
     async with running(tmp_path) as chat:
@@ -228,6 +326,41 @@ def test_a_summary_model_without_a_key_is_refused(tmp_path: Path, block: dict[st
     settings = settings_of(tmp_path, auxiliary={"compression": block})
     with pytest.raises(SettingsError, match=r"auxiliary\.compression: "):
         build_context(settings, made(settings))
+
+
+OWN_FIELDS = {"reasoning_effort": "low"}
+LOCAL = {"provider": "openai", "name": "big", "base_url": "http://127.0.0.1:1/v1"}
+
+
+@pytest.mark.parametrize(
+    ("block", "sent"),
+    [
+        ({"model": "tiny"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "main"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "openai"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "anthropic", "api_key": "abcd"}, {}),
+        ({"model": "tiny", "provider": "openai", "base_url": "http://127.0.0.1:2/v1"}, {}),
+    ],
+)
+def test_further_fields_go_to_the_same_provider_only(
+    tmp_path: Path,
+    block: dict[str, str],
+    sent: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one, or another server, may refuse what it does not know."""
+    built: list[ModelSettings] = []
+
+    def build(settings: ModelSettings) -> ScriptedModel:
+        built.append(settings)
+        return ScriptedModel([])
+
+    monkeypatch.setattr("gateway.app.build_model", build)
+    model = LOCAL | {"extra_body": OWN_FIELDS}
+    build_summariser(
+        settings_of(tmp_path, model=model, auxiliary={"compression": block}), ScriptedModel([])
+    )
+    assert [settings.extra_body for settings in built] == [sent]
 
 
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:

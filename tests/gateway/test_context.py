@@ -1,16 +1,21 @@
 """What a turn starts with to keep its view within the window."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import update
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
 from agent.engines.rounds import RoundsEngine
+from agent.errors import LongContextRefused
 from agent.meter import Report
 from agent.models.scripted import ScriptedModel
 from agent.ports import PlannerState
+from agent.prefix import Prefix
+from agent.settings import CachingSettings
 from agent.summariser import Summariser
 from agent.tools.builtin import read_conversation
 from agent.view import ViewPlan
@@ -18,8 +23,9 @@ from gateway.app import build_context
 from gateway.context import ContextParts, meter_of, report_of
 from gateway.storage import models
 from gateway.storage.lineage import Session
+from tests.agent.tools.doubles import MemoryCompactions, NoLimits
 from tests.support.gateway import agent_of, running, settings_of
-from tests.support.long_chats import LongChatModel, chatted
+from tests.support.long_chats import LongChatModel, chatted, reply
 
 MODEL = ScriptedModel([], context_length=50_000)
 REPORTED = Session(
@@ -71,6 +77,50 @@ def test_limits_come_from_the_settings_and_the_model(tmp_path: Path) -> None:
     assert parts(tmp_path, compression=compression).limits == Limits(50_000, 0.7, 0.3, 5)
     assert parts(tmp_path).enabled
     assert not parts(tmp_path, compression={"enabled": False}).enabled
+
+
+@pytest.mark.parametrize(
+    ("window", "limit"), [(20_000, 20_000), (50_000, 50_000), (90_000, 50_000)]
+)
+def test_a_turn_has_the_window_that_its_model_has_by_then(
+    tmp_path: Path, window: int, limit: int
+) -> None:
+    """It shrinks where the provider says that this account gets less; the shares stay."""
+    model = ScriptedModel([], context_length=50_000)
+    agent = agent_of(model)
+    made = build_context(settings_of(tmp_path, compression={"threshold": 0.7}), agent)
+    model.context_length = window
+    planner = made.planner(agent, REPORTED, MemoryCompactions())
+    assert planner.engine.limits == Limits(limit, 0.7)
+    assert made.limits == Limits(50_000, 0.7)
+
+
+def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
+    """The fingerprint of the last request, why the next may differ, the state; and the budgets."""
+    prefix, budgets = Prefix("scripted", 3, "d", 1.0, 900), NoLimits()
+    segment = replace(REPORTED, prefix=prefix, moved="retry")
+    made = parts(tmp_path, prompt_caching={"cache_ttl": "1h"})
+    agent = replace(agent_of(MODEL), caching=CachingSettings(cache_ttl="1h"))
+    planner = made.planner(agent, segment, MemoryCompactions(), budgets)
+    assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
+    assert (planner.state, planner.spending) == (REPORTED.planner_state, budgets)
+    assert planner.early is None
+
+
+async def test_the_next_turn_has_the_smaller_window(tmp_path: Path) -> None:
+    """Once a provider has refused the long one, later turns go by half of the standard one."""
+    refusal = LongContextRefused("Extra usage is required for long context requests.")
+    model = LongChatModel(context_length=1_000_000)
+    steps = iter([refusal])
+    model._answer = lambda request: next(steps, reply(request))
+    async with running(tmp_path, model) as chat:
+        await chatted(chat, 1, 1)
+        assert model.context_length == 200_000
+        large = update(models.session).values(prompt_tokens=120_000)
+        await chat.execute(large)
+        await chatted(chat, 2, 2)
+        [line] = chat.events("context_pressure")
+        assert line["threshold_tokens"] == 100_000
 
 
 def test_the_engine_is_the_one_that_is_named(tmp_path: Path) -> None:

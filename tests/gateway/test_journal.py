@@ -1,5 +1,6 @@
 """The agent's ports on the database: what a turn records, in which segment, and what it reads."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import structlog
 from sqlalchemy import Row, update
 
+from agent.errors import SpendLimitReached
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
@@ -183,6 +185,28 @@ async def test_a_call_under_way_is_known(journal: Journal) -> None:
     assert journal.in_flight == under_way
     journal.begin_call(None)
     assert journal.in_flight is None
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_what_a_call_held_is_let_go_with_its_step(
+    database: Database, asked: Asked, recorded: bool
+) -> None:
+    """Once it is booked it counts as spent: what it costs less than was held is there for others.
+
+    A turn that runs a tool for an hour must not hold it until then.
+    """
+    turn = await database.write(turn_of, "hello")
+    budgets = Budgets(database, BudgetSettings(daily_usd=10), "UTC")
+    journal = Journal(database, turn, asked, budgets.of(turn.sender), asked.tell)
+    async with journal.spending.call(8):
+        pass
+    if recorded:
+        call = model_call(Usage(9), cost_usd=1)
+        await journal.record_message(assistant_message("go on"), call)
+    refused = nullcontext() if recorded else pytest.raises(SpendLimitReached)
+    with refused:
+        async with budgets.of("telegram:43").call(9):
+            pass
 
 
 async def test_what_was_prepared_is_found_for_its_segment_only(

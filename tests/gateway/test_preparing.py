@@ -120,6 +120,16 @@ async def test_from_80_percent_of_the_threshold_on_a_summary_is_written(tmp_path
     assert 3 < row.last_seq < newest - 2
 
 
+async def test_a_window_that_has_shrunk_decides_what_has_settled(tmp_path: Path) -> None:
+    """The provider gives this account less than the start knew: more has to leave the view."""
+    model = LongChatModel(context_length=1_000_000)
+    async with running(tmp_path, model, compression=FEW) as chat:
+        model.context_length = WINDOW_TOKENS
+        await until_pressed(chat, model)
+        line = await chat.logged("summary_prepared")
+    assert line["last_seq"] > line["first_seq"]
+
+
 async def test_one_summary_is_written_for_a_segment(tmp_path: Path) -> None:
     """However many turns ask for it while it is being written and after."""
     model = roomy()

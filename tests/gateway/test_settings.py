@@ -490,6 +490,21 @@ def test_a_changed_key_without_effect_is_a_warning(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("key", ["max_output_tokens", "retry_for_s"])
+def test_a_fallback_has_no_such_limit_of_its_own(tmp_path: Path, key: str) -> None:
+    """That of the main model holds for all; whoever sets another one is told."""
+    fallback = f"fallbacks: [{{provider: offline}}, {{provider: offline, {key}: 77}}]\n"
+    assert load(tmp_path, f"model: {{{key}: 99}}\n{fallback}").warnings == (
+        f"fallbacks.1.{key} is set, but has no effect: that of `model` holds for all",
+    )
+
+
+def test_what_a_fallback_has_of_its_own_gives_no_warning(tmp_path: Path) -> None:
+    """Its window, its timeout, its prices; and a limit that is the default."""
+    own = "context_length: 9000, idle_timeout_s: 5, facts: {input_usd: 1}, max_output_tokens: 8192"
+    assert load(tmp_path, f"fallbacks: [{{provider: offline, {own}}}]").warnings == ()
+
+
 class TestRefusals:
     def test_an_unknown_key_gets_a_suggestion(self, tmp_path: Path) -> None:
         """The nearest key is named with its whole path."""

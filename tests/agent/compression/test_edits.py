@@ -140,9 +140,9 @@ def test_valid_arguments_stay_valid(
 def test_edits_of_what_is_shown_shortened_change_nothing_more(
     message: ChatMessage, edit: Callable[[ChatMessage], ChatMessage]
 ) -> None:
-    """All but the line for a result, which tells of the result and not of itself."""
+    """A list that was compacted before keeps its bytes, the lines that stand for results too."""
     once = edit(message)
-    if edit not in EDITS[:2]:
+    if once is not message:
         assert edit(once) == once
 
 
@@ -221,6 +221,61 @@ def test_a_line_says_less_where_it_would_be_longer(text: str, line: str) -> None
     """Down to the result itself."""
     call = tool_call("run", {"of": "y" * 10}, "c1")
     assert text_of(pruned(tool_message("c1", "run", text), call)) == line
+
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+outcomes = st.sampled_from([
+    "",
+    "Error: no such file\n",
+    "exit code 3\n",
+    "\n\n",
+    "→ 5 chars; ok]\n",
+])
+
+
+@given(names, arguments, outcomes, st.integers(0, 700), st.booleans())
+def test_a_line_for_a_result_stands_for_itself(
+    name: str, given_arguments: str, outcome: str, size: int, has_image: bool
+) -> None:
+    """Whatever tool, arguments and outcome it tells, it is no longer than it may be."""
+    result = tool_message("c0", name, outcome + "x" * size)
+    if has_image:
+        result["content"] = [{"type": "text", "text": outcome + "x" * size}, PICTURE]
+    call = calling(given_arguments)["tool_calls"][0]
+    call["function"]["name"] = name
+    line = pruned(result, call)
+    if line is not result:
+        assert pruned(line, call) is line
+        assert pruned(line, None) is line
+        assert len(text_of(line)) <= 512
+
+
+def test_a_cleared_result_stays_cleared() -> None:
+    """Although a line with the tool's name would be shorter than that."""
+    call = tool_call("n" * 14, {}, "c1")
+    cleared = pruned(tool_message("c1", "n" * 14, "exit code 3 " + "x" * 36), call)
+    assert text_of(cleared) == CLEARED
+    assert pruned(cleared, call) is cleared
+
+
+LINE = "[run of=a → 9,000 chars, 1 line; ok; first line: x]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINE + "\n" + "x" * 200,
+        "x" * 200 + "\n" + LINE,
+        LINE.removesuffix("x]") + "x" * 500 + "]",
+        LINE + " " + "x" * 200,
+        "[" + "x" * 200 + "]",
+    ],
+    ids=["followed", "preceded", "long", "not closed", "other"],
+)
+def test_what_looks_like_a_line_for_a_result_is_shortened(text: str) -> None:
+    """A tool may have read one of them; what is longer than any is none."""
+    line = text_of(pruned(tool_message("c1", "read", text), tool_call("read", {}, "c1")))
+    assert line.startswith(f"[read → {len(text)} chars, ")
 
 
 def test_a_result_of_nobody_is_cleared() -> None:

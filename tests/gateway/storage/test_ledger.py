@@ -11,10 +11,11 @@ from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import ModelCall
 from agent.view import Summary
-from gateway.storage import compactions, leases, maintenance, turns
+from gateway.storage import compactions, leases, maintenance, totals, turns
 from gateway.storage import ledger as books
 from gateway.storage.models import ledger, step, turn
-from gateway.storage.turns import Totals, Turn, TurnEnd
+from gateway.storage.totals import Totals
+from gateway.storage.turns import Turn, TurnEnd
 from tests.support.storage import (
     Store,
     admit,
@@ -197,7 +198,7 @@ def test_a_turn_without_calls_costs_nothing(store: Store, current: Turn) -> None
 
 def test_a_turn_is_summed_up_within_an_index(store: Store, current: Turn) -> None:
     """Its end takes no longer in a conversation that had thousands of turns."""
-    query, _ = turns._sums(current.lease.conversation, current.id)
+    query, _ = totals._sums(current.lease.conversation, current.id)
     plan = store.run(explain, query)
     assert any("USING INDEX ix_ledger_conversation_turn_id" in step for step in plan), plan
     assert not any("SCAN ledger" in step or "SCAN step" in step for step in plan), plan
