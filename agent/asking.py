@@ -136,7 +136,7 @@ class Asking:
         try:
             return await model.complete(request, self.ports.sink)
         except ModelError as exc:
-            lost = lost_call(model, exc.usage) if exc.usage is not None else None
+            lost = failed_call(model, exc, expected.usage)
             journal.begin_call(lost)
             await journal.book([lost] if lost else [])
             raise
@@ -167,6 +167,18 @@ def call_of(model: ChatModel, request: ModelRequest, completion: Completion) -> 
         estimated=reported is None,
         reported_name=completion.model,
     )
+
+
+def failed_call(model: ChatModel, failure: ModelError, expected: Usage | None) -> ModelCall | None:
+    """Return a failed call as it is booked; None where the model had not begun to answer.
+
+    Where it had and nothing was reported, by what was `expected` of the prompt.
+    """
+    if failure.usage is not None:
+        return lost_call(model, failure.usage)
+    if expected is None or not failure.written_tokens:
+        return None
+    return lost_call(model, replace(expected, output_tokens=failure.written_tokens))
 
 
 def lost_call(model: ChatModel, usage: Usage) -> ModelCall:

@@ -2,7 +2,7 @@
 
 AgentError
 ├── ModelError
-│   ├── RateLimited        wait `retry_after_s`, retry, then the next model (429, 529 overloaded)
+│   ├── RateLimited        wait `retry_after_s`, retry, then the next model (429, 529, 503 with it)
 │   ├── ModelUnreachable   retry with back-off, then the next model (connection, 5xx, cut stream)
 │   ├── ContextOverflow    the request is larger than the window (also HTTP 413): compress, retry
 │   │   └── LongContextRefused  this account gets no window over 200K: use that much, compress
@@ -32,11 +32,17 @@ class AgentError(Exception):
 class ModelError(AgentError):
     """A model call failed; subclasses say what to do. Messages never hold a key.
 
-    `usage` is what the provider had reported by then (`agent.models.base.Usage`): a stream that is
-    cut is billed all the same. None where it had reported nothing.
+    A stream that is cut is billed all the same.
+
+    Attributes:
+        usage: What the provider had reported by then, its output estimated; None where it had
+            reported nothing.
+        written_tokens: Estimate of what it had streamed by then. Where there is no report, this is
+            all that tells that the call is billed: many report at the end alone.
     """
 
     usage: "Usage | None" = None
+    written_tokens: int = 0
 
 
 class RateLimited(ModelError):

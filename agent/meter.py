@@ -196,9 +196,21 @@ class _Anchored(NamedTuple):
 
 
 def _replayed_thinking(message: ChatMessage, model: str) -> int:
-    """Return what signed thinking takes: it is sent back to Claude (anthropic_wire)."""
-    blocks = message.get("opaque", {}).get("anthropic", ())
-    return sum(rough_tokens(str(block.get("thinking", "")), model) for block in blocks)
+    """Return what thinking takes that is sent back to who thought it.
+
+    Signed blocks go to Claude (anthropic_wire), reasoning to OpenAI-like servers (openai_opaque).
+    What is encrypted cannot be estimated.
+    """
+    opaque = message.get("opaque")
+    if not opaque:
+        return 0
+    blocks, kept = opaque.get("anthropic", ()), opaque.get("openai", {})
+    thoughts = [block.get("thinking") for block in blocks]
+    for part in kept.get("reasoning_details", ()):
+        thoughts += part.get("text"), part.get("summary")
+    if "reasoning_field" in kept:
+        thoughts.append(message.get("reasoning"))
+    return sum(rough_tokens(thought, model) for thought in thoughts if isinstance(thought, str))
 
 
 def _has_images(messages: Iterable[ChatMessage]) -> bool:

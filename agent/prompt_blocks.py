@@ -136,8 +136,9 @@ def strips_thoughts(model: str) -> bool:
     """Return whether a model forgets its earlier thinking when the user says something new.
 
     From there on its cache is of no use. Source: MODELS.md ("earlier Opus/Sonnet and all Haiku
-    models"); where that ends: Anthropic's page on extended thinking, and for Opus 4.5 the billed
-    sessions of the pi client, where nothing is lost behind kept thoughts.
+    models"). It does not say which is the first that keeps them: for Opus it is 4.5, as the billed
+    sessions of the pi client show, where nothing is lost behind kept thoughts; for Sonnet 4.6 is a
+    guess. A name without a known version is taken for one that keeps them.
     """
     plain = model.lower().replace(".", "-")
     if "haiku" in plain or _OLD_STYLE.search(plain):

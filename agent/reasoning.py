@@ -31,6 +31,12 @@ class ReasoningFilter:
         """The blocks found so far, stripped and joined by newlines."""
         return "\n".join(thought for thought in self._thoughts if thought)
 
+    @property
+    def held_back(self) -> str:
+        """All that was taken and not shown: the blocks, and what may yet become a part of one."""
+        block = self._block if self._opener else []
+        return "".join([*self._thoughts, *block, self._pending])
+
     def feed(self, delta: str) -> str:
         """Take the next piece of text; return what is certainly visible by now."""
         before = len(self._visible)

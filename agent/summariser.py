@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from agent.asking import call_of, lost_call
+from agent.asking import call_of, failed_call, lost_call
 from agent.errors import (
     CredentialsRefused,
     ModelError,
@@ -160,13 +160,13 @@ class SummaryCalls:
         raise _failed(failure or ModelNotFound("no summary model is configured")) from failure
 
     def _answer(self, model: ChatModel, request: ModelRequest, warm_tokens: int) -> str:
-        expected = lost_call(model, _expected(model, request, warm_tokens))
+        expected = _expected(model, request, warm_tokens)
         left_s = self.left_s
         if left_s <= 0 or self._closed:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
-        self._pending.append(expected)
+        self._pending.append(lost_call(model, expected))
         self._running = asyncio.run_coroutine_threadsafe(
-            self._completion(model, request), self._loop
+            self._completion(model, request, expected), self._loop
         )
         if self._closed:
             # Closed since it was looked at: `close` may not have seen this call.
@@ -179,12 +179,14 @@ class SummaryCalls:
         self.model = completion.model or model.name
         return _answer_text(completion)
 
-    async def _completion(self, model: ChatModel, request: ModelRequest) -> Completion:
+    async def _completion(
+        self, model: ChatModel, request: ModelRequest, expected: Usage
+    ) -> Completion:
         """Make one call and note what it has cost; in the event loop, as `close` is."""
         try:
             completion = await model.complete(request, _Silent())
         except ModelError as exc:
-            self._end(lost_call(model, exc.usage) if exc.usage else None)
+            self._end(failed_call(model, exc, expected))
             raise
         self._end(replace(call_of(model, request, completion), purpose="summary"))
         return completion

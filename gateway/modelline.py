@@ -36,15 +36,21 @@ def build_line(settings: Settings) -> list[Configured]:
     Raises:
         SettingsError: A model lacks its key, or a block cannot be used.
     """
-    blocks = (settings.model, *settings.fallbacks)
-    try:
-        line = [Configured(block, build_models(block)) for block in blocks]
-    except ModelError as exc:
-        raise SettingsError(f"model: {exc}") from exc
+    named = {"model": settings.model}
+    named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
+    line = [_configured(place, block) for place, block in named.items()]
     if not settings.prompt_caching.enabled:
         for model in (model for block in line for model in block.models):
             model.cache_layout = None
     return line
+
+
+def _configured(place: str, block: ModelSettings) -> Configured:
+    try:
+        return Configured(block, build_models(block))
+    except ModelError as exc:
+        # The models know their settings as `model.…`, wherever they stand.
+        raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
 
 
 async def learn_windows(line: Sequence[Configured]) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from adapters.base import Adapter
 from agent.costs import cost_usd
-from agent.errors import AgentError, ModelError, ModelRefused, SpendLimitReached
+from agent.errors import AgentError, ModelError, ModelRefused, RateLimited, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
 from agent.messages import ChatMessage
 from agent.planner import Planner
@@ -46,7 +46,9 @@ from gateway.wakeups import Wakeups
 log = structlog.get_logger()
 
 TROUBLE_NOTICE_AFTER = 3
-"""Failed model calls in a turn before its user is told that it takes longer."""
+"""Waits for the model in a turn before its user is told that it takes longer."""
+LONG_WAIT_S = 15
+"""A wait that is told at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +252,13 @@ class TurnRunner:
 
     def _trouble_teller(self, turn: Turn) -> Callable[[ModelError], Awaitable[None]]:
         """Return what tells the user, once, that the model is in trouble."""
-        failures = 0
+        waits = 0
 
-        async def tell(_: ModelError) -> None:
-            nonlocal failures
-            failures += 1
-            if failures == TROUBLE_NOTICE_AFTER:
+        async def tell(failure: ModelError) -> None:
+            nonlocal waits
+            waits += 1
+            asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+            if waits == TROUBLE_NOTICE_AFTER or (asked_s or 0) >= LONG_WAIT_S:
                 await self._notify(turn, f"turn:{turn.id}:trouble", notices.TROUBLE)
 
         return tell

@@ -23,6 +23,7 @@ from agent.models.api import (
 from agent.models.base import CacheLayout, Completion, ModelInfo
 from agent.models.catalog import DEFAULT_NAMES, context_length, facts_of
 from agent.models.draft import AnswerDraft
+from agent.models.reading import readable
 from agent.prompt_caching import cache_layout_of
 
 if TYPE_CHECKING:
@@ -73,15 +74,17 @@ class AnthropicModel:
             with anthropic_errors(self._key):
                 async with clock.running():
                     await self._stream(request, answer)
-            completion = answer.completion(self.name)
+            with readable("Anthropic"):
+                completion = answer.completion(self.name)
         except ModelError as error:
             error.usage = answer.billed(self.name)
+            error.written_tokens = answer.written_tokens(self.name)
             raise
         self._remember(request.conversation, answer.id)
         return completion
 
     async def look_up(self) -> ModelInfo | None:
-        """Ask for the window and the longest output; see ChatModel."""
+        """Ask for the window; see ChatModel."""
         try:
             with anthropic_errors(self._key):
                 async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
@@ -91,9 +94,7 @@ class AnthropicModel:
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
         # A server that only looks like the API may answer anything.
-        return model_info(
-            getattr(found, "max_input_tokens", None), getattr(found, "max_tokens", None)
-        )
+        return model_info(getattr(found, "max_input_tokens", None))
 
     async def close(self) -> None:
         """Give back connections."""
@@ -105,7 +106,8 @@ class AnthropicModel:
             model=self.name, max_tokens=1, messages=[], stream=True, extra_body=body
         )
         async with stream:
-            await answer.read(stream)
+            with readable("Anthropic"):
+                await answer.read(stream)
 
     def _diagnostics(self, request: "ModelRequest") -> dict[str, Any]:
         """Return the field that asks why the cache was missed, compared with the answer before."""

@@ -69,7 +69,7 @@ def anthropic_errors(key: str) -> "Iterator[None]":
         yield
     except anthropic.APIStatusError as exc:
         reason = describe(exc.status_code, _text(exc.type), _text(exc.api_message), key)
-        raise build_error(_classify(exc), reason, exc.response.headers) from exc
+        raise build_error(_classify(exc), exc.status_code, reason, exc.response.headers) from exc
     except (anthropic.APIError, httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as exc:
         raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
 

@@ -4,24 +4,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx2
-import orjson
 
 from agent.errors import ContextOverflow, ModelUnreachable
 from agent.models.anthropic_thinking import opaque_fields
-from agent.models.api import usage_so_far
 from agent.models.base import Completion, StopReason, Usage
 from agent.models.draft import AnswerDraft, CallDraft
+from agent.models.reading import arguments_in, text_in, tokens_in, usage_so_far
+from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     import anthropic
     from anthropic.types import (
-        MessageDeltaUsage,
         RawContentBlockDeltaEvent,
         RawContentBlockStartEvent,
         RawMessageStartEvent,
         RawMessageStreamEvent,
     )
-    from anthropic.types import Usage as ReportedUsage
 
     from agent.models.anthropic_thinking import Block, Place
     from agent.models.api import StreamClock
@@ -46,7 +44,7 @@ class AnthropicAnswer:
         self.id = ""
         self._draft = draft
         self._clock = clock
-        self._usage: Usage | None = None
+        self._usage = Usage()
         self._is_counted = False
         self._model = ""
         self._miss_reason: str | None = None
@@ -81,16 +79,21 @@ class AnthropicAnswer:
             raise ContextOverflow("the window was full before the answer began")
         self._draft.opaque |= opaque_fields(self._thinking.values())
         stop = _STOP_REASONS.get(self._stop_reason, "stop")
-        done = self._draft.completion(stop, self._usage, self._model or name)
+        done = self._draft.completion(stop, self.billed(name), self._model or name)
         return replace(done, cache_miss_reason=self._miss_reason)
 
     def billed(self, name: str) -> Usage | None:
         """Return what has been used by now, None where the API said nothing yet."""
-        if self._is_counted:
-            return self._usage
-        return usage_so_far(self._usage, self._draft.streamed, name)
+        streamed = "" if self._is_counted else self._draft.streamed
+        return usage_so_far(self._usage, streamed, name)
+
+    def written_tokens(self, name: str) -> int:
+        """Return an estimate of what was streamed by now."""
+        return estimate_tokens(self._draft.streamed, name)
 
     def _take(self, event: "RawMessageStreamEvent") -> None:
+        if event is None:
+            return  # `data: null`
         if event.type == "message_start":
             self._begin(event)
         elif event.type == "content_block_start":
@@ -99,66 +102,67 @@ class AnthropicAnswer:
             self._grow_block(event)
         elif event.type == "message_delta":
             self._stop_reason = event.delta.stop_reason
-            self._usage = _final_usage(self._usage or Usage(), event.usage)
-            self._is_counted = True
+            # Where there is no last count, the first one tells nothing of what came since.
+            self._is_counted = tokens_in(event.usage, "output_tokens") > 0
+            self._usage = _usage(event.usage, self._usage)
         elif event.type == "message_stop":
             self._finished = True
 
     def _begin(self, event: "RawMessageStartEvent") -> None:
         message = event.message
-        self.id = message.id
-        self._model = message.model
-        self._usage = _start_usage(message.usage)
+        self.id = text_in(message.id)
+        self._model = text_in(message.model)
+        self._usage = _usage(message.usage, Usage())
         if message.diagnostics and message.diagnostics.cache_miss_reason:
-            self._miss_reason = message.diagnostics.cache_miss_reason.type
+            self._miss_reason = text_in(message.diagnostics.cache_miss_reason.type)
 
     def _begin_block(self, event: "RawContentBlockStartEvent") -> None:
         block = event.content_block
         if block.type == "text":
-            self._draft.say(block.text)
+            self._draft.say(text_in(block.text))
         elif block.type == "tool_use":
             # Some proxies send the whole input here and no deltas.
-            whole = [orjson.dumps(block.input).decode()] if block.input else []
-            call = CallDraft(block.id, block.name, whole)
+            whole = [arguments_in(block.input)] if block.input else []
+            call = CallDraft(text_in(block.id), text_in(block.name), whole)
             self._calls[event.index] = call
             self._draft.calls.append(call)
         elif block.type in {"thinking", "redacted_thinking"}:
             place = (len(self._draft.text), len(self._draft.calls))
-            self._thinking[event.index] = block.model_dump(exclude_unset=True), place
+            kept = block.model_dump(exclude_unset=True, warnings=False)
+            self._thinking[event.index] = kept, place
 
     def _grow_block(self, event: "RawContentBlockDeltaEvent") -> None:
+        """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
         delta = event.delta
         if delta.type == "text_delta":
-            self._draft.say(delta.text)
-        elif delta.type == "input_json_delta":
-            self._calls[event.index].arguments.append(delta.partial_json)
+            self._draft.say(text_in(delta.text))
+        elif delta.type == "input_json_delta" and event.index in self._calls:
+            self._calls[event.index].arguments.append(arguments_in(delta.partial_json))
         elif delta.type == "thinking_delta":
-            self._draft.think(delta.thinking)
-            self._thinking[event.index][0]["thinking"] += delta.thinking
-        elif delta.type == "signature_delta":
-            self._thinking[event.index][0]["signature"] = delta.signature
+            self._think(event.index, text_in(delta.thinking))
+        elif delta.type == "signature_delta" and event.index in self._thinking:
+            self._thinking[event.index][0]["signature"] = text_in(delta.signature)
+
+    def _think(self, index: int, thought: str) -> None:
+        self._draft.think(thought)
+        if index in self._thinking:
+            block, _ = self._thinking[index]
+            block["thinking"] = text_in(block.get("thinking")) + thought
 
 
-def _start_usage(reported: "ReportedUsage") -> Usage:
-    created = reported.cache_creation_input_tokens or 0
-    hour = reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else 0
-    return Usage(
-        input_tokens=reported.input_tokens,
-        output_tokens=reported.output_tokens,
-        cache_read_tokens=reported.cache_read_input_tokens or 0,
-        cache_write_5m_tokens=created - hour,
-        cache_write_1h_tokens=hour,
+def _usage(reported: object, before: Usage) -> Usage:
+    """Return the totals as reported by now; what a report leaves out stays as it was `before`."""
+    hour = tokens_in(
+        getattr(reported, "cache_creation", None),
+        "ephemeral_1h_input_tokens",
+        before.cache_write_1h_tokens,
     )
-
-
-def _final_usage(start: Usage, reported: "MessageDeltaUsage") -> Usage:
-    """Return the totals at the end of the stream; what the last event leaves out stays."""
-    read, created = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
-    hour = start.cache_write_1h_tokens
+    written = before.cache_write_5m_tokens + before.cache_write_1h_tokens
+    created = tokens_in(reported, "cache_creation_input_tokens", written)
     return Usage(
-        input_tokens=start.input_tokens if reported.input_tokens is None else reported.input_tokens,
-        output_tokens=reported.output_tokens,
-        cache_read_tokens=start.cache_read_tokens if read is None else read,
-        cache_write_5m_tokens=start.cache_write_5m_tokens if created is None else created - hour,
+        input_tokens=tokens_in(reported, "input_tokens", before.input_tokens),
+        output_tokens=tokens_in(reported, "output_tokens", before.output_tokens),
+        cache_read_tokens=tokens_in(reported, "cache_read_input_tokens", before.cache_read_tokens),
+        cache_write_5m_tokens=max(created - hour, 0),
         cache_write_1h_tokens=hour,
     )

@@ -20,6 +20,7 @@ from agent.models.parts import (
     content_parts,
     drop_surplus,
     settled,
+    text_bytes,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
 
@@ -57,15 +58,6 @@ def request_body(request: "ModelRequest", model: str) -> dict[str, Any]:
     return body
 
 
-def wire_messages(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
-    """Return alternating user and assistant messages made of blocks, none of them empty.
-
-    Tool results become one user message, in the order of their calls; text of the user that
-    follows stands behind them in the same message.
-    """
-    return _laid_out(messages)[1]
-
-
 def wire_id(call_id: str) -> str:
     """Return the id as the API takes it; a changed one keeps apart what was apart."""
     if call_id and not _FOREIGN.search(call_id):
@@ -75,7 +67,11 @@ def wire_id(call_id: str) -> str:
 
 
 def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict[str, Any]]]:
-    """Return the system blocks and the turns."""
+    """Return the system blocks and the turns: of user and assistant by turns, none without blocks.
+
+    Tool results become one user message, in the order of their calls; text of the user that
+    follows stands behind them in the same message.
+    """
     system: list[Block] = []
     turns: list[dict[str, Any]] = []
     newest = system
@@ -123,7 +119,7 @@ def _blocks(message: "ChatMessage") -> list[Block]:
     return blocks
 
 
-_known_blocks = Remembered(_blocks)
+_known_blocks = Remembered(_blocks, text_bytes)
 
 
 def _text(text: Any) -> list[Block]:

@@ -3,7 +3,6 @@
 import asyncio
 import math
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
@@ -18,12 +17,10 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ModelInfo
-from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from agent.models.base import Usage
     from agent.settings import ModelSettings
 
 CONNECT_TIMEOUT_S = 10.0
@@ -33,6 +30,7 @@ PING_PATIENCE = 5
 """So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
 
 _LONGEST_REASON = 300
+_UNAVAILABLE = 503
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream"})
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
@@ -125,21 +123,11 @@ class StreamClock:
         self._deadline.reschedule(now + PING_PATIENCE * self._step_s)
 
 
-def usage_so_far(reported: "Usage | None", streamed: str, model: str) -> "Usage | None":
-    """Return what a broken stream is billed, its output estimated; None if nothing was reported.
-
-    Thoughts that the provider keeps to itself are not in the estimate.
-    """
-    if reported is None:
+def model_info(context_length: object) -> ModelInfo | None:
+    """Return the window that a server's answer tells; None for what is no size above 0."""
+    if not isinstance(context_length, int) or isinstance(context_length, bool):
         return None
-    written = max(reported.output_tokens, estimate_tokens(streamed, model))
-    return replace(reported, output_tokens=written)
-
-
-def model_info(context_length: object, max_output_tokens: object) -> ModelInfo | None:
-    """Return what a server's answer says, None if that is nothing; only sizes above 0 count."""
-    window, output = _size(context_length), _size(max_output_tokens)
-    return ModelInfo(window, output) if window or output else None
+    return ModelInfo(context_length) if context_length > 0 else None
 
 
 def error_class(status: int) -> type[ModelError]:
@@ -148,11 +136,17 @@ def error_class(status: int) -> type[ModelError]:
     return CLEAR_STATUS.get(status, default)
 
 
-def build_error(kind: type[ModelError], reason: str, headers: "Mapping[str, str]") -> ModelError:
-    """Return an error of this kind; a RateLimited one carries what the headers ask for."""
-    if issubclass(kind, RateLimited):
-        return kind(reason, retry_after_s(headers))
-    return kind(reason)
+def build_error(
+    kind: type[ModelError], status: int, reason: str, headers: "Mapping[str, str]"
+) -> ModelError:
+    """Return an error of this kind; a RateLimited one carries what the headers ask for.
+
+    So does a server that cannot answer now and says when it can.
+    """
+    wait_s = retry_after_s(headers)
+    if status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
+        kind = RateLimited
+    return kind(reason, wait_s) if issubclass(kind, RateLimited) else kind(reason)
 
 
 def describe(status: int, kind: str | None, message: str | None, key: str) -> str:
@@ -180,10 +174,6 @@ def retry_after_s(headers: "Mapping[str, str]") -> float | None:
     text = headers.get("retry-after")
     seconds = _number(text)
     return seconds if seconds is not None else _seconds_until(text)
-
-
-def _size(value: object) -> int | None:
-    return value if isinstance(value, int) and value > 0 and value is not True else None
 
 
 def _number(text: str | None) -> float | None:

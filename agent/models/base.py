@@ -97,10 +97,9 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a provider says about a model, in tokens; None for what it does not say."""
+    """What a provider says about a model: the size of its window in tokens, None if not that."""
 
     context_length: int | None = None
-    max_output_tokens: int | None = None
 
 
 class TextSink(Protocol):

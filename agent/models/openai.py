@@ -24,6 +24,7 @@ from agent.models.openai_models import info_from_list
 from agent.models.openai_opaque import origin_of
 from agent.models.openai_stream import OpenAIAnswer
 from agent.models.openai_wire import request_body
+from agent.models.reading import readable
 from agent.prompt_caching import cache_layout_of
 
 if TYPE_CHECKING:
@@ -77,10 +78,13 @@ class OpenAIModel:
             with openai_errors(self._key):
                 async with clock.running():
                     await self._stream(request, answer)
-            return answer.completion(self.name)
+            with readable("OpenAI API"):
+                completion = answer.completion(self.name)
         except ModelError as error:
             error.usage = answer.billed(self.name)
+            error.written_tokens = answer.written_tokens(self.name)
             raise
+        return completion
 
     async def look_up(self) -> ModelInfo | None:
         """Look for the model in the server's list; see ChatModel. OpenAI's own has no sizes."""
@@ -106,7 +110,8 @@ class OpenAIModel:
             model=self.name, messages=[], stream=True, extra_body=body | self._extra
         )
         async with stream:
-            await answer.read(stream)
+            with readable("OpenAI API"):
+                await answer.read(stream)
 
 
 def _default_name(settings: "ModelSettings") -> str:

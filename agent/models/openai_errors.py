@@ -76,7 +76,7 @@ def _from_api_error(
     # A body may hold anything at the place of the type.
     label = exc.code or (exc.type if isinstance(exc.type, str) else None)
     reason = describe(status, label, message, key)
-    return build_error(_classify(exc, status, body), reason, headers)
+    return build_error(_classify(exc, status, body), status, reason, headers)
 
 
 def _classify(exc: openai.APIError, status: int, body: dict[str, Any]) -> type[ModelError]:

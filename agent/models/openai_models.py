@@ -17,10 +17,6 @@ _WINDOW_KEYS = (
     ("context_window",),  # Groq
     ("max_context_length",),  # Mistral, LM Studio
 )
-_OUTPUT_KEYS = (
-    ("top_provider", "max_completion_tokens"),  # OpenRouter
-    ("max_completion_tokens",),  # Groq
-)
 
 
 def info_from_list(listing: object, name: str) -> "ModelInfo | None":
@@ -38,18 +34,14 @@ def info_from_list(listing: object, name: str) -> "ModelInfo | None":
     entry = next(iter(named or (entries if len(entries) == 1 else [])), None)
     if entry is None:
         return None
-    return model_info(_first(entry, _WINDOW_KEYS), _first(entry, _OUTPUT_KEYS))
+    found = (_at(entry, path) for path in _WINDOW_KEYS)
+    return model_info(next((value for value in found if value), None))
 
 
 def _entries(listing: object) -> list[dict[str, Any]]:
     # Together sends the list without an envelope.
     models = listing.get("data") if isinstance(listing, dict) else listing
     return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
-
-
-def _first(entry: dict[str, Any], keys: tuple[tuple[str, ...], ...]) -> object:
-    found = (_at(entry, path) for path in keys)
-    return next((value for value in found if value), None)
 
 
 def _at(entry: object, path: tuple[str, ...]) -> object:

@@ -104,8 +104,9 @@ class OpaqueParts:
             self._details.append(dict(part))
             return
         for name, value in part.items():
-            if name in _GROWING and isinstance(value, str):
-                grown[name] = (grown.get(name) or "") + value
+            before = grown.get(name) or ""
+            if name in _GROWING and isinstance(value, str) and isinstance(before, str):
+                grown[name] = before + value
             elif value is not None:
                 grown[name] = value
 

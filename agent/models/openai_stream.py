@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from agent.errors import ModelUnreachable
-from agent.models.api import usage_so_far
 from agent.models.base import Completion, StopReason, Usage
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai_opaque import OpaqueParts
+from agent.models.reading import arguments_in, text_in, tokens_in, usage_so_far, usd_in
 from agent.reasoning import ReasoningFilter
+from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
-    from openai.types import CompletionUsage
     from openai.types.chat import ChatCompletionChunk
     from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 
@@ -36,7 +36,7 @@ class OpenAIAnswer:
         self._clock = clock
         self._opaque = OpaqueParts(origin)
         self._filter = ReasoningFilter()
-        self._usage: Usage | None = None
+        self._usage = Usage()
         self._cost_usd: float | None = None
         self._model = ""
         self._finish_reason: str | None = None
@@ -51,6 +51,8 @@ class OpenAIAnswer:
         """
         try:
             async for chunk in stream:
+                if chunk is None:
+                    continue  # `data: null`
                 if chunk.choices:
                     self._clock.note()
                 self._take(chunk)
@@ -73,16 +75,25 @@ class OpenAIAnswer:
         if self._refusal:
             stop = "refused"
             self._draft.say("".join(self._refusal))
-        done = self._draft.completion(stop, self._usage, self._model or name)
+        usage = self._usage if self._usage.prompt_tokens else None
+        done = self._draft.completion(stop, usage, self._model or name)
         self._opaque.add_to(done.message, self._draft.opaque_calls)
         return replace(done, cost_usd=self._cost_usd)
 
     def billed(self, name: str) -> Usage | None:
         """Return what has been used by now, None where the server said nothing yet."""
-        return usage_so_far(self._usage, self._draft.streamed, name)
+        return usage_so_far(self._usage, self._streamed, name)
+
+    def written_tokens(self, name: str) -> int:
+        """Return an estimate of what was streamed by now."""
+        return estimate_tokens(self._streamed, name)
+
+    @property
+    def _streamed(self) -> str:
+        return "".join((self._draft.streamed, self._filter.held_back, *self._refusal))
 
     def _take(self, chunk: "ChatCompletionChunk") -> None:
-        self._model = chunk.model or self._model
+        self._model = text_in(chunk.model) or self._model
         if chunk.usage:
             self._usage = _usage(chunk.usage)
             self._cost_usd = _cost_usd(chunk.usage)
@@ -93,10 +104,10 @@ class OpenAIAnswer:
 
     def _grow(self, delta: "ChoiceDelta") -> None:
         self._grow_reasoning(delta.model_extra or {})
-        if delta.content:
-            self._draft.say(self._filter.feed(delta.content))
-        if delta.refusal:
-            self._refusal.append(delta.refusal)
+        if said := text_in(delta.content):
+            self._draft.say(self._filter.feed(said))
+        if refusal := text_in(delta.refusal):
+            self._refusal.append(refusal)
         for call in delta.tool_calls or []:
             self._grow_call(call)
 
@@ -113,49 +124,45 @@ class OpenAIAnswer:
     def _grow_call(self, delta: "ChoiceDeltaToolCall") -> None:
         slot = self._slots.get(delta.index)
         # Some servers give every call of a message the index 0 and tell them apart by id.
-        if slot is None or (delta.id and slot.id and delta.id != slot.id):
+        call_id = text_in(delta.id)
+        if slot is None or (call_id and slot.id and call_id != slot.id):
             slot = self._slots[delta.index] = CallDraft()
             self._draft.calls.append(slot)
-        slot.id = slot.id or delta.id or ""
+        slot.id = slot.id or call_id
         if delta.function:
-            slot.name = slot.name or delta.function.name or ""
-            slot.arguments.append(delta.function.arguments or "")
+            slot.name = slot.name or text_in(delta.function.name)
+            slot.arguments.append(arguments_in(delta.function.arguments))
         if extra := (delta.model_extra or {}).get("extra_content"):
             slot.opaque = extra
 
 
-def _usage(reported: "CompletionUsage") -> Usage:
-    details = reported.prompt_tokens_details
-    written = (details.cache_write_tokens if details else 0) or 0
-    cached = (details.cached_tokens if details else 0) or _cached_elsewhere(reported)
+def _usage(reported: object) -> Usage:
+    details = getattr(reported, "prompt_tokens_details", None)
+    written = tokens_in(details, "cache_write_tokens")
+    # DeepSeek and Moonshot report what was cached in places of their own.
+    cached = (
+        tokens_in(details, "cached_tokens")
+        or tokens_in(reported, "prompt_cache_hit_tokens")
+        or tokens_in(reported, "cached_tokens")
+    )
     return Usage(
-        input_tokens=max((reported.prompt_tokens or 0) - cached - written, 0),
-        output_tokens=reported.completion_tokens or 0,
+        input_tokens=max(tokens_in(reported, "prompt_tokens") - cached - written, 0),
+        output_tokens=tokens_in(reported, "completion_tokens"),
         cache_read_tokens=cached,
         cache_write_5m_tokens=written,
     )
 
 
-def _cached_elsewhere(reported: "CompletionUsage") -> int:
-    """Return the cached tokens where DeepSeek and Moonshot report them."""
-    extra = reported.model_extra or {}
-    counts = (extra.get(name) for name in ("prompt_cache_hit_tokens", "cached_tokens"))
-    return next((count for count in counts if isinstance(count, int)), 0)
-
-
-def _cost_usd(reported: "CompletionUsage") -> float | None:
+def _cost_usd(reported: object) -> float | None:
     """Return what OpenRouter says the call cost.
 
     With a key of the operator's own behind it, `cost` is OpenRouter's fee alone.
 
     Source: https://openrouter.ai/docs/use-cases/usage-accounting
     """
-    extra = reported.model_extra or {}
-    cost = extra.get("cost")
-    if not isinstance(cost, int | float):
-        return None
-    details = extra.get("cost_details")
+    cost = usd_in(getattr(reported, "cost", None))
+    details = getattr(reported, "cost_details", None)
     upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
-    if extra.get("is_byok") and isinstance(upstream, int | float):
-        return float(cost + upstream)
-    return float(cost)
+    if cost is None or not getattr(reported, "is_byok", False):
+        return cost
+    return cost + (usd_in(upstream) or 0.0)

@@ -19,6 +19,7 @@ from agent.models.parts import (
     content_parts,
     drop_surplus,
     settled,
+    text_bytes,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
 
@@ -112,7 +113,7 @@ def _unmarked_wire(message: "ChatMessage") -> dict[str, Any] | None:
     return _wire_of_parts(message, _parts(message))
 
 
-_known_wire = Remembered(_unmarked_wire)
+_known_wire = Remembered(_unmarked_wire, text_bytes)
 
 
 def _is_empty(message: "ChatMessage") -> bool:

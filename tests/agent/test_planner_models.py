@@ -14,7 +14,7 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, Usage
 from agent.models.facts import ModelFacts, Prices
 from agent.models.scripted import ScriptedModel, Step
-from agent.planner import PAUSED, EarlyRule, Planner
+from agent.planner import NO_BUDGET, EarlyRule, Planner
 from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.view import Entry, View, ViewPlan
@@ -173,7 +173,7 @@ async def test_no_summary_is_asked_for_where_a_budget_is_used_up(trigger: Trigge
     planner = compressor(spending=NoLimits(used_up=True))
     done = await planner.compact(long_view(), trigger)
     assert done is not None
-    assert (done.level, done.failure, done.summary_model) == ("extract", PAUSED, None)
+    assert (done.level, done.failure, done.summary_model) == ("extract", NO_BUDGET, None)
     assert (billed(planner), planner.state) == ([], PlannerState())
 
 

@@ -31,6 +31,10 @@ class Model:
     cache_layout: CacheLayout | None = "native"
     facts: ModelFacts = field(default_factory=lambda: ModelFacts("claude-sonnet-5"))
 
+    @property
+    def label(self) -> str:
+        return self.name
+
 
 MODEL: Any = Model()
 OTHER: Any = Model("claude-opus-5")
@@ -185,9 +189,9 @@ OTHERS = ChatMessage(
 )
 
 
-def moved(reason: str, *answers: ChatMessage, answered: bool = True) -> PrefixWatch:
+def moved(reason: str, *answers: ChatMessage, same_turn: bool = True) -> PrefixWatch:
     """Return a watch that has seen a move for this reason, with these messages in what goes out."""
-    watch = asked(ASK) if answered else PrefixWatch()
+    watch = asked(ASK) if same_turn else next_turn(asked(ASK))
     watch.expect_move(reason)
     watch.take([SYSTEM, user_message("summary"), *answers, user_message("and?")], (CLOCK,), MODEL)
     return watch
@@ -204,12 +208,12 @@ def test_thinking_that_stands_behind_something_new_fails_every_test(reason: str)
 
 
 @pytest.mark.usefixtures("_production")
-@pytest.mark.parametrize("answered", [True, False])
+@pytest.mark.parametrize("same_turn", [True, False])
 def test_thinking_that_stands_behind_something_new_is_a_warning(
-    answered: bool, logs: list[Any]
+    same_turn: bool, logs: list[Any]
 ) -> None:
-    """Also where nothing is known about the request before."""
-    moved("compaction:threshold", THOUGHT, answered=answered)
+    """Also where only the fingerprint of the last turn's request is known."""
+    moved("compaction:threshold", THOUGHT, same_turn=same_turn)
     stale = [entry for entry in logs if entry["event"] == "stale_thinking_sent"]
     assert stale == [{"event": "stale_thinking_sent", "log_level": "warning"}]
 
@@ -231,6 +235,13 @@ def test_thinking_in_a_conversation_that_only_grows_is_in_order() -> None:
     watch = asked(ASK)
     watch.note(watch.take([*ASK, THOUGHT, user_message("and?")], (CLOCK,), MODEL), WRITTEN)
     watch.take([*ASK, THOUGHT, user_message("and?"), THOUGHT], (CLOCK,), MODEL)
+
+
+def test_thinking_before_a_move_is_in_order() -> None:
+    """What stands before it has not changed."""
+    watch = asked([*ASK, THOUGHT, user_message("and?")])
+    watch.expect_move("compaction:fallback")
+    watch.take([*ASK, THOUGHT, user_message("shorter")], (CLOCK,), MODEL)
 
 
 def test_thinking_behind_a_move_is_in_order() -> None:
@@ -342,7 +353,49 @@ def test_no_miss_after_an_announced_move() -> None:
     assert [entry["event"] for entry in logs] == ["cache_prefix_moved"]
 
 
+# note_apart
+
+
+def wrapped_up(watch: PrefixWatch) -> Prefix:
+    """Have a last request answered that forbade tools."""
+    return watch.note_apart(watch.take(MORE, (CLOCK,), MODEL))
+
+
+def test_a_request_that_is_kept_apart_leaves_what_was_warm() -> None:
+    """The next one that allows tools reads what the one before has left, and no more."""
+    watch = asked(ASK)
+    before = watch.last
+    assert before is not None
+    kept = wrapped_up(watch)
+    assert watch.last == kept
+    assert (kept.tokens, kept.at, kept.messages) == (before.tokens, before.at, len(MORE))
+    assert watch.warm_tokens(MODEL) == 50_000
+
+
+def test_a_request_that_is_kept_apart_is_what_the_next_one_begins_with() -> None:
+    """A prefix that moves behind it is noticed as well."""
+    watch = asked(ASK)
+    wrapped_up(watch)
+    with pytest.raises(AssertionError, match="moved behind"):
+        watch.take([*MORE[:3], user_message("or?")], (CLOCK,), MODEL)
+
+
+def test_a_request_that_is_kept_apart_ends_a_move() -> None:
+    """Nothing is warm before it where it is the first of all."""
+    watch = PrefixWatch(moving="compression")
+    assert wrapped_up(watch).tokens == 0
+    assert watch.moving is None
+
+
 # warm_tokens
+
+
+def test_most_is_warm_for_a_model_that_did_not_answer_last() -> None:
+    """Nothing is known about its cache: a forecast of the least has to take it for full."""
+    watch = asked(ASK)
+    assert watch.most_warm_tokens(MODEL, 60_000) == 50_000
+    assert watch.most_warm_tokens(OTHER, 60_000) == 60_000
+    assert PrefixWatch().most_warm_tokens(MODEL, 60_000) == 0
 
 
 def test_nothing_is_warm_for_another_model_or_before_a_move() -> None:

@@ -84,6 +84,7 @@ def bench() -> Bench:
 
 
 DOWN = ModelUnreachable("down")
+MALFORMED = BadRequest("400: thinking blocks cannot be modified")
 
 
 async def test_answer_at_once(bench: Bench) -> None:
@@ -146,11 +147,11 @@ async def test_nobody_is_told_where_another_model_answers_at_once(
     assert bench.troubles == [failure] * told
 
 
-async def test_a_failure_that_leads_to_another_round_is_told_as_a_wait(bench: Bench) -> None:
-    """The three of each model but those that hand over."""
+async def test_every_wait_is_told(bench: Bench) -> None:
+    """Also the one before another round; what is not waited for is not."""
     models = [Flaky("a", *[DOWN] * 3), Flaky("b", *[DOWN] * 3)]
     assert await bench.run(models) == "a"
-    assert len(bench.troubles) == 4
+    assert len(bench.troubles) == len(bench.waits) == 5
 
 
 @pytest.mark.parametrize("failure", [CredentialsRefused("401"), ModelNotFound("404")])
@@ -189,7 +190,7 @@ async def test_time_runs_out(bench: Bench) -> None:
     with pytest.raises(ModelUnreachable):
         await bench.run([Flaky("a", DOWN, always=True)])
     assert bench.waits == [1, 2, 4, 8, 16, 30, 30]
-    assert len(bench.troubles) == 8
+    assert len(bench.troubles) == 7
 
 
 async def test_every_model_is_called_even_without_time(bench: Bench) -> None:
@@ -309,14 +310,30 @@ async def test_long_context_refused_for_a_standard_window_is_passing_trouble(ben
 async def test_bad_request_is_repaired_once(bench: Bench) -> None:
     """One repair pass and one retry, then the failure is the user's to know."""
     with pytest.raises(BadRequest):
-        await bench.run([Flaky("a", BadRequest("400"), always=True)])
+        await bench.run([Flaky("a", MALFORMED, always=True)])
     assert bench.repairs == 1
+
+
+@pytest.mark.parametrize(
+    "reason", ["Invalid `signature` in block", "reasoning_content", "Thinking"]
+)
+async def test_a_refusal_that_names_thinking_is_repaired(bench: Bench, reason: str) -> None:
+    """In whatever words."""
+    assert await bench.run([Flaky("a", BadRequest(reason))]) == "a"
+    assert bench.repairs == 1
+
+
+async def test_a_refusal_for_something_else_is_not_repaired(bench: Bench) -> None:
+    """To leave out what was thought would cost it and help nothing."""
+    with pytest.raises(BadRequest):
+        await bench.run([Flaky("a", BadRequest("max_tokens: too large"), always=True)])
+    assert bench.repairs == 0
 
 
 async def test_repaired_request_is_sent_again(bench: Bench) -> None:
     """What was repaired goes to the same model."""
     second = Flaky("b")
-    assert await bench.run([Flaky("a", BadRequest("400")), second]) == "a"
+    assert await bench.run([Flaky("a", MALFORMED), second]) == "a"
     assert (bench.repairs, second.calls) == (1, 0)
 
 
@@ -324,7 +341,7 @@ async def test_repaired_request_is_sent_again(bench: Bench) -> None:
 async def test_bad_request_may_suit_another_model(bench: Bench, can_repair: bool) -> None:
     """The form that one provider refuses another may take."""
     bench.can_repair = can_repair
-    first = Flaky("a", BadRequest("400"), always=True)
+    first = Flaky("a", MALFORMED, always=True)
     assert await bench.run([first, Flaky("b")]) == "b"
     assert first.calls == 1 + can_repair
 
@@ -353,6 +370,13 @@ async def test_failed_model_rests(bench: Bench) -> None:
     assert bench.rests.in_order([first, second]) == [second, first]
     bench.time += 300
     assert bench.rests.in_order([first, second]) == [first, second]
+
+
+async def test_a_model_that_answers_rests_no_longer(bench: Bench) -> None:
+    """All others failed, so it was asked all the same: later turns begin with it again."""
+    first, second = Flaky("a", *[DOWN] * 3), Flaky("b", *[DOWN] * 3)
+    assert await bench.run([first, second]) == "a"
+    assert bench.rests.in_order([second, first]) == [first, second]
 
 
 async def test_only_model_never_rests(bench: Bench) -> None:

@@ -194,7 +194,7 @@ async def test_a_fault_that_stays_ends_the_turn_with_a_notice(
     async with opened(provider) as at:
         at.main.broken = row.faults[provider]
         told = await at.ask()
-        trouble = [notices.TROUBLE] if len(row.alone) >= 3 else []
+        trouble = [notices.TROUBLE] if len(row.waits) >= 3 else []
         assert told == [*trouble, row.told]
         assert (at.calls, at.actions) == ((len(row.alone), 0), list(row.alone))
         assert at.clock.waits == list(row.waits)

@@ -99,20 +99,18 @@ def _production(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_production")
-async def test_a_retry_keeps_the_thinking_that_stands_before_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [0, 1], ids=["an answer", "a step and an answer"])
+async def test_a_retry_keeps_the_thinking_that_stands_before_it(tmp_path: Path, steps: int) -> None:
     """Nothing before it has changed: it is neither left out nor reported as stale."""
-    script = [said(text, Usage(100, 5), thought=True) for text in ("one", "two", "three")]
+    one, two, three = (said(text, Usage(100, 5), thought=True) for text in ("one", "two", "three"))
+    script = [one, *[called(Usage(100, 5))] * steps, two, three]
     model = RecordingModel(script, cache_layout="native")
-    async with running(tmp_path, model) as chat:
+    async with running(tmp_path, agent_of(model, tools=[Counting().tool])) as chat:
         for text in ("a", "b", "/retry"):
             await chat.ask(text)
         assert chat.events("stale_thinking_sent") == []
-    assert [message.get("opaque") for message in model.requests[-1].messages] == [
-        None,
-        None,
-        SIGNED,
-        None,
-    ]
+    sent = [message.get("opaque") for message in model.requests[-1].messages]
+    assert sent == [None, None, SIGNED, None]
 
 
 @pytest.mark.usefixtures("_production")

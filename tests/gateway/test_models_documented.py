@@ -65,11 +65,12 @@ def model_errors() -> list[type[ModelError]]:
 
 
 def test_the_page_names_every_failure_with_its_actions() -> None:
-    """Whoever else is there, however often it failed, and however large the window is."""
+    """Whatever it says, whoever else is there, however often it failed, and however large it is."""
     lines: tuple[list[Any], ...] = ([], [Model()], [Model("other")])
-    cases = list(product(lines, (1, 3), (200_000, 1_000_000)))
+    texts = ("failed", "thinking blocks cannot be modified")
+    cases = list(product(texts, lines, (1, 3), (200_000, 1_000_000)))
     assert documented_actions() == {
-        each.__name__: {name for case in cases for name in action(each("failed"), *case)}
+        each.__name__: {name for text, *case in cases for name in action(each(text), *case)}
         for each in model_errors()
     }
 

@@ -223,7 +223,9 @@ def test_a_line_says_less_where_it_would_be_longer(text: str, line: str) -> None
     assert text_of(pruned(tool_message("c1", "run", text), call)) == line
 
 
-names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=200).filter(
+    str.strip
+)
 outcomes = st.sampled_from([
     "",
     "Error: no such file\n",

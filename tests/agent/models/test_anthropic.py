@@ -25,7 +25,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import request_body, wire_id, wire_messages
+from agent.models.anthropic_wire import request_body, wire_id
 from agent.models.base import Completion, ModelRequest, ToolSchema, Usage
 from agent.settings import ModelSettings
 from tests.support.anthropic_server import AnthropicServer, signature
@@ -34,6 +34,12 @@ from tests.support.model_server import Fault, Reply, SinkSpy
 KEY = "sk-ant-secret-0123456789"
 CLOCK = ToolSchema("current_time", "Tells the time.", {"type": "object", "properties": {}})
 ASK = [user_message("hello")]
+
+
+def turns_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the messages of the request that these make."""
+    turns: list[dict[str, Any]] = request_body(ModelRequest(messages), "claude-x")["messages"]
+    return turns
 
 
 def call(call_id: str, arguments: str = "{}", name: str = "current_time") -> ToolCall:
@@ -435,7 +441,7 @@ def test_impossible_key_is_refused_at_once(key: str) -> None:
 
 def test_consecutive_user_messages_become_one() -> None:
     """Two messages of a person stand as two blocks in one message."""
-    assert wire_messages([user_message("a"), user_message("b", synthetic=True)]) == [
+    assert turns_of([user_message("a"), user_message("b", synthetic=True)]) == [
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
     ]
 
@@ -495,7 +501,7 @@ async def test_open_call_is_refused_by_the_server(server: AnthropicServer) -> No
 )
 def test_arguments_become_an_object(arguments: str, sent: dict[str, object]) -> None:
     """Arguments keep their key order; what is no JSON object is wrapped."""
-    blocks = wire_messages([*ASK, calling(call("t", arguments))])[1]["content"]
+    blocks = turns_of([*ASK, calling(call("t", arguments))])[1]["content"]
     assert blocks[0]["input"] == sent
     assert list(blocks[0]["input"]) == list(sent)
 
@@ -505,13 +511,13 @@ def test_nothing_empty_is_sent() -> None:
     thought = ChatMessage(role="assistant", content="", reasoning="hm")
     thought["opaque"] = {"anthropic": [{"type": "redacted_thinking", "data": "x"}]}
     history = [user_message("a"), thought, user_message(" \n"), user_message("b")]
-    assert [len(turn["content"]) for turn in wire_messages(history)] == [2]
+    assert [len(turn["content"]) for turn in turns_of(history)] == [2]
 
 
 def test_foreign_fields_are_dropped() -> None:
     """Reasoning and other providers' opaque fields do not reach the wire."""
     message = ChatMessage(role="assistant", content="hi", reasoning="hm", opaque={"openai": [1]})
-    assert wire_messages([*ASK, message])[1] == {
+    assert turns_of([*ASK, message])[1] == {
         "role": "assistant",
         "content": [{"type": "text", "text": "hi"}],
     }

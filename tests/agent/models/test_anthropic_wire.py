@@ -17,7 +17,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.anthropic_wire import request_body, wire_messages
+from agent.models.anthropic_wire import request_body
 from agent.models.base import ModelRequest, ToolSchema
 from agent.models.scripted import tool_call
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
@@ -80,13 +80,13 @@ def test_a_result_is_marked_itself() -> None:
     )
     expected = {"type": "tool_result", "tool_use_id": "t1", "content": "found", KEY: MARK}
     for message in ({**result, KEY: MARK}, on_part):
-        assert wire_messages([message])[0]["content"] == [expected]  # type: ignore[list-item]
+        assert turns_of([message])[0]["content"] == [expected]  # type: ignore[list-item]
 
 
 def test_an_empty_result_carries_its_marker() -> None:
     """A result without text is a block all the same."""
     message = ChatMessage(role="tool", tool_call_id="t1", content="", cache_control=MARK)
-    assert wire_messages([message])[0]["content"] == [
+    assert turns_of([message])[0]["content"] == [
         {"type": "tool_result", "tool_use_id": "t1", KEY: MARK}
     ]
 
@@ -95,7 +95,7 @@ def test_an_empty_result_carries_its_marker() -> None:
 def test_a_marker_on_empty_text_moves_to_the_part_before(empty: str) -> None:
     """The API refuses a marker on empty text."""
     content = [text("a"), PNG, text(empty, cache_control=MARK)]
-    blocks = wire_messages([ChatMessage(role="user", content=content)])[0]["content"]
+    blocks = turns_of([ChatMessage(role="user", content=content)])[0]["content"]
     assert [block.get(KEY) for block in blocks] == [None, MARK]
 
 
@@ -103,7 +103,7 @@ def test_a_marker_on_empty_text_moves_to_the_call_behind_it() -> None:
     """Thinking cannot carry it, the first call of the message can."""
     calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
     message = thinking([text("", cache_control=MARK)], tool_calls=calls)
-    blocks = wire_messages([ASK, message])[1]["content"]
+    blocks = turns_of([ASK, message])[1]["content"]
     assert [(block["type"], block.get(KEY)) for block in blocks] == [
         ("thinking", None),
         ("tool_use", MARK),
@@ -115,7 +115,7 @@ def test_a_marked_message_without_text_is_marked_at_its_last_call() -> None:
     """The end of the message is the end of its calls."""
     calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
     message = thinking(None, tool_calls=calls, cache_control=MARK)
-    blocks = wire_messages([ASK, message])[1]["content"]
+    blocks = turns_of([ASK, message])[1]["content"]
     assert [block.get(KEY) for block in blocks] == [None, None, MARK]
 
 
@@ -160,21 +160,21 @@ def test_images_are_blocks() -> None:
     source = {"type": "image", "source": inline}
     asked = ChatMessage(role="user", content=[text("look"), PNG, address, source])
     images = [{"type": "image", "source": inline}]
-    assert wire_messages([asked])[0]["content"] == [
+    assert turns_of([asked])[0]["content"] == [
         text("look"),
         *images,
         {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
         *images,
     ]
     result = ChatMessage(role="tool", tool_call_id="t", content=[text("seen"), PNG])
-    assert wire_messages([result])[0]["content"][0]["content"] == [text("seen"), *images]
+    assert turns_of([result])[0]["content"][0]["content"] == [text("seen"), *images]
 
 
 def test_texts_of_a_list_are_blocks_of_their_own() -> None:
     """Parts are not joined; what is of an unknown kind stays out."""
     parts = [text("a"), {"type": "input_audio", "input_audio": {}}, text("b")]
     message = ChatMessage(role="user", content=parts)
-    assert wire_messages([message])[0]["content"] == [text("a"), text("b")]
+    assert turns_of([message])[0]["content"] == [text("a"), text("b")]
 
 
 def test_the_note_of_a_compacted_view_is_a_block_of_its_own() -> None:

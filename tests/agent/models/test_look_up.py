@@ -22,11 +22,11 @@ async def look_up(server: ModelServer) -> ModelInfo | None:
         return await model.look_up()
 
 
-async def test_anthropic_says_both_sizes() -> None:
-    """Window and longest output are those of the model's entry."""
+async def test_anthropic_says_how_large_the_window_is() -> None:
+    """It is that of the model's entry."""
     async with AnthropicServer() as server:
         server.infos = {"claude-sonnet-5-5": {"max_input_tokens": 900_000, "max_tokens": 64_000}}
-        assert await look_up(server) == ModelInfo(900_000, 64_000)
+        assert await look_up(server) == ModelInfo(900_000)
         assert server.look_ups == ["/v1/models/claude-sonnet-5-5"]
 
 
@@ -41,16 +41,12 @@ async def test_an_entry_without_sizes_says_nothing(info: dict[str, object]) -> N
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (
-            {"context_length": 200_000, "top_provider": {"max_completion_tokens": 64_000}},
-            ModelInfo(200_000, 64_000),
-        ),
-        ({"context_length": 8192, "top_provider": None}, ModelInfo(8192)),
+        ({"context_length": 200_000}, ModelInfo(200_000)),
         ({"max_model_len": 32_768}, ModelInfo(32_768)),
         ({"meta": {"n_ctx": 16_384, "n_ctx_train": 131_072}}, ModelInfo(16_384)),
         ({"meta": {"n_ctx_train": 131_072}}, None),
         ({"loaded_context_length": 4096, "max_context_length": 131_072}, ModelInfo(4096)),
-        ({"context_window": 131_072, "max_completion_tokens": 8192}, ModelInfo(131_072, 8192)),
+        ({"context_window": 131_072}, ModelInfo(131_072)),
         ({"owned_by": "library"}, None),
         ({"context_length": 0}, None),
         ({"context_length": True}, None),
