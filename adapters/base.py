@@ -117,12 +117,14 @@ class ChatItem:
 
     Items are ordered by (inbox_seq, outbox_seq): what a person wrote has outbox_seq 0, the answers
     that belong to it follow. `markdown` is raw markdown (or plain text, for a person's message).
+    A `notice` is said while the answer is still to come.
     """
 
     inbox_seq: int
     outbox_seq: int
     markdown: str
     at: str
+    notice: bool = False
 
 
 @dataclass(frozen=True, slots=True)

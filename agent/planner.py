@@ -67,11 +67,14 @@ class EarlyRule:
         rates: Of the model that answers.
         ttl: How long its cache entries live.
         payback_requests: In how many requests the compaction has to earn its cost back.
+        asks_model: Whether a model's summary has to be earned back too; None where the planner
+            knows. A replay reckons with one and asks none.
     """
 
     rates: Rates
     ttl: str
     payback_requests: float
+    asks_model: bool | None = None
 
 
 @dataclass(slots=True)
@@ -271,7 +274,7 @@ class Planner:
             self.engine.limits,
             early.rates,
             fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
-            asks_model=self._may_ask_model(),
+            asks_model=self._may_ask_model() if early.asks_model is None else early.asks_model,
             most_requests=early.payback_requests,
         )
 

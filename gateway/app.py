@@ -10,6 +10,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ from agent.tools.catalog import builtin_tools
 from gateway import commands, control
 from gateway.access import Access
 from gateway.chats import ChatHistory
-from gateway.commands import ModelFacts
+from gateway.commands import StatusFacts
 from gateway.context import ContextParts, with_engine_tools
 from gateway.delivery import Delivery
 from gateway.errors import SettingsError, StorageError
@@ -200,14 +201,13 @@ async def assembled(
     reclaimed = await database.write(leases.reap_others, replica)
     if reclaimed:
         log.info("conversations_reclaimed", count=reclaimed)
-    model = agent.models[0]
     context = build_context(settings, agent)
     agent = with_engine_tools(agent, context)
     wakeups = Wakeups()
     renderers: dict[Account, Callable[[str], list[str]]] = {}
     rules = _rules(settings, agent, context)
     intake = GatewayIntake(database, rules, renderers, wakeups)
-    chats = ChatHistory(database, model.context_length, rules.model.fixed_tokens)
+    chats = ChatHistory(database, rules.model)
     adapters = {
         (adapter.platform, adapter.account): adapter
         for adapter in make_adapters(settings, intake, chats)
@@ -243,24 +243,38 @@ async def assembled(
 
 
 def _rules(settings: Settings, agent: Agent, context: ContextParts) -> IntakeRules:
-    model, engine = agent.models[0], context.make_engine(context.limits)
-    names = tuple(tool.name for tool in agent.tools.schemas)
-    prompt = ChatMessage(
-        role="system", content=build_system_prompt(settings.agent.instructions, names)
-    )
     return IntakeRules(
         access=Access(settings.access),
         queue=settings.queue,
         groups=settings.sessions.groups,
-        model=ModelFacts(
-            name=model.name,
-            window_tokens=model.context_length,
-            threshold_tokens=_fires_at(engine) if context.enabled else None,
-            engine=engine.name,
-            fixed_tokens=TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt),
-        ),
+        model=_status_facts(settings, agent, context),
         money=_money(settings, [*agent.models, *_writers(context)]),
     )
+
+
+def _status_facts(
+    settings: Settings, agent: Agent, context: ContextParts
+) -> Callable[[], StatusFacts]:
+    """Return what tells the model's figures as they are now: its window may shrink."""
+    model = agent.models[0]
+    names = tuple(tool.name for tool in agent.tools.schemas)
+    prompt = ChatMessage(
+        role="system", content=build_system_prompt(settings.agent.instructions, names)
+    )
+    fixed_tokens = TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt)
+
+    @lru_cache(maxsize=1)
+    def within(limits: Limits) -> StatusFacts:
+        engine = context.make_engine(limits)
+        return StatusFacts(
+            name=model.name,
+            window_tokens=limits.context_length,
+            threshold_tokens=_fires_at(engine) if context.enabled else None,
+            engine=engine.name,
+            fixed_tokens=fixed_tokens,
+        )
+
+    return lambda: within(context.limits_for(agent))
 
 
 def _money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
@@ -269,6 +283,7 @@ def _money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
         prices={name: prices for name, prices in known.items() if prices is not None},
         rules={model.name: CacheRules.of(model.facts) for model in models},
         sender_daily_usd=settings.budget.sender_daily_usd,
+        daily_usd=settings.budget.daily_usd,
         timezone=settings.sessions.timezone,
     )
 

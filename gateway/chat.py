@@ -167,10 +167,11 @@ async def _position_of(response: aiohttp.ClientResponse) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, and the position of the message that it belongs to."""
+    """An answer, and the position of the message that it belongs to; a notice precedes it."""
 
     inbox_seq: int
     markdown: str
+    notice: bool
 
 
 class Feed:
@@ -244,7 +245,8 @@ class Feed:
     def _take_item(self, data: dict[str, Any]) -> None:
         place = (data["inbox_seq"], data["outbox_seq"])
         if self.synced and data["outbox_seq"] and place not in self._seen:
-            self.answers.append(Answer(data["inbox_seq"], data["markdown"]))
+            notice = data.get("notice", False)
+            self.answers.append(Answer(data["inbox_seq"], data["markdown"], notice))
         self._seen.add(place)
 
 
@@ -295,20 +297,25 @@ class Talk:
             return
 
         def answered() -> bool:
-            return any(answer.inbox_seq >= seq for answer in self._feed.answers[start:])
+            news = self._feed.answers[start:]
+            return any(answer.inbox_seq >= seq and not answer.notice for answer in news)
+
+        def show_news() -> None:
+            self._show_answers(seq)
 
         if self._console.is_terminal:
-            await self._watch(answered)
+            await self._watch(answered, show_news)
         else:
-            await self._feed.until(answered, lambda: None)
-        self._show_answers(seq)
+            await self._feed.until(answered, show_news)
+        show_news()
 
-    async def _watch(self, answered: Callable[[], bool]) -> None:
-        """Show the growing answer; an interrupt asks the gateway to stop it."""
+    async def _watch(self, answered: Callable[[], bool], show_news: Callable[[], None]) -> None:
+        """Show notices and the growing answer; an interrupt asks the gateway to stop it."""
         feed = self._feed
         with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
 
             def show() -> None:
+                show_news()
                 live.update(growing(feed.preview), refresh=True)
 
             while not answered():

@@ -1,9 +1,11 @@
 """What the web chat reads from the database: `adapters.base.History`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.messages import Address
+from gateway.commands import StatusFacts
 from gateway.sessions import address_key
 from gateway.storage import history, usage
 from gateway.storage.engine import Database
@@ -14,13 +16,11 @@ class ChatHistory:
     """Reads of direct chats.
 
     Attributes:
-        window_tokens: Size of the first model's window.
-        fixed_tokens: Estimate of system prompt and tool schemas.
+        facts: Returns the figures of the first model, as they are now.
     """
 
     database: Database
-    window_tokens: int
-    fixed_tokens: int
+    facts: Callable[[], StatusFacts]
 
     async def chats(self, platform: str, account: str) -> list[ChatSummary]:
         """Return the account's conversations, newest activity first."""
@@ -36,5 +36,6 @@ class ChatHistory:
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""
         key = address_key(address)
-        used = await self.database.read(usage.view_tokens, key, self.fixed_tokens)
-        return ContextGauge(used, self.window_tokens)
+        facts = self.facts()
+        used = await self.database.read(usage.view_tokens, key, facts.fixed_tokens)
+        return ContextGauge(used, facts.window_tokens)

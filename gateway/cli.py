@@ -173,9 +173,12 @@ def replay(  # noqa: PLR0913 - an option each
         float | None, typer.Option(help="Instead of compression.threshold, 0 to 1.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="Instead of prompt_caching.strategy.")
+        str | None,
+        typer.Option(help="system_and_3 or anchored, instead of prompt_caching.strategy."),
     ] = None,
-    ttl: Annotated[str | None, typer.Option(help="Instead of prompt_caching.cache_ttl.")] = None,
+    ttl: Annotated[
+        str | None, typer.Option(help="5m or 1h, instead of prompt_caching.cache_ttl.")
+    ] = None,
     gap: Annotated[
         str,
         typer.Option(
@@ -183,7 +186,12 @@ def replay(  # noqa: PLR0913 - an option each
             " chat (up to 10 hours), recorded (busy where nothing is recorded)."
         ),
     ] = "recorded",
-    early: Annotated[bool, typer.Option("--early", help="Turn compression.early on.")] = False,
+    early: Annotated[
+        bool,
+        typer.Option(
+            "--early", help="Turn compression.early on; where it acts, play without it too."
+        ),
+    ] = False,
     restart_every: Annotated[
         int | None,
         typer.Option(

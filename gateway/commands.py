@@ -68,10 +68,11 @@ def help_text() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What `/status` and `/usage` say about the model and its context engine.
+class StatusFacts:
+    """What `/status` and `/usage` say about the model and its context engine, as it is now.
 
     Attributes:
+        window_tokens: Of the main model; a provider may turn out to give the account less of it.
         threshold_tokens: Where compression fires; None where it is switched off.
         engine: Name of the context engine.
         fixed_tokens: Estimate of system prompt and tool schemas.
@@ -84,14 +85,14 @@ class ModelFacts:
     fixed_tokens: int
 
 
-def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:
+def status_text(status: Status, standing: Standing, model: StatusFacts) -> str:
     """Return the answer to `/status`."""
     work = "working on an answer" if status.turn_running else "idle"
     compactions = count(standing.compactions, "compaction")
     lines = {
         "Conversation": f"{status.conversation}, session {status.session_id}",
         "Title": quoted(standing.title),
-        "Model": model.name,
+        "Model": _model_text(standing, model),
         "Context": context_text(standing, model),
         "Compression": f"{firing_text(model)}; {compactions} so far",
         "Messages": f"{status.messages:,} on record",
@@ -104,14 +105,20 @@ def status_text(status: Status, standing: Standing, model: ModelFacts) -> str:
     return listed(lines)
 
 
-def context_text(standing: Standing, model: ModelFacts) -> str:
+def _model_text(standing: Standing, model: StatusFacts) -> str:
+    """Return the main model, and who answered last where that was another one."""
+    last = standing.answered_by
+    return f"{model.name} (last answer by {last})" if last and last != model.name else model.name
+
+
+def context_text(standing: Standing, model: StatusFacts) -> str:
     """Return how full the window is."""
     tokens, source = standing.context.tokens, standing.context.source
     share = tokens / model.window_tokens
     return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
 
 
-def firing_text(model: ModelFacts) -> str:
+def firing_text(model: StatusFacts) -> str:
     """Return from where on the view is compacted."""
     if model.threshold_tokens is None:
         return f"switched off (engine {model.engine})"

@@ -80,8 +80,10 @@ class ContextParts:
     def _early(self, agent: Agent) -> EarlyRule | None:
         if self.payback_requests is None:
             return None
-        ttl = agent.caching.cache_ttl
-        return EarlyRule(Rates.of(agent.models[0].facts.prices, ttl), ttl, self.payback_requests)
+        model, ttl = agent.models[0], agent.caching.cache_ttl
+        # A replay decides as the model that it plays would.
+        asks_model = True if model.provider == "recorded" else None
+        return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
 
 
 async def open_view(database: Database, session: Session, plan: ViewPlan, system: str) -> View:

@@ -17,15 +17,25 @@ from adapters.messages import Admission, Cursor, InboundMessage, Poison
 from agent.messages import clean_text, storable
 from gateway import commands
 from gateway.access import Access, stranger_notice
-from gateway.commands import ModelFacts
+from gateway.commands import StatusFacts
 from gateway.sessions import GroupSessions, session_key, sole_sender
 from gateway.settings import QueueSettings
 from gateway.spending import today
-from gateway.storage import costs, history, inbox, insights, leases, outbox, turns, usage
+from gateway.storage import (
+    costs,
+    history,
+    inbox,
+    insights,
+    leases,
+    ledger,
+    outbox,
+    turns,
+    usage,
+)
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation
 from gateway.storage.outbox import Renderer, parts_of
-from gateway.usagetexts import INSIGHTS_DAYS, MoneyRules, insights_text, usage_text
+from gateway.usagetexts import INSIGHTS_DAYS, MoneyRules, Today, insights_text, usage_text
 from gateway.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -36,12 +46,16 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class IntakeRules:
-    """What decides about an update; all of it fixed at start."""
+    """What decides about an update; all of it fixed at start but the figures of the model.
+
+    Attributes:
+        model: Returns what is said about the model, as it is now.
+    """
 
     access: Access
     queue: QueueSettings
     groups: GroupSessions
-    model: ModelFacts
+    model: Callable[[], StatusFacts]
     money: MoneyRules = field(default_factory=MoneyRules)
 
 
@@ -150,16 +164,19 @@ class GatewayIntake:
         return Admission("command", row.id, seq)
 
     def _status(self, conn: Connection, conversation_id: int) -> str:
-        model = self._rules.model
+        model = self._rules.model()
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
         return commands.status_text(history.status(conn, conversation_id), standing, model)
 
     def _usage(self, conn: Connection, message: InboundMessage, conversation_id: int) -> str:
-        model, money = self._rules.model, self._rules.money
+        model, money = self._rules.model(), self._rules.money
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
         report = usage.report(conn, conversation_id, standing.session_id)
         since = today(ZoneInfo(money.timezone)).start.timestamp()
-        spent = costs.by_sender_since(conn, _budgeted_as(message), since)
+        spent = Today(
+            costs.by_sender_since(conn, _budgeted_as(message), since),
+            0.0 if money.daily_usd is None else ledger.spent_usd(conn, since),
+        )
         return usage_text(standing, report, spent, model, money)
 
     def _insights(self, conn: Connection, conversation_id: int) -> str:

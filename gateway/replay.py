@@ -7,7 +7,7 @@ the platform are played.
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,9 +22,15 @@ from agent.recordings import BadRecording, Recording, load_recordings
 from agent.settings import AuxiliarySettings
 from gateway.errors import SettingsError
 from gateway.replayclock import Gap
-from gateway.replaycosts import Tariff
-from gateway.replayplayer import Player, Stage, facts_in, playing, window_of
-from gateway.replayreport import Conditions, Replayed, check_target, write_report
+from gateway.replaycosts import Comparison, Tariff, early, totals
+from gateway.replayplayer import Player, Stage, facts_in, playing, window_of, writer_in
+from gateway.replayreport import (
+    Conditions,
+    Replayed,
+    check_target,
+    costs_by_name,
+    write_report,
+)
 from gateway.replaytables import show
 from gateway.settings import BudgetSettings, Settings
 
@@ -43,7 +49,7 @@ class ReplayOptions:
         engine: Instead of `context.engine`; unlike there, it must exist.
         threshold: Instead of `compression.threshold`.
         strategy: Instead of `prompt_caching.strategy`; `ttl` instead of `prompt_caching.cache_ttl`.
-        early: Turns `compression.early` on.
+        early: Turns `compression.early` on. What it makes is compared with a second play, without.
         gap: Which pauses are played; see gateway/replayclock.py.
         restart_every: The gateway is started again after so many requests; None for never.
         concatenate: All conversations of a file are played as one.
@@ -79,7 +85,13 @@ async def replay(
         check_target(options.report)
     results = await _play(settings, recordings, console, options)
     conditions = _conditions(settings, files, options)
-    show(results, conditions.tariff, console)
+    if _comparable(results, conditions.tariff):
+        later = settings.compression.model_copy(update={"early": False})
+        plain = settings.model_copy(update={"compression": later})
+        others = await _play(plain, recordings, console, options)
+        comparison = _comparison(results, others, conditions.tariff)
+        conditions = replace(conditions, comparison=comparison)
+    show(results, conditions, console)
     failed = [result for result in results if result.problem]
     console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
     if options.report is not None:
@@ -159,8 +171,34 @@ def _tariff(settings: Settings) -> Tariff:
         target_ratio=compression.target_ratio,
         protect_last_n=compression.protect_last_n,
     )
-    ttl, most_requests = settings.prompt_caching.cache_ttl, compression.payback_requests
-    return Tariff(facts_in(settings), limits, ttl, most_requests)
+    return Tariff(
+        facts_in(settings),
+        limits,
+        settings.prompt_caching.cache_ttl,
+        compression.payback_requests,
+        compression.early,
+        writer_in(settings),
+    )
+
+
+def _comparable(results: Sequence[Replayed], tariff: Tariff) -> bool:
+    """Whether early compaction made a difference, and its worth can be told."""
+    made = any(early(each.timeline, each.billed, tariff).made for each in results)
+    return made and _spent(results, tariff) is not None
+
+
+def _comparison(
+    results: Sequence[Replayed], others: Sequence[Replayed], tariff: Tariff
+) -> Comparison | None:
+    early_usd, plain_usd = _spent(results, tariff), _spent(others, tariff)
+    return None if early_usd is None or plain_usd is None else Comparison(early_usd, plain_usd)
+
+
+def _spent(results: Sequence[Replayed], tariff: Tariff) -> float | None:
+    """Return what all would have cost; None if a price or an answer is missing."""
+    if any(result.problem for result in results):
+        return None
+    return totals([found for _, found in costs_by_name(results, tariff)]).usd(tariff)
 
 
 def _load(file: Path, *, concatenate: bool) -> list[Recording]:

@@ -1,6 +1,6 @@
 """What a replay would have cost: bills side by side, and what compactions did to them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -11,7 +11,7 @@ from agent.compression.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
 from agent.costs import UNKNOWN, cost_usd, format_usd
 from agent.models.base import Usage
-from agent.models.facts import ModelFacts, Prices
+from agent.models.facts import ModelFacts
 from agent.models.recorded import Bill, Billed
 from agent.prefix import LIFETIMES_S
 from gateway.storage.compactions import CompactionRow
@@ -30,12 +30,16 @@ class Tariff:
         limits: When it is compacted for and what is kept.
         ttl: How long its cache entries live.
         most_requests: In how many requests an early compaction has to pay.
+        early: Whether early compaction is played.
+        writer: Of the auxiliary model that would write summaries; None for the one that is played.
     """
 
     facts: ModelFacts
     limits: Limits
     ttl: str = "5m"
     most_requests: float = 6
+    early: bool = False
+    writer: ModelFacts | None = None
 
     @property
     def rates(self) -> Rates:
@@ -47,9 +51,13 @@ class Tariff:
         """About how long a summary is."""
         return min(LEAST_SUMMARY_TOKENS, self.limits.max_summary_tokens)
 
-    def cost(self, usage: Usage) -> str:
-        """Return what an estimated usage costs, for people."""
-        return format_usd(cost_usd(usage, self.facts.prices), estimated=True)
+    def summary_usd(self, usage: Usage) -> float | None:
+        """Return what a summary costs; None where the price of who would write it is not known."""
+        return cost_usd(usage, (self.writer or self.facts).prices) if usage.prompt_tokens else 0.0
+
+    def prices_text(self) -> str:
+        """Return all prices with their sources, for people."""
+        return "; summaries: ".join(map(prices_text, filter(None, (self.facts, self.writer))))
 
 
 def prices_text(facts: ModelFacts) -> str:
@@ -63,31 +71,62 @@ def prices_text(facts: ModelFacts) -> str:
     return f"{facts.name}, $ per million tokens: {listed}; source: {facts.source}{read_on}"
 
 
-def totals(billed: Iterable[Billed]) -> tuple[Bill, ...]:
-    """Return the sums over conversations, one for each placing; what was played comes first."""
-    bills = [bill for each in billed for bill in each.bills]
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What conversations would have cost.
+
+    Attributes:
+        bills: Of the requests, one for each placing; what was played comes first.
+        summaries_usd: What the summaries would have cost if a model had written them; None if that
+            is not known.
+    """
+
+    bills: tuple[Bill, ...] = ()
+    summaries_usd: float | None = 0.0
+
+    def rows(self, tariff: Tariff) -> Iterator[tuple[str, ...]]:
+        """Yield what stands in the columns, for each placing."""
+        return (_bill_cells(bill, self.summaries_usd, tariff) for bill in self.bills)
+
+    def usd(self, tariff: Tariff) -> float | None:
+        """Return what was played would have cost, summaries included; None if not known."""
+        asked = (cost_usd(bill.tally.billed, tariff.facts.prices) for bill in self.bills[:1])
+        return _sum(*asked, self.summaries_usd)
+
+
+def costs(timeline: Timeline, billed: Billed, tariff: Tariff) -> Costs:
+    """Return what a conversation would have cost."""
+    summaries = (each.summary for each in economies(timeline, billed, tariff))
+    return Costs(billed.bills, _sum(0.0, *map(tariff.summary_usd, summaries)))
+
+
+def totals(found: Sequence[Costs]) -> Costs:
+    """Return the sums over conversations."""
+    bills = [bill for each in found for bill in each.bills]
     order = dict.fromkeys(bill.placing for bill in bills)
-    return tuple(reduce(add, (it for it in bills if it.placing == placing)) for placing in order)
+    summed = (reduce(add, (it for it in bills if it.placing == placing)) for placing in order)
+    return Costs(tuple(summed), _sum(0.0, *(each.summaries_usd for each in found)))
 
 
 BILL_COLUMNS = (
     "breakpoints", "requests", "prompt tokens", "read", "written", "plain", "hits",
-    "billed ÷ minimum", "cost",
+    "billed ÷ minimum", "answers", "summaries", "cost",
 )  # fmt: skip
 
 
-def bill_cells(bill: Bill, tariff: Tariff) -> tuple[str, ...]:
-    """Return what stands in the columns."""
+def _bill_cells(bill: Bill, summaries_usd: float | None, tariff: Tariff) -> tuple[str, ...]:
     usage, prices = bill.tally.billed, tariff.facts.prices
     written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
     ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
     counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
+    asked_usd = cost_usd(usage, prices)
+    money = (asked_usd, summaries_usd, _sum(asked_usd, summaries_usd))
     return (
         bill.placing,
         *(f"{count:,}" for count in (*counts, usage.input_tokens)),
         f"{bill.tally.hit_ratio:.3f}",
         f"{ratio:.3f}",
-        tariff.cost(usage),
+        *(format_usd(usd, estimated=True) for usd in money),
     )
 
 
@@ -98,7 +137,7 @@ class Economy:
     Attributes:
         warm: Whether the cache still held the view.
         warm_summary: What the summary costs while it does, `cold_summary` when it does not; both
-            are nothing for a compaction that needed none.
+            are nothing for a compaction that needed none, and the same for an auxiliary model.
         payback: After how many requests it is paid back; may be inf.
         later: Requests until the next compaction, or the end.
     """
@@ -108,6 +147,11 @@ class Economy:
     cold_summary: Usage
     payback: float
     later: int
+
+    @property
+    def summary(self) -> Usage:
+        """What the summary costs as it was."""
+        return self.warm_summary if self.warm else self.cold_summary
 
 
 def economies(timeline: Timeline, billed: Billed, tariff: Tariff) -> list[Economy]:
@@ -128,10 +172,12 @@ def economies(timeline: Timeline, billed: Billed, tariff: Tariff) -> list[Econom
 def _economy(row: CompactionRow, tariff: Tariff, *, warm: bool, later: int) -> Economy:
     summarises = row.retained_share is not None
     read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
+    cold_summary = Usage(input_tokens=read, output_tokens=written)
+    warm_summary = Usage(cache_read_tokens=read, output_tokens=written)
     return Economy(
         warm,
-        warm_summary=Usage(cache_read_tokens=read, output_tokens=written),
-        cold_summary=Usage(input_tokens=read, output_tokens=written),
+        warm_summary=warm_summary if tariff.writer is None else cold_summary,
+        cold_summary=cold_summary,
         payback=payback_requests(
             row.tokens_before,
             kept_tokens(row),
@@ -151,41 +197,31 @@ def kept_tokens(row: CompactionRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """Turns that found a dead cache, and what compacting there means; money is None if unknown.
+    """Turns that found a dead cache.
 
     Attributes:
         cold_turns: How many there were.
         made: Early compactions there.
-        would_pay: Others of these turns where the payback rule asks for one, the price of a
-            model's summary included.
-        cost_usd: What a model's summaries for those that were made cost.
-        saved_usd: What the requests up to the next compaction read and wrote less.
+        due: Others of these turns where nothing was compacted and the payback rule asks for it.
     """
 
     cold_turns: int = 0
     made: int = 0
-    would_pay: int = 0
-    cost_usd: float | None = 0.0
-    saved_usd: float | None = 0.0
+    due: int = 0
 
     def __add__(self, other: "Early") -> "Early":
         return Early(
-            self.cold_turns + other.cold_turns,
-            self.made + other.made,
-            self.would_pay + other.would_pay,
-            _sum(self.cost_usd, other.cost_usd),
-            _sum(self.saved_usd, other.saved_usd),
+            self.cold_turns + other.cold_turns, self.made + other.made, self.due + other.due
         )
 
     def text(self, tariff: Tariff) -> str:
         """Return it for people."""
-        would = f"within {tariff.most_requests:g} requests it would pay at {self.would_pay:,}"
         told = f"{_turns(self.cold_turns)} found a dead cache."
-        if not self.made:
-            return f"{told} Compacted early: none; {would} of them."
-        cost, saved = (format_usd(it, estimated=True) for it in (self.cost_usd, self.saved_usd))
-        made = f"Compacted early: {_turns(self.made)}; summaries {cost}, saved {saved}"
-        return f"{told} {made}; {would} of the others."
+        if tariff.early:
+            return f"{told} Compacted early: {_turns(self.made)}."
+        rule = f"the rule (paid back within {tariff.most_requests:g} requests)"
+        try_it = "; --early plays that" if self.due else ""
+        return f"{told} Early compaction is off; {rule} is met at {self.due:,} of them{try_it}."
 
 
 def _turns(count: int) -> str:
@@ -193,30 +229,32 @@ def _turns(count: int) -> str:
 
 
 def early(timeline: Timeline, billed: Billed, tariff: Tariff) -> Early:
-    """Return what early compaction did, or would do, in a conversation."""
+    """Return what early compaction did, or would begin with, in a conversation."""
     cold = [at for at in _first_calls(timeline) if at and not _is_warm(at, billed, tariff.ttl)]
-    pairs = zip(timeline.compactions, economies(timeline, billed, tariff), strict=True)
-    made = [(each, economy) for each, economy in pairs if each.row.trigger == EARLY]
     taken = {each.before_call for each in timeline.compactions}
     sizes = (timeline.calls[at].usage.prompt_tokens for at in cold if at not in taken)
-    prices = tariff.facts.prices
     return Early(
         len(cold),
-        len(made),
+        sum(each.row.trigger == EARLY for each in timeline.compactions),
         sum(_pays(tokens, billed, tariff) for tokens in sizes),
-        _sum(0.0, *(cost_usd(economy.cold_summary, prices) for _, economy in made)),
-        _sum(0.0, *(_saved_usd(each.row, economy, tariff, prices) for each, economy in made)),
     )
 
 
-def _saved_usd(
-    row: CompactionRow, economy: Economy, tariff: Tariff, prices: Prices | None
-) -> float | None:
-    """Return what is not written by the next request, and not read by those after it."""
-    less = max(0, row.tokens_before - kept_tokens(row))
-    hour = tariff.ttl == "1h"
-    written = Usage(cache_write_1h_tokens=less) if hour else Usage(cache_write_5m_tokens=less)
-    return cost_usd(written + Usage(cache_read_tokens=less * max(0, economy.later - 1)), prices)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same conversations played with early compaction and without, summaries included."""
+
+    early_usd: float
+    plain_usd: float
+
+    def text(self) -> str:
+        """Return it for people."""
+        less = self.plain_usd - self.early_usd
+        early_usd, plain_usd, difference = (
+            format_usd(it, estimated=True) for it in (self.early_usd, self.plain_usd, abs(less))
+        )
+        told = f"{difference} {'less' if less >= 0 else 'more'}"
+        return f"Played without: {plain_usd}; with it: {early_usd}, {told}, summaries included."
 
 
 def _pays(view_tokens: int, billed: Billed, tariff: Tariff) -> bool:

@@ -8,7 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
@@ -22,7 +22,7 @@ from agent.models.facts import ModelFacts
 from agent.models.recorded import RecordedModel, RecordedTools
 from agent.recordings import Recording
 from agent.recovery import RetryPolicy
-from agent.settings import CachingSettings
+from agent.settings import CachingSettings, FactsSettings
 from gateway import notices
 from gateway.app import Gateway, assembled
 from gateway.replayclock import Gap, schedule
@@ -61,8 +61,23 @@ def window_of(settings: Settings) -> int:
 
 def facts_in(settings: Settings) -> ModelFacts:
     """Return prices and cache rules of the model that the settings name; else of a Claude."""
-    block = settings.model
-    return facts_of(block.name or DEFAULT_NAMES["anthropic"], block.facts)
+    return _named(settings.model.name or DEFAULT_NAMES["anthropic"], settings.model.facts)
+
+
+def writer_in(settings: Settings) -> ModelFacts | None:
+    """Return prices of the auxiliary model that would write summaries; None for the main one."""
+    main, block = settings.model, settings.auxiliary.compression
+    if not block.is_set:
+        return None
+    provider = "openai" if block.base_url else block.provider
+    same = block.base_url is None and provider in {"auto", "main", main.provider}
+    default = DEFAULT_NAMES.get(provider, DEFAULT_NAMES["anthropic"])
+    return _named(block.model or (main.name if same else None) or default, block.facts)
+
+
+def _named(name: str, overrides: FactsSettings) -> ModelFacts:
+    """Return the facts of a model under the name that it has in the settings."""
+    return replace(facts_of(name, overrides), name=name)
 
 
 @asynccontextmanager

@@ -7,19 +7,21 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from agent.models.recorded import Bill, Billed
+from agent.costs import format_usd
+from agent.models.recorded import Billed
 from gateway.errors import SettingsError
 from gateway.hygiene import HYGIENE_SHARE
 from gateway.replaychart import Scale, chart, short
 from gateway.replaycosts import (
     BILL_COLUMNS,
+    Comparison,
+    Costs,
     Early,
     Economy,
     Tariff,
-    bill_cells,
+    costs,
     early,
     economies,
-    prices_text,
     totals,
 )
 from gateway.storage.compactions import CompactionRow
@@ -54,6 +56,7 @@ class Conditions:
     Attributes:
         pauses: Between the requests, in words.
         restart_every: The gateway was restarted after so many requests; None for never.
+        comparison: With the same replay without early compaction; None where none was made.
     """
 
     window_tokens: int
@@ -65,6 +68,7 @@ class Conditions:
     tariff: Tariff
     pauses: str
     restart_every: int | None = None
+    comparison: Comparison | None = None
 
     @property
     def scale(self) -> Scale:
@@ -116,7 +120,8 @@ def page(results: Sequence[Replayed], conditions: Conditions) -> str:
         title=f"Replay of {_count(len(results), 'conversation')}",
         conditions=_pairs(_conditions(conditions)),
         totals=_pairs(_totals(results)),
-        costs=_costs(ordered, conditions.tariff),
+        costs=_costs(ordered, conditions),
+        summary_tokens=f"{conditions.tariff.summary_tokens:,}",
         sections="\n".join(sections[:MOST_SHOWN]),
         more=_folded(
             f"{len(sections) - MOST_SHOWN:,} shorter conversations",
@@ -134,7 +139,7 @@ def _conditions(conditions: Conditions) -> Iterable[tuple[str, str]]:
     kept = f"{conditions.target_ratio:.0%} of the threshold"
     yield "tail", f"{kept}, at least {_count(conditions.protect_last_n, 'message')}"
     yield "files", ", ".join(conditions.files)
-    yield "prices", prices_text(conditions.tariff.facts)
+    yield "prices", conditions.tariff.prices_text()
     yield "cache", f"entries live {conditions.tariff.ttl}; pauses: {conditions.pauses}"
     if conditions.restart_every is not None:
         yield "restarts", f"after every {_count(conditions.restart_every, 'request')}"
@@ -169,22 +174,34 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else NOTHING
 
 
-def _costs(results: Sequence[Replayed], tariff: Tariff) -> str:
+def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
     """Return the section about money: in total, and for each conversation."""
-    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
-    each = [(result.name, result.billed.bills) for result in results]
-    total = [("all conversations", totals(result.billed for result in results))]
+    tariff = conditions.tariff
+    each = costs_by_name(results, tariff)
+    total = [("all conversations", totals([found for _, found in each]))]
     many = len(each) > MOST_SHOWN
     shown = total if many else [*(total if len(each) > 1 else ()), *each]
     return "\n".join((
         _bills(shown, tariff, "What was played comes first"),
-        f"<p>{escape(found.text(tariff))}</p>",
+        f"<p>{escape(early_text(results, conditions))}</p>",
         _folded("Costs by conversation", _bills(each, tariff, "By conversation") if many else ""),
     ))
 
 
-def _bills(named: Iterable[tuple[str, Sequence[Bill]]], tariff: Tariff, caption: str) -> str:
-    rows = ((name, *bill_cells(bill, tariff)) for name, bills in named for bill in bills)
+def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
+    """Return what each conversation would have cost."""
+    return [(each.name, costs(each.timeline, each.billed, tariff)) for each in results]
+
+
+def early_text(results: Iterable[Replayed], conditions: Conditions) -> str:
+    """Return what early compaction did or would do, for people."""
+    tariff, comparison = conditions.tariff, conditions.comparison
+    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
+    return " ".join((found.text(tariff), *([comparison.text()] if comparison else ())))
+
+
+def _bills(named: Iterable[tuple[str, Costs]], tariff: Tariff, caption: str) -> str:
+    rows = ((name, *cells) for name, found in named for cells in found.rows(tariff))
     return _table("bills", caption, ("conversation", *BILL_COLUMNS), rows)
 
 
@@ -239,7 +256,7 @@ def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Itera
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = "\n".join(map(_row, rows))
     return (
-        f'<div class="wide long" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(caption)}">'
         f'<table class="{kind}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
     )
@@ -264,8 +281,9 @@ def _cells(number: int, shrinking: Shrinking) -> Iterable[str]:
 
 def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
     yield "warm" if economy.warm else "cold"
-    prices = (tariff.cost(economy.warm_summary), tariff.cost(economy.cold_summary))
-    yield " / ".join(dict.fromkeys(prices)) if economy.cold_summary.input_tokens else NOTHING
+    prices = map(tariff.summary_usd, (economy.warm_summary, economy.cold_summary))
+    told = dict.fromkeys(format_usd(usd, estimated=True) for usd in prices)
+    yield " / ".join(told) if economy.cold_summary.input_tokens else NOTHING
     yield "never" if math.isinf(economy.payback) else f"{economy.payback:.1f}"
     yield f"{economy.later:,}"
 

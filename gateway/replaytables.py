@@ -8,32 +8,31 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.replaychart import change
-from gateway.replaycosts import (
-    BILL_COLUMNS,
-    Early,
-    Tariff,
-    bill_cells,
-    early,
-    prices_text,
-    totals,
+from gateway.replaycosts import BILL_COLUMNS, Tariff, totals
+from gateway.replayreport import (
+    MOST_SHOWN,
+    NOTHING,
+    Conditions,
+    Replayed,
+    costs_by_name,
+    early_text,
+    summarised_by,
 )
-from gateway.replayreport import MOST_SHOWN, NOTHING, Replayed, summarised_by
 from gateway.storage.compactions import CompactionRow
 
 CHANGES_SHOWN = 3
 """Compactions of a conversation that are named in its line."""
 
 
-def show(results: Sequence[Replayed], tariff: Tariff, console: Console) -> None:
+def show(results: Sequence[Replayed], conditions: Conditions, console: Console) -> None:
     """Print how the conversations went, their compactions if there were any, and the bills."""
     console.print(_conversations(results))
     if any(result.timeline.compactions for result in results):
         console.print()
         console.print(_compactions(results))
     console.print()
-    console.print(_costs(results, tariff))
-    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
-    for line in (found.text(tariff), prices_text(tariff.facts)):
+    console.print(_costs(results, conditions.tariff))
+    for line in (early_text(results, conditions), conditions.tariff.prices_text()):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print()
 
@@ -91,13 +90,12 @@ def _costs(results: Sequence[Replayed], tariff: Tariff) -> Table:
     table.add_column(BILL_COLUMNS[0])
     for name in BILL_COLUMNS[1:]:
         table.add_column(name, justify="right")
-    shown = results if len(results) <= MOST_SHOWN else ()
-    named = [(result.name, result.billed.bills) for result in shown]
-    if len(results) > 1:
-        named.append(("all conversations", totals(result.billed for result in results)))
-    for name, bills in named:
-        for bill in bills:
-            table.add_row(Text(name), *bill_cells(bill, tariff))
+    each = costs_by_name(results, tariff)
+    shown = each if len(each) <= MOST_SHOWN else []
+    total = [("all conversations", totals([found for _, found in each]))]
+    for name, found in [*shown, *(total if len(each) > 1 else ())]:
+        for cells in found.rows(tariff):
+            table.add_row(Text(name), *cells)
     return table
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from gateway.settings import Settings
     from gateway.storage.costs import Group
-    from gateway.storage.prompts import Answer, Rates
+    from gateway.storage.prompts import Answer, CachePrices
 
 PIPE_COLUMNS = 160
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
@@ -45,7 +45,13 @@ class By(StrEnum):
 
 def usage(
     context: typer.Context,
-    by: Annotated[By, typer.Option(help="What the calls of a line have in common.")] = By.DAY,
+    by: Annotated[
+        By,
+        typer.Option(
+            metavar="<name>",
+            help=f"What the calls of a line have in common: {', '.join(By)}.",
+        ),
+    ] = By.DAY,
     since: Annotated[
         str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
     ] = "30d",
@@ -114,9 +120,9 @@ def _since(first: date, zone: tzinfo) -> float:
     return start.timestamp()
 
 
-def _rates(settings: "Settings") -> "Callable[[str], Rates | None]":
+def _rates(settings: "Settings") -> "Callable[[str], CachePrices | None]":
     """Return what is known of a model by its name: the settings' word first, then the table's."""
-    rates = import_module("gateway.storage.prompts").Rates
+    rates = import_module("gateway.storage.prompts").CachePrices
     blocks = (settings.model, *settings.fallbacks)
     named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
     given = {name: block.facts for name, block in named.items()}

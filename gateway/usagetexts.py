@@ -1,8 +1,10 @@
 """What `/usage` and `/insights` answer: figures from the books, and what they mean in money."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from agent.billing import CacheRules
 from agent.costs import cost_usd, format_usd
@@ -10,11 +12,12 @@ from agent.models.base import Usage
 from agent.models.catalog import facts_of
 from agent.models.facts import Prices
 from agent.settings import FactsSettings
-from gateway.commands import ModelFacts, context_text, count, firing_text, listed, quoted
+from gateway.commands import StatusFacts, context_text, count, firing_text, listed, quoted
+from gateway.spending import ROUNDING_USD
 from gateway.storage import costs, prompts
 from gateway.storage.costs import Compared, Group, Spent
 from gateway.storage.insights import Insights
-from gateway.storage.prompts import Answer, Rates
+from gateway.storage.prompts import Answer, CachePrices
 from gateway.storage.usage import Figures, Report, Standing
 
 INSIGHTS_DAYS = 30
@@ -30,30 +33,44 @@ class MoneyRules:
         prices: Of the models in use, by the name under which their calls are booked.
         rules: Of their prompt caches, where those of the table do not hold.
         sender_daily_usd: What a sender may spend in a day; None for no limit.
+        daily_usd: What all together may spend; that amount is not shown.
         timezone: Of the day.
     """
 
     prices: Mapping[str, Prices] = field(default_factory=dict)
     rules: Mapping[str, CacheRules] = field(default_factory=dict)
     sender_daily_usd: float | None = None
+    daily_usd: float | None = None
     timezone: str = "UTC"
 
-    def rates(self, name: str) -> Rates | None:
+    def rates(self, name: str) -> CachePrices | None:
         """Return what decides about the least that a model can cost; None for not known."""
         facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
-        known = Rates.of(facts)
+        known = CachePrices.of(facts)
         return known and known._replace(rules=self.rules.get(name, known.rules))
 
 
+class Today(NamedTuple):
+    """What was spent today, in all conversations.
+
+    Attributes:
+        own: By whoever asks.
+        by_all_usd: By everybody, in US dollars; only asked for where there is a budget for all.
+    """
+
+    own: Spent
+    by_all_usd: float = 0.0
+
+
 def usage_text(
-    standing: Standing, report: Report, today: Spent, model: ModelFacts, money: MoneyRules
+    standing: Standing, report: Report, today: Today, model: StatusFacts, money: MoneyRules
 ) -> str:
     """Return the answer to `/usage`.
 
     Args:
         standing: How the view stands now.
         report: What the conversation took.
-        today: What whoever asks has spent today, in all conversations.
+        today: What was spent today.
         model: What answers.
         money: Prices and budgets.
     """
@@ -65,10 +82,10 @@ def usage_text(
     }
     if report.last_turn.calls:
         calls = count(report.last_turn.calls, "model call")
-        lines["Last turn"] = f"{calls}; {_spent_text(report.last_turn)}"
+        lines["Last answer"] = f"{calls}; {_spent_text(report.last_turn)}"
     if cache := _cache_text(report, money):
         lines["Prompt cache"] = cache
-    lines["Your spending today"] = _today_text(today, money.sender_daily_usd)
+    lines["Your spending today"] = _today_text(today, money)
     return listed(lines)
 
 
@@ -142,12 +159,19 @@ def _saved_text(saved_usd: float) -> str:
     return f"saved {format_usd(saved_usd)} so far"
 
 
-def _today_text(today: Spent, limit_usd: float | None) -> str:
-    spent = today.money.text()
+def _today_text(today: Today, money: MoneyRules) -> str:
+    """Return what was spent, and what is left: never more than the budget for all gives."""
+    spent, limit_usd = today.own.money.text(), money.sender_daily_usd
+    left_of_all_usd = math.inf if money.daily_usd is None else money.daily_usd - today.by_all_usd
+    if limit_usd is not None:
+        spent += f" of {format_usd(limit_usd)}"
+    if left_of_all_usd <= ROUNDING_USD:
+        return f"{spent}; today's budget for everybody is used up"
     if limit_usd is None:
         return spent
-    left_usd = max(limit_usd - today.money.usd, 0.0)
-    return f"{spent} of {format_usd(limit_usd)}, {format_usd(left_usd)} left"
+    left_usd = max(limit_usd - today.own.money.usd, 0.0)
+    text = f"{spent}, {format_usd(left_usd)} left"
+    return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"
 
 
 def insights_text(found: Insights) -> str:
@@ -180,7 +204,14 @@ def _times(found: Insights) -> dict[str, str]:
     half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
     if half_s is None or most_s is None:
         return {}
-    return {"Time": f"half of the turns took up to {half_s:,.1f} s, 95% up to {most_s:,.1f} s"}
+    return {"Time": f"half of the turns took up to {_time(half_s)}, 95% up to {_time(most_s)}"}
+
+
+def _time(seconds: float) -> str:
+    """Return a time that something took at most: never less than it was."""
+    if seconds < 1:
+        return f"{max(math.ceil(seconds * 1000), 1)} ms"
+    return f"{seconds:,.1f} s"
 
 
 def _named_text(tools: Counter[str]) -> str:

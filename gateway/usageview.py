@@ -35,13 +35,19 @@ def show(groups: Sequence[Group], by: str, console: "Console") -> None:
         table.add_column("share", justify="right")
     for name in NUMBERS if by == "outcome" else (*NUMBERS, LEAST):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("cost")
+    table.add_column("cost", justify="right")
     for group in groups:
-        counted = () if group.turns is None else (f"{group.turns:,}", f"{group.turns / turns:.1%}")
-        table.add_row(*_cells(_named(group), counted, group.spent))
+        table.add_row(*_cells(_named(group), _counted(group, turns), group.spent))
     counted = (f"{turns:,}", "") if by == "outcome" else ()
     table.add_row(*_cells("total", counted, costs.total(groups)), style="bold")
     console.print(table)
+
+
+def _counted(group: Group, turns: int) -> tuple[str, ...]:
+    """Return a group's turns and their share of all; dashes for what no turn has done."""
+    if group.turns is None:
+        return ()
+    return (f"{group.turns:,}", f"{group.turns / turns:.1%}") if group.turns else ("-", "-")
 
 
 def _named(group: Group) -> str:

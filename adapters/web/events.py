@@ -184,13 +184,17 @@ def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
 
 
 def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, object]:
-    """Return an item as the page gets it: a person's words as text, an answer as safe HTML."""
+    """Return an item as the page gets it: a person's words as text, an answer as safe HTML.
+
+    Only what is said before the answer has `notice`.
+    """
     who = "parley" if item.outbox_seq else "you"
     key, text = _answer(item.markdown, as_markdown=as_markdown)
     if who == "you" and not as_markdown:
         text = escape(item.markdown)
     place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
-    return {**place, key: text, "who": who, "at": item.at}
+    data = {**place, key: text, "who": who, "at": item.at}
+    return data | {"notice": True} if item.notice else data
 
 
 def page_html(markdown: str) -> str:

@@ -9,7 +9,7 @@ from agent.errors import ContextOverflow, ModelUnreachable
 from agent.models.anthropic_thinking import opaque_fields
 from agent.models.base import Completion, StopReason, Usage
 from agent.models.draft import AnswerDraft, CallDraft
-from agent.models.reading import arguments_in, text_in, tokens_in, usage_so_far
+from agent.models.reading import arguments_in, storable, text_in, tokens_in, usage_so_far
 from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class AnthropicAnswer:
         self._draft.opaque |= opaque_fields(self._thinking.values())
         stop = _STOP_REASONS.get(self._stop_reason, "stop")
         done = self._draft.completion(stop, self.billed(name), self._model or name)
-        return replace(done, cache_miss_reason=self._miss_reason)
+        return storable(replace(done, cache_miss_reason=self._miss_reason))
 
     def billed(self, name: str) -> Usage | None:
         """Return what has been used by now, None where the API said nothing yet."""

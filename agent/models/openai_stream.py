@@ -9,7 +9,7 @@ from agent.errors import ModelUnreachable
 from agent.models.base import Completion, StopReason, Usage
 from agent.models.draft import AnswerDraft, CallDraft
 from agent.models.openai_opaque import OpaqueParts
-from agent.models.reading import arguments_in, text_in, tokens_in, usage_so_far, usd_in
+from agent.models.reading import arguments_in, storable, text_in, tokens_in, usage_so_far, usd_in
 from agent.reasoning import ReasoningFilter
 from agent.tokens import estimate_tokens
 
@@ -78,7 +78,7 @@ class OpenAIAnswer:
         usage = self._usage if self._usage.prompt_tokens else None
         done = self._draft.completion(stop, usage, self._model or name)
         self._opaque.add_to(done.message, self._draft.opaque_calls)
-        return replace(done, cost_usd=self._cost_usd)
+        return storable(replace(done, cost_usd=self._cost_usd))
 
     def billed(self, name: str) -> Usage | None:
         """Return what has been used by now, None where the server said nothing yet."""

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 import orjson
 
 from agent.errors import ModelUnreachable
+from agent.messages import encode
 from agent.tokens import estimate_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.models.base import Usage
+    from agent.models.base import Completion, Usage
 
 MOST_TOKENS = 1_000_000_000
 """A report of more is none: no window comes near, and the database could not keep it."""
@@ -34,6 +35,17 @@ def readable(provider: str) -> "Iterator[None]":
         yield
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
         raise ModelUnreachable(f"{provider}: malformed stream ({type(exc).__name__})") from exc
+
+
+def storable(completion: "Completion") -> "Completion":
+    """Return an answer that can be stored as it is.
+
+    Raises:
+        TypeError: There is something in it that Parley's JSON does not hold: an integer of more
+            than 64 bits, half a surrogate pair, or more levels than it writes.
+    """
+    encode(completion.message)
+    return completion
 
 
 def text_in(value: object) -> str:

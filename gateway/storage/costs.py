@@ -19,6 +19,7 @@ from sqlalchemy import (
     distinct,
     func,
     literal,
+    or_,
     select,
 )
 
@@ -222,22 +223,37 @@ def _by_conversation() -> Select[Any]:
 
 
 def by_outcome(conn: Connection, since: float) -> list[Group]:
-    """Return how the turns ended that began since, and what they took; the most frequent first.
+    """Return how turns ended, and what calls since took; the most frequent first.
 
-    Turns that have not ended are "running".
+    Turns are those that began since or made calls since, so that the sums are those of the other
+    groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
     """
-    made_by = and_(ledger.c.conversation == turn.c.conversation, ledger.c.turn_id == turn.c.id)
+    made_by = and_(
+        ledger.c.conversation == turn.c.conversation,
+        ledger.c.turn_id == turn.c.id,
+        ledger.c.at >= since,
+    )
     named = func.coalesce(turn.c.outcome, turn.c.state)
     turns = func.count(distinct(turn.c.id)).label("turns")
     rows = conn.execute(
         select(named.label("name"), turns, *_sums())
         .select_from(turn)
         .outerjoin(ledger, made_by)
-        .where(turn.c.started_at >= since)
+        .where(or_(turn.c.started_at >= since, ledger.c.id.is_not(None)))
         .group_by(named)
         .order_by(turns.desc(), named)
     )
-    return [Group(row.name, _spent(row), turns=row.turns) for row in rows]
+    found = [Group(row.name, _spent(row), turns=row.turns) for row in rows]
+    background = _spent(conn.execute(_of_no_turn(since)).one())
+    return [*found, Group(BACKGROUND, background, turns=0)] if background.calls else found
+
+
+BACKGROUND = "(background)"
+"""Calls that no turn has made: summaries that were written ahead."""
+
+
+def _of_no_turn(since: float) -> Select[Any]:
+    return select(*_sums()).where(ledger.c.turn_id.is_(None), ledger.c.at >= since)
 
 
 def _sums() -> tuple[ColumnElement[Any], ...]:

@@ -48,24 +48,37 @@ def items(
 ) -> list[ChatItem]:
     """Return what was said after the two positions, answers behind what they answer."""
     rows = conn.execute(*_items(session_key, after_inbox, after_outbox))
-    found = [ChatItem(row[0], row[1], row[2], iso_time(row[3])) for row in rows]
+    found = [
+        ChatItem(row[0], row[1], row[2], iso_time(row[3]), notice=is_notice(row[4])) for row in rows
+    ]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
 
 @built_once
 def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
-    zero = literal(0).label("outbox_seq")
-    asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at).where(
+    zero, no_cause = literal(0).label("outbox_seq"), literal("").label("source_key")
+    asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at, no_cause).where(
         inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox, inbox.c.kind != "edit"
     )
     text = func.coalesce(outbox.c.markdown, outbox.c.payload)
-    answered = select(outbox.c.inbox_seq, outbox.c.seq, text, outbox.c.at).where(
+    row = (outbox.c.inbox_seq, outbox.c.seq, text, outbox.c.at, outbox.c.source_key)
+    answered = select(*row).where(
         outbox.c.conversation.in_(of_key),
         outbox.c.seq > after_outbox,
         outbox.c.state.in_(SHOWN),
     )
     return union_all(asked, answered)
+
+
+NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor"})
+"""What is said while a turn goes on, by the kind in the key of an outbox row (gateway/turn.py)."""
+
+
+def is_notice(source_key: str) -> bool:
+    """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1"."""
+    *_, kind, _part = ["", *source_key.split(":")]
+    return kind in NOTICES
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,14 @@ RECENT_CALLS = 200
 """So many calls of a conversation `/usage` compares with the least they could have cost."""
 
 
-class Rates(NamedTuple):
+class CachePrices(NamedTuple):
     """What decides about the least that the prompts of a model can cost; output is free here."""
 
     rules: CacheRules
     prices: Prices
 
     @classmethod
-    def of(cls, facts: ModelFacts) -> "Rates | None":
+    def of(cls, facts: ModelFacts) -> "CachePrices | None":
         """Return those of a model; None where a prompt costs nothing or nobody knows what."""
         if facts.prices is None or not facts.prices.input:
             return None
@@ -122,7 +122,7 @@ def with_prompts(groups: Iterable[Group], compared: Mapping[str, Compared]) -> l
 
 def compare(
     answers: Sequence[Answer],
-    rates: Callable[[str], Rates | None],
+    rates: Callable[[str], CachePrices | None],
     named: Callable[[Answer], str] = lambda _: "",
 ) -> dict[str, Compared]:
     """Return what the prompts were billed and the least, each at the price list of its model.
@@ -149,7 +149,7 @@ def _used_cache(usage: Usage) -> bool:
     return usage.prompt_tokens > usage.input_tokens
 
 
-def _compared(answer: Answer, known: Rates) -> Compared:
+def _compared(answer: Answer, known: CachePrices) -> Compared:
     least = least_after(answer.before_tokens, answer.usage, known.rules)
     billed_usd, least_usd = (cost_usd(usage, known.prices) for usage in (answer.usage, least))
     return Compared(1, billed_usd or 0.0, least_usd or 0.0)

@@ -85,6 +85,7 @@ class Standing:
         session_id: The present segment, and its `number` in the lineage.
         title: As that segment carries it ("Title #2"); empty for none.
         compactions: So far, in the whole conversation.
+        answered_by: The model that last reported, as it is booked; None where none has.
     """
 
     session_id: int
@@ -92,6 +93,7 @@ class Standing:
     title: str
     context: Context
     compactions: int
+    answered_by: str | None = None
 
 
 def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | None:
@@ -123,6 +125,7 @@ def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> Stand
         title=lineage.titled(title, here.number) if title else "",
         context=_context(conn, here, fixed_tokens),
         compactions=_saved(conn, conversation_id, None).compactions,
+        answered_by=here.report_model,
     )
 
 
@@ -240,7 +243,10 @@ def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
 
 
 class Saved(NamedTuple):
-    """Compactions, and how many tokens they took out of view."""
+    """Compactions, and how many tokens they took out of view.
+
+    A repair is none: it mends a request that was refused, and saves nothing on purpose.
+    """
 
     compactions: int
     tokens: int
@@ -249,7 +255,7 @@ class Saved(NamedTuple):
 def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> Saved:
     saving = compaction.c.tokens_before - compaction.c.tokens_after
     query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
-        compaction.c.conversation == conversation_id
+        compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
     )
     if session_id is not None:
         query = query.where(compaction.c.child_session_id == session_id)

@@ -104,6 +104,38 @@ def test_thoughts_that_are_sent_back_are_counted() -> None:
     assert meter_of().estimate(answer) == estimated(assistant_message("Yes.")) + in_thought
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reasoning_details": [{"type": "reasoning.text", "text": "hmm " * 900}]},
+        {"reasoning_details": [{"type": "reasoning.summary", "summary": "hmm " * 900}]},
+        {"reasoning_field": "reasoning_content"},
+        {
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "hmm " * 900, "signature": None},
+                {"type": "reasoning.encrypted", "data": "A" * 900, "summary": None},
+            ]
+        },
+    ],
+    ids=["text", "summary", "field", "encrypted"],
+)
+def test_reasoning_that_servers_want_back_is_counted(fields: dict[str, Any]) -> None:
+    """What stands in it in clear; the size of what is encrypted is not known."""
+    answer = assistant_message("Yes.")
+    answer["reasoning"] = "hmm " * 900
+    answer["opaque"] = {"openai": {"origin": "host/model", **fields}}
+    in_thought = estimate_tokens("hmm " * 900, MODEL)
+    assert meter_of().estimate(answer) == estimated(assistant_message("Yes.")) + in_thought
+
+
+def test_reasoning_that_stays_behind_is_not_counted() -> None:
+    """Only what is kept for the server goes back to it."""
+    answer = assistant_message("Yes.")
+    answer["reasoning"] = "hmm " * 900
+    answer["opaque"] = {"openai": {"origin": "host/model", "extra_content": {"a": "x" * 900}}}
+    assert meter_of().estimate(answer) == estimated(assistant_message("Yes."))
+
+
 def test_a_report_moves_k_towards_what_the_growth_was() -> None:
     """By more than half of the way, where the sample is larger than the inertia."""
     raw = 4 * estimated(LONG)

@@ -67,3 +67,19 @@ def test_text_is_shown_as_early_as_possible() -> None:
     """Only what may become a tag is held back."""
     splitter = ReasoningFilter()
     assert [splitter.feed(piece) for piece in ("Hi <", "b", "> <th")] == ["Hi ", "<b", "> "]
+
+
+@pytest.mark.parametrize(
+    ("text", "held_back"),
+    [
+        ("Hi", ""),
+        ("Hi <thi", "<thi"),
+        ("<think>a</think>b", "a"),
+        ("<think>a</think>b<think>cut sho", "acut sho"),
+    ],
+)
+def test_what_is_held_back_is_known(text: str, held_back: str) -> None:
+    """It has been written, and paid for, all the same."""
+    splitter = ReasoningFilter()
+    splitter.feed(text)
+    assert splitter.held_back == held_back

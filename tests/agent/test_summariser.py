@@ -24,6 +24,7 @@ from agent.models.facts import ModelFacts, Prices
 from agent.models.scripted import Cut, ScriptedModel, Step
 from agent.ports import ModelCall
 from agent.summariser import Summariser, SummaryCalls, WarmPrefix
+from agent.tokens import estimate_messages
 from tests.agent.tools.doubles import HangingModel
 
 LIMIT_S = 10.0
@@ -352,6 +353,19 @@ async def test_a_failed_call_is_lost_where_the_provider_had_reported_something()
     await ask(calls)
     assert [call.purpose for call in calls.spent] == ["lost", "summary"]
     assert calls.spent[0].usage == cut.usage
+
+
+async def test_a_failed_call_that_had_begun_to_answer_is_lost_as_expected() -> None:
+    """Many report at the end alone: the prompt by Parley's count, and what had been streamed."""
+    cut = ModelUnreachable("cut")
+    cut.written_tokens = 40
+    model = priced(Cut("half", cut))
+    calls = asking(model)
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    call = booked(calls)
+    expected = estimate_messages(model.requests[0].messages, model.name)
+    assert (call.purpose, call.usage) == ("lost", Usage(expected, 40))
 
 
 async def test_a_call_that_was_refused_costs_nothing() -> None:

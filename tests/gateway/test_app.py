@@ -27,6 +27,7 @@ from gateway.app import (
     run,
 )
 from gateway.chats import ChatHistory
+from gateway.commands import StatusFacts
 from gateway.errors import GatewayError, SettingsError
 from gateway.modelline import build_line
 from gateway.settings import Settings
@@ -366,7 +367,8 @@ def test_further_fields_go_to_the_same_provider_only(
 async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
     """A bot only with its token."""
     async with running(tmp_path, at_work=False) as chat:
-        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, 1000, 10)
+        facts = StatusFacts("scripted", 1000, 500, "compressor", 10)
+        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, lambda: facts)
         [web] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
         assert web.platform == "web"
         bot = TelegramSettings(name="two", token=SecretStr("1:a"))

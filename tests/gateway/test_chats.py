@@ -1,19 +1,35 @@
 """What the web chat reads: list of chats, what was said, how full the context is."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from adapters.base import ContextGauge
+from adapters.base import Adapter, ContextGauge
 from adapters.errors import SendRejected
 from adapters.messages import Address
+from agent.errors import CredentialsRefused, ModelUnreachable
+from agent.models.scripted import ScriptedModel
+from agent.settings import AgentSettings
+from gateway import notices
+from gateway.app import assembled
 from gateway.chats import ChatHistory
-from tests.support.gateway import HeldModel, Running, running
+from gateway.commands import StatusFacts
+from gateway.storage.opening import database_path, open_database
+from tests.support.gateway import (
+    HeldModel,
+    RecordingModel,
+    Running,
+    agent_of,
+    running,
+    settings_of,
+)
 from tests.support.recording_adapter import RecordingAdapter
 
 HERE = Address("telegram", "default", "c1")
+FACTS = StatusFacts("claude-test", 1000, 500, "compressor", 10)
 
 
 def history_of(chat: Running) -> ChatHistory:
-    return ChatHistory(chat.gateway.database, 1000, 10)
+    return ChatHistory(chat.gateway.database, lambda: FACTS)
 
 
 async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:
@@ -81,6 +97,48 @@ async def test_the_gauge_shows_how_full_the_window_is(tmp_path: Path) -> None:
         assert used > 10
         await chat.ask("/new")
         assert (await history_of(chat).gauge(HERE)).used_tokens == 10
+
+
+async def test_the_gauge_goes_by_the_window_as_it_is_now(tmp_path: Path) -> None:
+    """A provider may give the account less of it than its model has."""
+    given: list[ChatHistory] = []
+
+    def platforms(_settings: object, _intake: object, chats: ChatHistory) -> list[Adapter]:
+        given.append(chats)
+        return [RecordingAdapter()]
+
+    model, settings = RecordingModel(context_length=1_000_000), settings_of(tmp_path)
+    async with (
+        open_database(database_path(settings)) as database,
+        assembled(settings, database, agent_of(model), platforms),
+    ):
+        assert (await given[0].gauge(HERE)).window_tokens == 1_000_000
+        model.context_length = 200_000
+        assert (await given[0].gauge(HERE)).window_tokens == 200_000
+
+
+async def test_notices_are_told_from_answers(tmp_path: Path) -> None:
+    """What was said while the turn went on, whatever it was about."""
+    failures = [ModelUnreachable("away") for _ in range(3)]
+    model = ScriptedModel([*failures, "at last"], context_length=3_000)
+    agent = replace(agent_of(model), settings=AgentSettings(instructions="obey " * 700))
+    async with running(tmp_path, agent) as chat:
+        await chat.say("hello " * 200)
+        await chat.answers(4)
+        await chat.ask("/help")
+        items = [item for item in await history_of(chat).items(HERE) if item.outbox_seq]
+        assert {item.markdown for item in items if item.notice} == {
+            notices.TROUBLE,
+            *notices.CONTEXT.values(),
+        }
+        assert next(item.markdown for item in items if not item.notice) == "at last"
+
+
+async def test_a_failure_is_no_notice(tmp_path: Path) -> None:
+    """Nothing comes after it."""
+    async with running(tmp_path, [CredentialsRefused("no")]) as chat:
+        await chat.ask("one")
+        assert [item.notice for item in await history_of(chat).items(HERE)] == [False, False]
 
 
 async def test_edits_are_no_items_of_their_own(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from agent.context_engine import Level
 from agent.ports import Compaction
 from agent.view import Summary, ViewPlan
 from gateway import commands
-from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, ModelFacts
+from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, StatusFacts
 from gateway.storage.history import Status
 from gateway.storage.usage import Context, Standing
 from tests.support.storage import compaction
 
-MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
+MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
 IDLE = Status(3, 9, 50_000, 1234, 0, turn_running=False, last_outcome="max_iterations")
 STANDING = Standing(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
 
@@ -120,6 +120,20 @@ def test_the_status_of_an_idle_conversation() -> None:
         "- **State**: idle, 0 waiting",
         "- **Last turn**: max iterations",
     ]
+
+
+@pytest.mark.parametrize(
+    ("answered_by", "told"),
+    [
+        (None, "claude-test"),
+        ("claude-test", "claude-test"),
+        ("gpt-4", "claude-test (last answer by gpt-4)"),
+    ],
+)
+def test_a_fallback_that_answered_last_is_named(answered_by: str | None, told: str) -> None:
+    """Beside the model that will be asked first."""
+    standing = replace(STANDING, answered_by=answered_by)
+    assert f"- **Model**: {told}\n" in commands.status_text(IDLE, standing, MODEL)
 
 
 def test_the_status_while_a_turn_runs() -> None:

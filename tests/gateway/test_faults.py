@@ -55,7 +55,7 @@ class Row:
         waits: How long was waited in between.
         instead: What is done about it where there is a fallback.
         rotates: Whether a second key of the model is tried at once.
-        read: Whether the provider reports what such a call has read.
+        read: Whether such a call has begun to answer: it is billed.
     """
 
     faults: dict[ProviderName, Fault | Reply]
@@ -65,6 +65,11 @@ class Row:
     instead: Sequence[str] = ("next_model",)
     rotates: bool = False
     read: bool = False
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether the chat is told to wait: for a long wait at once, else for the third one."""
+        return len(self.waits) >= 3 or any(wait >= 15 for wait in self.waits)
 
 
 def http(
@@ -174,9 +179,9 @@ def opened(database_file: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
 
 
 async def lost(at: Bench, row: Row) -> list[tuple[str, int, int]]:
-    """Return what was booked for failed calls; it has to be what the provider reported."""
+    """Return what was booked for failed calls: those that had begun to answer, and no others."""
     calls = [call for call in await at.ledger() if call[0] == "lost"]
-    if not row.read or at.provider == "openai":
+    if not row.read:
         assert calls == []
     for _, read, written in calls:
         assert read > 0
@@ -194,16 +199,14 @@ async def test_a_fault_that_stays_ends_the_turn_with_a_notice(
     async with opened(provider) as at:
         at.main.broken = row.faults[provider]
         told = await at.ask()
-        trouble = [notices.TROUBLE] if len(row.waits) >= 3 else []
+        trouble = [notices.TROUBLE] if row.takes_long else []
         assert told == [*trouble, row.told]
         assert (at.calls, at.actions) == ((len(row.alone), 0), list(row.alone))
         assert at.clock.waits == list(row.waits)
         assert sum(at.clock.waits) <= MOST_WAITED_S
         assert await at.outcomes() == ["provider_failed"]
         assert len(at.chat.events("no_model_answered")) == 1
-        if row.read and provider == "anthropic":
-            assert len(await lost(at, row)) == len(row.alone)
-        await lost(at, row)
+        assert len(await lost(at, row)) == (len(row.alone) if row.read else 0)
         await at.mend()
         await at.check()
 
@@ -259,12 +262,13 @@ async def test_a_fault_that_passes_is_not_noticed(
     row = MATRIX[fault]
     async with opened(provider) as at:
         at.main.script(row.faults[provider])
-        assert await at.ask() == [ANSWER]
+        trouble = [notices.TROUBLE] if row.waits[0] >= 15 else []
+        assert await at.ask() == [*trouble, ANSWER]
         assert (at.calls, at.actions) == ((2, 0), ["retry"])
         assert at.clock.waits == list(row.waits)[:1]
         assert await at.outcomes() == ["final_text"]
         assert [purpose for purpose, *_ in await at.ledger()][-1] == "answer"
-        assert len(await lost(at, row)) == (row.read and provider == "anthropic")
+        assert len(await lost(at, row)) == row.read
         await at.mend()
         await at.check()
 
@@ -299,21 +303,17 @@ async def test_a_stream_that_falls_silent_is_left(
 
 
 @every_provider
-async def test_what_a_lost_call_has_cost_is_booked_as_reported(
-    opened: Open, provider: ProviderName
-) -> None:
-    """Tokens read as the provider said, tokens written as far as they came."""
+async def test_what_a_lost_call_has_cost_is_booked(opened: Open, provider: ProviderName) -> None:
+    """Tokens read as the provider said, if it did, tokens written as far as they came."""
     async with opened(provider) as at:
         usage = {"input_tokens": 4321, "output_tokens": 1}
         at.main.script(Reply(text="word " * 40, trouble="cut", usage=usage))
         await at.ask()
         booked = await at.ledger()
-    if provider == "openai":
-        assert [purpose for purpose, *_ in booked] == ["answer"]
-    else:
-        [(purpose, read, written), (second, *_)] = booked
-        assert (purpose, read, second) == ("lost", 4321, "answer")
-        assert 30 <= written <= 120
+    [(purpose, read, written), (second, *_)] = booked
+    assert (purpose, second) == ("lost", "answer")
+    assert read == 4321 if provider == "anthropic" else 10 <= read <= 200
+    assert 30 <= written <= 120
 
 
 @every_provider

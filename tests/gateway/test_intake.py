@@ -6,10 +6,12 @@ import pytest
 from sqlalchemy import Connection
 
 from adapters.messages import Admission, Cursor, Poison
+from agent.errors import CredentialsRefused
+from agent.models.scripted import ScriptedModel
 from gateway.errors import StorageUnavailable
 from gateway.notices import CONTEXT
 from gateway.storage import inbox, models
-from tests.support.gateway import HeldModel, Running, message, running
+from tests.support.gateway import HeldModel, Running, agent_of, message, running
 
 
 async def notices(chat: Running) -> list[str]:
@@ -57,6 +59,36 @@ async def test_status_and_usage_are_answered_from_the_books(tmp_path: Path) -> N
         assert "tokens (0%), reported" in told
         assert "- **This segment (#1)**: 1 turn, 1 model call, 0 tool calls;" in told
         assert "- **Whole conversation**: 1 turn, 1 model call, 0 tool calls;" in told
+
+
+async def test_status_and_usage_follow_a_window_that_has_shrunk(tmp_path: Path) -> None:
+    """As the next turn does, and so does the threshold of compression."""
+    model = HeldModel()
+    model.context_length = 1_000_000
+    async with running(tmp_path, model, at_work=False) as chat:
+        for name in ("/status", "/usage"):
+            await chat.say(name)
+        model.context_length = 200_000
+        for name in ("/status", "/usage"):
+            await chat.say(name)
+        *before, status, told = await notices(chat)
+    for text in before:
+        assert "of 1,000,000 tokens" in text
+        assert "from 500,000 tokens on" in text
+    for text in (status, told):
+        assert "of 200,000 tokens" in text
+        assert "from 100,000 tokens on" in text
+
+
+async def test_status_names_a_fallback_that_answered_last(tmp_path: Path) -> None:
+    """Beside the main model, which needs no second mention where it answered itself."""
+    main, spare = ScriptedModel(["hi", CredentialsRefused("no")]), ScriptedModel(["meanwhile"])
+    main.name, spare.name = "main-1", "spare-1"
+    async with running(tmp_path, agent_of(main, spare)) as chat:
+        await chat.ask("one")
+        assert "- **Model**: main-1\n" in await chat.ask("/status")
+        await chat.ask("two")
+        assert "- **Model**: main-1 (last answer by spare-1)\n" in await chat.ask("/status")
 
 
 async def test_compress_keeps_its_place_in_the_order(tmp_path: Path) -> None:

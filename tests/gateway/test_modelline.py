@@ -86,20 +86,20 @@ def test_fallbacks_stand_behind_the_main_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("block", "told"),
     [
-        ({"provider": "anthropic"}, "model.api_key"),
-        ({"provider": "openrouter", "api_key": "abcd"}, "set model.name"),
+        ({"provider": "anthropic"}, "{place}.api_key"),
+        ({"provider": "openrouter", "api_key": "abcd"}, "set {place}.name"),
         (CLAUDE | {"extra_body": {"messages": []}}, "extra_body"),
         (LOCAL | {"extra_body": {"stream": False}}, "extra_body"),
     ],
     ids=["no key", "no name", "extra_body of anthropic", "extra_body of openai"],
 )
-@pytest.mark.parametrize("place", ["main", "fallback"])
+@pytest.mark.parametrize("place", ["model", "fallbacks.0"])
 def test_a_block_that_cannot_be_used_stops_the_start(
     tmp_path: Path, block: dict[str, Any], told: str, place: str
 ) -> None:
-    """The error is one of the settings and names what is wrong; no traceback of an SDK."""
-    blocks = [block] if place == "main" else [CLAUDE, block]
-    with pytest.raises(SettingsError, match=rf"^model: .*{told}"):
+    """The error is one of the settings and names block and key; no traceback of an SDK."""
+    blocks = [block] if place == "model" else [CLAUDE, block]
+    with pytest.raises(SettingsError, match=rf"^{place}: .*{told.format(place=place)}"):
         line_of(tmp_path, *blocks)
 
 

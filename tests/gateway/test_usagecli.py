@@ -163,6 +163,36 @@ def test_outcomes_have_counts_and_shares(usage: Run, empty: Store, current: Turn
     assert cells(lines[2])[:3] == ["total", "3", "1"]
 
 
+def test_the_background_has_a_line_among_outcomes(usage: Run, empty: Store, current: Turn) -> None:
+    """Without turns; also where it is all there is."""
+    call = model_call(USAGE)
+    empty.run(ledger.book, current.lease.conversation, None, current.sender, [call])
+    lines = usage("--by", "outcome").out.splitlines()[1:]
+    assert cells(lines[0])[:4] == ["running", "1", "100.0%", "0"]
+    assert cells(lines[1])[:4] == ["(background)", "-", "-", "1"]
+    assert cells(lines[2])[:3] == ["total", "1", "1"]
+    found = data(usage("--by", "outcome", "--json"))
+    assert [(group["name"], group["turns"]) for group in found["groups"]] == [
+        ("running", 1),
+        ("(background)", 0),
+    ]
+    assert found["total"] == data(usage("--by", "sender", "--json"))["total"]
+
+
+def test_costs_stand_below_each_other(usage: Run, empty: Store, current: Turn) -> None:
+    """Aligned at their last digit."""
+    book(empty, current, cost_usd=10.0)
+    book(empty, empty.run(turn_of, "hi", chat="43"), cost_usd=2.0)
+    lines = usage("--by", "sender").out.splitlines()
+    assert len({len(line.rstrip()) for line in lines}) == 1
+
+
+def test_help_names_what_calls_are_grouped_by(usage: Run) -> None:
+    """In a sentence, where nothing is broken within a word."""
+    told = " ".join(usage("--help").out.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
+    assert "day, sender, conversation, model, outcome" in told
+
+
 @pytest.mark.parametrize(
     ("since", "calls"),
     [("1d", 1), ("3d", 2), (str(TODAY - timedelta(days=40)), 3), ("0001-01-01", 3), ("9999d", 3)],

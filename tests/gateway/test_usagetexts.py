@@ -11,16 +11,16 @@ from agent.billing import CacheRules
 from agent.costs import Money
 from agent.models.base import Usage
 from agent.models.facts import FREE, Prices
-from gateway.commands import ModelFacts
+from gateway.commands import StatusFacts
 from gateway.storage import models
 from gateway.storage.costs import Group, Spent
 from gateway.storage.insights import Insights
 from gateway.storage.prompts import Answer
 from gateway.storage.usage import Context, Figures, Report, Standing
-from gateway.usagetexts import MoneyRules, insights_text, saved_by_cache_usd, usage_text
+from gateway.usagetexts import MoneyRules, Today, insights_text, saved_by_cache_usd, usage_text
 from tests.support.gateway import running
 
-MODEL = ModelFacts("claude-test", 200_000, 100_000, "compressor", 900)
+MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
 STANDING = Standing(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
 PRICES = Prices(4.0, 5.0, 8.0, 0.4, 20.0)
 LAST = Spent(2, Usage(20, 50, 930, 50), Money(0.0125))
@@ -37,9 +37,11 @@ NOTHING = Report(Figures(), Figures(), (), Spent())
 TODAY = Spent(5, Usage(), Money(0.3))
 
 
-def told(report: Report = REPORT, today: Spent = TODAY, **money: Any) -> list[str]:
+def told(
+    report: Report = REPORT, today: Spent = TODAY, by_all_usd: float = 0.0, **money: Any
+) -> list[str]:
     rules = replace(MoneyRules(prices={"claude-test": PRICES}), **money)
-    return usage_text(STANDING, report, today, MODEL, rules).splitlines()
+    return usage_text(STANDING, report, Today(today, by_all_usd), MODEL, rules).splitlines()
 
 
 def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:
@@ -58,7 +60,7 @@ def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:
             " ~$1.50 + 1 call of unknown price; 2 compactions saved 160,000 tokens of context"
         ),
         (
-            "- **Last turn**: 2 model calls; 1,000 tokens in, 930 from the cache (93%),"
+            "- **Last answer**: 2 model calls; 1,000 tokens in, 930 from the cache (93%),"
             " 50 into it; 50 out; $0.0125"
         ),
         "- **Prompt cache**: saved $3.59 so far",
@@ -67,7 +69,7 @@ def test_usage_tells_segment_conversation_and_last_turn_apart() -> None:
 
 
 def test_the_usage_of_an_empty_conversation() -> None:
-    """Zeros, and no word about compactions, a last turn or the cache."""
+    """Zeros, and no word about compactions, a last answer or the cache."""
     lines = told(NOTHING, Spent())
     assert lines[2:] == [
         (
@@ -90,6 +92,24 @@ def test_what_is_left_of_a_budget_is_told(spent_usd: float, text: str) -> None:
     """Never less than nothing."""
     today = Spent(5, Usage(), Money(spent_usd))
     assert told(today=today, sender_daily_usd=2.0)[-1] == f"- **Your spending today**: {text}"
+
+
+@pytest.mark.parametrize(
+    ("by_all_usd", "sender_daily_usd", "text"),
+    [
+        (3.0, 2.0, "$0.30 of $2.00, $1.70 left"),
+        (9.0, 2.0, "$0.30 of $2.00, $1.70 left, but less for everybody together"),
+        (10.0, 2.0, "$0.30 of $2.00; today's budget for everybody is used up"),
+        (9.0, None, "$0.30"),
+        (10.0 - 1e-12, None, "$0.30; today's budget for everybody is used up"),
+    ],
+)
+def test_nothing_is_left_where_the_budget_for_all_is_used_up(
+    by_all_usd: float, sender_daily_usd: float | None, text: str
+) -> None:
+    """What everybody may spend is not shown."""
+    lines = told(by_all_usd=by_all_usd, daily_usd=10.0, sender_daily_usd=sender_daily_usd)
+    assert lines[-1] == f"- **Your spending today**: {text}"
 
 
 def test_an_unknown_price_is_never_nothing() -> None:
@@ -214,6 +234,16 @@ def test_insights_are_a_few_lines() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1 ms"), (0.0401, "41 ms"), (0.9, "900 ms"), (1.0, "1.0 s"), (1234.5, "1,234.5 s")],
+)
+def test_short_times_are_told_in_milliseconds(seconds: float, text: str) -> None:
+    """Never as nothing."""
+    lines = insights_text(replace(FARED, durations_s=[seconds])).splitlines()
+    assert lines[3] == f"- **Time**: half of the turns took up to {text}, 95% up to {text}"
+
+
 def test_insights_stay_short() -> None:
     """With many tools, models and outcomes as well."""
     many = replace(
@@ -260,3 +290,13 @@ async def test_both_are_answered_from_the_books(tmp_path: Path) -> None:
         assert "out; $0.25\n- **Your spending today**: $0.25" in await chat.ask("/usage")
         assert "out; $0\n- **Your spending today**: $0.25" in await chat.ask("/usage", chat="c2")
         assert "- **Your spending today**: $0" in await chat.ask("/usage", chat="c3", sender="u2")
+
+
+async def test_usage_knows_of_the_budget_for_all(tmp_path: Path) -> None:
+    """Whoever has spent it."""
+    budget = {"daily_usd": 1.0, "sender_daily_usd": 5.0}
+    async with running(tmp_path, budget=budget) as chat:
+        await chat.ask("What is it?")
+        await chat.execute(models.ledger.update().values(usd=1.0))
+        told = await chat.ask("/usage", chat="c2", sender="u2")
+        assert told.endswith("$0 of $5.00; today's budget for everybody is used up")

@@ -63,12 +63,14 @@ class MemoryHistory:
         state.items.append(ChatItem(state.inbox_head, 0, text, AT))
         return state.inbox_head
 
-    def answer(self, chat: str, markdown: str, inbox_seq: int | None = None) -> int:
+    def answer(
+        self, chat: str, markdown: str, inbox_seq: int | None = None, *, notice: bool = False
+    ) -> int:
         """Commit an answer to a message (the newest one unless given); return its position."""
         state = self.store[chat]
         state.outbox_head += 1
         seq = state.inbox_head if inbox_seq is None else inbox_seq
-        state.items.append(ChatItem(seq, state.outbox_head, markdown, AT))
+        state.items.append(ChatItem(seq, state.outbox_head, markdown, AT, notice))
         return state.outbox_head
 
     async def chats(self, platform: str, account: str) -> list[ChatSummary]:

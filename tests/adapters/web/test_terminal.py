@@ -51,8 +51,8 @@ class Gateway:
         if markdown is not None:
             self.tasks.add(asyncio.ensure_future(self.answer(markdown, seq)))
 
-    async def answer(self, markdown: str, inbox_seq: int) -> None:
-        seq = self.history.answer("t", markdown, inbox_seq)
+    async def answer(self, markdown: str, inbox_seq: int, *, notice: bool = False) -> None:
+        seq = self.history.answer("t", markdown, inbox_seq, notice=notice)
         await send(self.adapter, "t", seq, markdown)
 
 
@@ -116,6 +116,23 @@ async def test_an_answer_to_an_older_message_is_not_taken_for_this_one(gateway: 
     out = piped()
     await chat(gateway.path, "t", ask=lines("mine"), console=out)
     assert shown(out) == "answer to mine\n"
+
+
+@pytest.mark.parametrize("console", [piped(), terminal()])
+async def test_a_notice_is_not_taken_for_the_answer(gateway: Gateway, console: Console) -> None:
+    """It is shown when it comes; the dialogue goes on after the answer."""
+    gateway.reply = lambda text: None
+    told = asyncio.Event()
+    screen = Screen("Please wait.", told.set)
+    console.file = screen
+    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("hi"), console=console))
+    await gateway.history.admitted.wait()
+    await gateway.answer("Please wait.", 1, notice=True)
+    await told.wait()
+    assert not talking.done()
+    await gateway.answer("The end.", 1)
+    await talking
+    assert screen.getvalue().count("Please wait.") == screen.getvalue().count("The end.") == 1
 
 
 async def test_quit_leaves(gateway: Gateway) -> None:

@@ -35,6 +35,11 @@ def body_of(messages: list[ChatMessage]) -> dict[str, Any]:
     return request_body(ModelRequest(messages), MODEL)
 
 
+def turns_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = body_of(messages)["messages"]
+    return turns
+
+
 def text(words: str, **more: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **more}
 

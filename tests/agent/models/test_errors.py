@@ -13,7 +13,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from tests.agent.models.clients import ask
+from tests.agent.models.clients import BOTH, Double, ask
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer
 from tests.support.openai_server import OpenAIServer
@@ -99,6 +99,32 @@ async def test_openai(status: int, body: dict[str, object], expected: type[Model
     async with OpenAIServer() as server:
         server.error_body = lambda fault: {"error": body}  # type: ignore[method-assign]
         assert await kind_of(server, Fault(status=status)) is expected
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("header", ["retry-after", "retry-after-ms"])
+async def test_an_unavailable_server_that_says_when_to_come_back(
+    double: Double, header: str
+) -> None:
+    """It is overloaded: what it asks for is kept to, and it rests for so long."""
+    async with double() as server:
+        server.script(Fault(status=503, error="api_error", headers={header: "3000"}))
+        with pytest.raises(RateLimited) as caught:
+            await ask(server)
+    assert caught.value.retry_after_s == {"retry-after": 3000, "retry-after-ms": 3}[header]
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize(
+    ("status", "headers"), [(503, {"retry-after": "soon"}), (503, {}), (500, {"retry-after": "9"})]
+)
+async def test_other_server_errors_are_unreachable(
+    double: Double, status: int, headers: dict[str, str]
+) -> None:
+    """Nothing says that waiting so long would help."""
+    async with double() as server:
+        fault = Fault(status=status, error="api_error", headers=headers)
+        assert await kind_of(server, fault) is ModelUnreachable
 
 
 async def test_body_without_the_envelope() -> None:

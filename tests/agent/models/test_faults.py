@@ -153,7 +153,37 @@ async def test_final_count_is_not_estimated() -> None:
 async def test_nothing_reported_is_no_bill(double: Double) -> None:
     """Before the answer has begun nothing is known."""
     async with double() as server:
-        assert (await failure(server, Fault(status=500))).usage is None
+        error = await failure(server, Fault(status=500))
+    assert (error.usage, error.written_tokens) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "written"),
+    [
+        (Reply(text="Once upon a time", trouble="cut"), "Once upon a time"),
+        (Reply(text="<think>Hm, hm. Once upon a time", trouble="cut"), "Hm, hm. Once upon a time"),
+        (Reply(text="<think>Hm.</think>Once <th", trouble="cut"), "Hm.Once <th"),
+        (Reply(thinking="Which time is it?", text="Oh", trouble="stall"), "Which time is it?Oh"),
+        (Reply(extra={"refusal": "I will not."}, trouble="cut"), "I will not."),
+        (Reply(text="Once upon a time", error="server_error"), "Once upon a time"),
+        (Reply(text="Once upon a time", stop="error", usage=None), "Once upon a time"),
+        (Reply(trouble="cut"), ""),
+    ],
+)
+async def test_openai_tells_what_was_streamed(reply: Reply, written: str) -> None:
+    """It reports with the last chunk alone: that the model has spoken is all there is."""
+    async with OpenAIServer() as server:
+        error = await failure(server, reply, idle_timeout_s=0.1)
+    assert (error.usage, error.written_tokens) == (None, estimate_tokens(written, "local-1"))
+
+
+async def test_a_proxy_that_reports_nothing_tells_what_was_streamed() -> None:
+    """Zeros are no report: there is no call without a prompt."""
+    usage = {"input_tokens": 0, "output_tokens": 0}
+    async with AnthropicServer() as server:
+        error = await failure(server, Reply(text="Once upon a", trouble="cut", usage=usage))
+    written = estimate_tokens("Once upon a", "claude-sonnet-5-5")
+    assert (error.usage, error.written_tokens) == (None, written)
 
 
 async def test_openai_reports_before_the_end_count() -> None:

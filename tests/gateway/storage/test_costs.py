@@ -156,6 +156,28 @@ def test_turns_are_told_by_how_they_ended(store: Store, current: Turn) -> None:
     assert found[0] == Group("final_text", found[0].spent, turns=2)
 
 
+def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None:
+    """So that sums are the same whatever calls are grouped by."""
+    book(store, current, at=200)
+    for call in (model_call(USAGE), model_call(USAGE)):
+        store.run(ledger.book, current.lease.conversation, None, ADA, [call])
+    found = store.run(costs.by_outcome, 100.0)
+    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
+        ("running", 1, 1),
+        (costs.BACKGROUND, 0, 2),
+    ]
+    assert costs.total(found) == costs.total(store.run(costs.by_key, "sender", 100.0))
+
+
+def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None:
+    """One that began before and went on is told by what it did then."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    book(store, current, at=150)
+    book(store, current, at=250)
+    [group] = store.run(costs.by_outcome, 200.0)
+    assert (group.turns, group.spent.calls) == (1, 1)
+
+
 def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
     """By when a turn began."""
     store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))

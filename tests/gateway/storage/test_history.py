@@ -10,8 +10,9 @@ from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.view import Summary, ViewPlan
 from gateway.errors import NotFound
+from gateway.notices import CONTEXT
 from gateway.storage import history, inbox, turns, usage
-from gateway.storage.history import CHATS, Status, Work
+from gateway.storage.history import CHATS, NOTICES, Status, Work
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import iso_time, message
 from gateway.storage.models import outbox as outbox_table
@@ -126,6 +127,29 @@ def test_an_item_holds_the_time(store: Store) -> None:
     store.run(admit, inbound("one"))
     store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
     assert store.run(history.items, KEY, 0, 0) == [ChatItem(1, 0, "one", "1970-01-01T00:00:00Z")]
+
+
+@pytest.mark.parametrize("kind", sorted(NOTICES))
+def test_what_is_said_before_an_answer_is_a_notice(store: Store, kind: str) -> None:
+    """The answer is none, nor is what a person wrote."""
+    current = store.run(turn_of, "one")
+    store.run(turns.notify, current, parts(current, "please wait", kind))
+    store.run(turns.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
+    found = store.run(history.items, KEY, 0, 0)
+    assert [item.notice for item in found] == [False, True, False]
+
+
+@pytest.mark.parametrize("kind", ["answer", "failed", "stopped", "buried"])
+def test_no_end_of_a_turn_is_a_notice(kind: str) -> None:
+    """Whoever waits need not wait any longer; the same goes for what is replied at once."""
+    assert not history.is_notice(f"turn:7:{kind}:1")
+    assert not history.is_notice("reply:7:3:1")
+    assert not history.is_notice("")
+
+
+def test_every_notice_about_the_context_is_known() -> None:
+    """It comes before the answer."""
+    assert set(CONTEXT) < NOTICES
 
 
 def test_the_status_of_a_new_conversation(store: Store) -> None:

@@ -10,7 +10,7 @@ from agent.models.facts import FREE, ModelFacts, Prices
 from gateway.storage import ledger, prompts
 from gateway.storage.costs import Compared, Group, Spent
 from gateway.storage.models import ledger as table
-from gateway.storage.prompts import RECENT_CALLS, Answer, Rates
+from gateway.storage.prompts import RECENT_CALLS, Answer, CachePrices
 from gateway.storage.turns import Turn
 from tests.support.storage import Store, model_call, turn_of
 
@@ -42,7 +42,7 @@ def before(answers: list[Answer]) -> list[int]:
 
 
 def compared(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> dict[str, Compared]:
-    return prompts.compare(recent(store, current), lambda _: Rates.of(facts))
+    return prompts.compare(recent(store, current), lambda _: CachePrices.of(facts))
 
 
 def test_answers_have_the_prompt_before_them(store: Store, current: Turn) -> None:
@@ -139,7 +139,7 @@ def test_free_and_unknown_models_are_left_out(store: Store, current: Turn) -> No
 def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) -> None:
     """Nothing below it could have been cached."""
     book(store, current, Usage(10_000), Usage(10_000))
-    rates = Rates(CacheRules(min_tokens=10_001), PRICES)
+    rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
     assert prompts.compare(recent(store, current), lambda _: rates)[""].ratio == 1.0
 
 
@@ -148,7 +148,7 @@ def test_groups_get_their_prompts_by_name(store: Store, current: Turn) -> None:
     book(store, current, WRITTEN, READ, model="a")
     book(store, current, WRITTEN, model="b")
     answers = recent(store, current)
-    found = prompts.compare(answers, lambda _: Rates.of(CLAUDE), lambda answer: answer.model)
+    found = prompts.compare(answers, lambda _: CachePrices.of(CLAUDE), lambda answer: answer.model)
     groups = prompts.with_prompts([Group(name, Spent(1)) for name in "abc"], found)
     assert [group.spent.prompts.calls for group in groups] == [2, 1, 0]
     assert sum((group.spent for group in groups), Spent()).prompts.calls == 3

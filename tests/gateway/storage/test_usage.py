@@ -63,7 +63,7 @@ def next_turn(store: Store, before: Turn, text: str) -> Turn:
     return store.run(begin_turn, before.lease)
 
 
-def shrink(store: Store, current: Turn, plan: ViewPlan, **figures: int) -> Turn:
+def shrink(store: Store, current: Turn, plan: ViewPlan, **figures: Any) -> Turn:
     """Compact a running turn; returns it as it goes on."""
     return store.run(lambda conn: compact(conn, current, plan, **figures))
 
@@ -257,6 +257,24 @@ def test_compactions_of_all_lineages_are_counted(store: Store, current: Turn) ->
     found = report(store, current)
     assert (found.whole.compactions, found.whole.saved_tokens) == (1, 7_000)
     assert found.segment.compactions == 0
+
+
+def test_a_repair_is_no_compaction(store: Store, current: Turn) -> None:
+    """It mends what a provider refused; what it leaves out by the way was not to be saved."""
+    moved = shrink(store, current, ViewPlan(), trigger="repair", engine="none")
+    found = report(store, current)
+    assert (found.segment.compactions, found.segment.saved_tokens) == (0, 0)
+    shrink(store, moved, ViewPlan(), tokens_before=9_000, tokens_after=2_000)
+    assert (report(store, current).whole.compactions) == 1
+    assert store.run(usage.standing, current.lease.conversation, FIXED).compactions == 1
+
+
+def test_the_standing_names_who_answered_last(store: Store, current: Turn) -> None:
+    """As it is booked."""
+    conversation = current.lease.conversation
+    assert store.run(usage.standing, conversation, FIXED).answered_by is None
+    finish(store, current)
+    assert store.run(usage.standing, conversation, FIXED).answered_by == "model-1"
 
 
 def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> None:
