@@ -86,9 +86,8 @@ async def replay(
     results = await _play(settings, recordings, console, options)
     conditions = _conditions(settings, files, options)
     if _comparable(results, conditions.tariff):
-        later = settings.compression.model_copy(update={"early": False})
-        plain = settings.model_copy(update={"compression": later})
-        others = await _play(plain, recordings, console, options)
+        plain = _with_value(settings, "compression", "early", value=False)
+        others = await _play(plain, recordings, console, options, "without early")
         comparison = _comparison(results, others, conditions.tariff)
         conditions = replace(conditions, comparison=comparison)
     show(results, conditions, console)
@@ -210,14 +209,18 @@ def _load(file: Path, *, concatenate: bool) -> list[Recording]:
 
 
 async def _play(
-    settings: Settings, recordings: Sequence[Recording], console: Console, options: ReplayOptions
+    settings: Settings,
+    recordings: Sequence[Recording],
+    console: Console,
+    options: ReplayOptions,
+    title: str = "conversations",
 ) -> list[Replayed]:
     """Play everything in a home that is gone afterwards."""
     at_once = AT_ONCE if options.restart_every is None else 1
     with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
         own = _for_replay(settings, Path(folder))
         async with playing(Stage(own, recordings, options.gap, options.restart_every)) as player:
-            return await _play_all(player, recordings, console, at_once)
+            return await _play_all(player, recordings, console, at_once, title)
 
 
 def _for_replay(settings: Settings, home: Path) -> Settings:
@@ -239,12 +242,12 @@ def _for_replay(settings: Settings, home: Path) -> Settings:
 
 
 async def _play_all(
-    player: Player, recordings: Sequence[Recording], console: Console, at_once: int
+    player: Player, recordings: Sequence[Recording], console: Console, at_once: int, title: str
 ) -> list[Replayed]:
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     places = asyncio.Semaphore(at_once)
     with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("conversations", total=len(recordings))
+        bar = progress.add_task(title, total=len(recordings))
 
         async def one(number: int, recording: Recording) -> Replayed:
             async with places:

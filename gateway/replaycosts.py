@@ -1,6 +1,6 @@
 """What a replay would have cost: bills side by side, and what compactions did to them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -138,7 +138,8 @@ class Economy:
         warm: Whether the cache still held the view.
         warm_summary: What the summary costs while it does, `cold_summary` when it does not; both
             are nothing for a compaction that needed none, and the same for an auxiliary model.
-        payback: After how many requests it is paid back; may be inf.
+        payback: After how many requests it is paid back with the model's summary in place of the
+            extractor's; may be inf.
         later: Requests until the next compaction, or the end.
     """
 
@@ -154,14 +155,26 @@ class Economy:
         return self.warm_summary if self.warm else self.cold_summary
 
 
-def economies(timeline: Timeline, billed: Billed, tariff: Tariff) -> list[Economy]:
-    """Return one for each compaction, in order."""
+def economies(
+    timeline: Timeline, billed: Billed, tariff: Tariff, extracts: Mapping[int, int] | None = None
+) -> list[Economy]:
+    """Return one for each compaction, in order.
+
+    Args:
+        timeline: What happened.
+        billed: When.
+        tariff: What it costs.
+        extracts: Tokens of the extractor's summary, by the segment that begins with it; where it is
+            not known, it is taken to be as long as a model's.
+    """
     found = timeline.compactions
+    known = extracts or {}
     ends = [*(each.before_call for each in found[1:]), len(timeline.calls)]
     return [
         _economy(
             each.row,
             tariff,
+            known.get(each.row.child_session_id, tariff.summary_tokens),
             warm=_is_warm(each.before_call, billed, tariff.ttl),
             later=end - each.before_call,
         )
@@ -169,7 +182,9 @@ def economies(timeline: Timeline, billed: Billed, tariff: Tariff) -> list[Econom
     ]
 
 
-def _economy(row: CompactionRow, tariff: Tariff, *, warm: bool, later: int) -> Economy:
+def _economy(
+    row: CompactionRow, tariff: Tariff, extract_tokens: int, *, warm: bool, later: int
+) -> Economy:
     summarises = row.retained_share is not None
     read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
     cold_summary = Usage(input_tokens=read, output_tokens=written)
@@ -180,7 +195,7 @@ def _economy(row: CompactionRow, tariff: Tariff, *, warm: bool, later: int) -> E
         cold_summary=cold_summary,
         payback=payback_requests(
             row.tokens_before,
-            kept_tokens(row),
+            kept_tokens(row) + (written - extract_tokens if summarises else 0),
             written,
             tariff.rates,
             warm=warm,
@@ -220,7 +235,7 @@ class Early:
         if tariff.early:
             return f"{told} Compacted early: {_turns(self.made)}."
         rule = f"the rule (paid back within {tariff.most_requests:g} requests)"
-        try_it = "; --early plays that" if self.due else ""
+        try_it = "; --early plays that, and one compaction serves several" if self.due else ""
         return f"{told} Early compaction is off; {rule} is met at {self.due:,} of them{try_it}."
 
 

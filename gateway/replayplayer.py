@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
+from sqlalchemy import Connection
 from typing_extensions import override
 
 from adapters.messages import Address, InboundMessage, Outgoing
@@ -23,12 +24,13 @@ from agent.models.recorded import RecordedModel, RecordedTools
 from agent.recordings import Recording
 from agent.recovery import RetryPolicy
 from agent.settings import CachingSettings, FactsSettings
+from agent.tokens import estimate_tokens
 from gateway import notices
 from gateway.app import Gateway, assembled
 from gateway.replayclock import Gap, schedule
 from gateway.replayreport import Replayed
 from gateway.settings import Settings
-from gateway.storage import history, timeline
+from gateway.storage import history, lineage, timeline
 from gateway.storage.aging import age
 from gateway.storage.opening import open_database
 
@@ -244,14 +246,16 @@ class Player:
     ) -> Replayed:
         duration_s = time.monotonic() - started
         read = self.house.gateway.database.read
+        grown = await read(timeline.of_conversation, conversation_id)
         return Replayed(
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
             work=await read(history.work, conversation_id),
-            timeline=await read(timeline.of_conversation, conversation_id),
+            timeline=grown,
             billed=self.model.billed(str(conversation_id)),
             duration_s=duration_s,
             problem=problem,
+            extracts=await read(_extracts, grown),
         )
 
     async def _answer(self, conversation_id: int) -> str:
@@ -259,6 +263,16 @@ class Player:
         while (text := await self.answers.next(conversation_id)) in NOTICES:
             continue
         return text
+
+
+def _extracts(conn: Connection, grown: timeline.Timeline) -> dict[int, int]:
+    """Return the tokens of each new summary, by the segment that begins with it."""
+    rows = [each.row for each in grown.compactions if each.row.retained_share is not None]
+    segments = [lineage.get(conn, row.child_session_id) for row in rows]
+    return {
+        segment.id: sum(estimate_tokens(summary.text) for summary in segment.plan.summaries)
+        for segment in segments
+    }
 
 
 def _inbound(chat: str, n: int, text: str) -> InboundMessage:

@@ -1,8 +1,8 @@
 """The page that `parley replay --report` writes: charts and tables in one file, without scripts."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from string import Template
@@ -39,7 +39,12 @@ MOST_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How one conversation went; `problem` is None where every message got its answer."""
+    """How one conversation went.
+
+    Attributes:
+        extracts: Tokens of the extractor's summary, by the segment that begins with it.
+        problem: None where every message got its answer.
+    """
 
     name: str
     work: Work
@@ -47,6 +52,7 @@ class Replayed:
     billed: Billed
     duration_s: float
     problem: str | None
+    extracts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +250,8 @@ def _compactions(result: Replayed, tariff: Tariff) -> str:
     found = result.timeline.compactions
     if not found:
         return ""
-    known = zip(found, economies(result.timeline, result.billed, tariff), strict=True)
+    worth = economies(result.timeline, result.billed, tariff, result.extracts)
+    known = zip(found, worth, strict=True)
     rows = (
         (*_cells(number, each), *_economy_cells(economy, tariff))
         for number, (each, economy) in enumerate(known, start=1)

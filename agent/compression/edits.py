@@ -46,7 +46,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     """
     text = _text(message)
     images = _images(message)
-    if text == DUPLICATE or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
+    if text in {CLEARED, DUPLICATE} or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
         return message
     for line in _result_lines(message, call, text, images):
         if images or len(line) < len(text):

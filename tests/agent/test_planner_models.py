@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -300,8 +301,14 @@ async def test_a_view_whose_cache_has_died_is_compacted_where_that_pays() -> Non
 
 @pytest.mark.parametrize(
     ("tokens", "age_s", "rule"),
-    [(9_900, 200, RULE), (5_000, 301, RULE), (9_900, 301, None), (9_900, None, RULE)],
-    ids=["warm", "small", "off", "first request"],
+    [
+        (9_900, 200, RULE),
+        (5_000, 301, RULE),
+        (9_900, 301, None),
+        (9_900, None, RULE),
+        (9_900, 301, replace(RULE, asks_model=True)),
+    ],
+    ids=["warm", "small", "off", "first request", "a summary would be too dear"],
 )
 async def test_it_is_left_alone_otherwise(
     tokens: int, age_s: float | None, rule: EarlyRule | None

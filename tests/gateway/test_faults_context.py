@@ -234,7 +234,8 @@ async def test_a_request_that_stays_malformed_is_repaired_once(
     async with opened(provider, fallback=True, tools=[tool.tool]) as at:
         at.main.moves_allowed = at.spare.moves_allowed = True
         at.main.script(Reply(thinking="Let me see.", calls=ACT.calls))
-        at.main.answer = lambda _: Fault(status=400, error="invalid_request_error")
+        refusal = "messages.1: `thinking` blocks cannot be modified"
+        at.main.answer = lambda _: Fault(status=400, error="invalid_request_error", message=refusal)
         assert await at.ask() == [SPARE_ANSWER]
         assert at.actions == ["repair", "next_model"]
         assert tool.runs == 1

@@ -299,6 +299,7 @@ async def test_a_stop_in_a_wait_ends_it(opened: Open, provider: ProviderName) ->
         at.turns += 1
         await at.chat.say("Tell me a story.")
         await at.clock.held.wait()
+        assert await at.chat.answers(1) == [notices.TROUBLE]
         assert await at.chat.ask("/stop") == "Stopped."
         await at.chat.logged("turn_finished")
         assert (at.calls, await at.outcomes()) == ((1, 0), ["interrupted"])

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from gateway import cli
 from gateway.errors import SettingsError
 from gateway.replay import ReplayOptions, overridden, replay
-from gateway.replayplayer import window_of
+from gateway.replayplayer import facts_in, window_of, writer_in
 from gateway.settings import Settings
 from tests.support.gateway import log_lines, settings_of
 from tests.support.recording_adapter import Watch
@@ -184,7 +184,7 @@ async def test_both_placings_are_billed(tmp_path: Path) -> None:
     assert good, printed
     found = bills(printed)
     assert list(found) == ["system_and_3", "anchored"]
-    for requests, *_, hits, ratio, cost in found.values():
+    for requests, *_, hits, ratio, cost, _, _ in found.values():
         assert (requests, cost[:2]) == ("14", "~$")
         assert float(hits) > 0.8
         assert 1 <= float(ratio) <= 1.05
@@ -218,7 +218,7 @@ async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
         bills((await play(tmp_path, file, gap=gap, ttl=ttl))[1])["anchored"]
         for gap, ttl in (("none", "5m"), ("chat", "5m"), ("chat", "1h"))
     ]
-    steady, paused, long_lived = (float(cells[-3]) for cells in found)
+    steady, paused, long_lived = (float(cells[-5]) for cells in found)
     assert steady > long_lived > paused
 
 
@@ -231,21 +231,66 @@ async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: in
     assert (good, again) == (True, True)
     assert bills(steady)["anchored"][0] == "14"
     lost = 13 // every
-    [requests, *_, ratio, _] = bills(restarted)["anchored"]
+    [requests, *_, ratio, _, _, _] = bills(restarted)["anchored"]
     assert int(requests) == 14 + lost
     assert float(ratio) <= 1.10
 
 
 async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
-    """Its rows are told from the others, and what they saved is summed up."""
-    file = recording(tmp_path, [*long_talk(), *TALK * 20])
-    _, late = await play(tmp_path, file, window=64_000, gap="chat")
-    good, printed = await play(tmp_path, file, window=64_000, gap="chat", early=True)
+    """Its rows are told from the others, and the same is played without it to compare."""
+    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
+    patient = settings_of(tmp_path, compression={"payback_requests": 20})
+    _, late = await play_with(patient, file, window=64_000, gap="chat")
+    good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
     assert good, printed
-    assert "Compacted early: none" in late
-    assert re.search(r"Compacted early: [1-9]\d* turns?; summaries ~\$", printed)
+    assert re.search(r"Early compaction is off; the rule .* is met at [1-9]", late)
+    compared = re.search(
+        r"Compacted early: [1-9]\d* turns?\. Played without: (\S+); with it: (\S+),", printed
+    )
+    assert compared is not None
+    assert compared[1] == bills(late)["system_and_3"][-1]
+    assert compared[2] == bills(printed)["system_and_3"][-1]
     assert " idle " in printed
     assert " idle " not in late
+
+
+async def test_early_compaction_has_to_earn_back_a_model_s_summary(tmp_path: Path) -> None:
+    """As it does where a model writes it: where the rule is not met, the two plays are one."""
+    file = recording(tmp_path, [*long_talk(13), *TALK * 20])
+    _, late = await play(tmp_path, file, window=64_000, gap="chat")
+    _, printed = await play(tmp_path, file, window=64_000, gap="chat", early=True)
+    assert "is met at 0 of them." in late
+    assert "Compacted early: 0 turns." in printed
+    assert "Played without" not in printed
+    assert bills(printed) == bills(late)
+
+
+async def test_summaries_are_priced_as_a_model_s(tmp_path: Path) -> None:
+    """The auxiliary one's where there is one; they are part of the cost."""
+    file = recording(tmp_path, long_talk(20, 300))
+    model = {"context_length": 16_000}
+    auxiliary = {"compression": {"model": "claude-fable-5"}}
+    _, printed = await play_with(settings_of(tmp_path, model=model), file)
+    _, dear = await play_with(settings_of(tmp_path, auxiliary=auxiliary, model=model), file)
+    found = [[float(cell[2:]) for cell in bills(it)["anchored"][-3:]] for it in (printed, dear)]
+    for answers, summaries, cost in found:
+        assert cost == pytest.approx(answers + summaries, abs=0.0002)
+    assert found[0][0] == found[1][0]
+    assert 0 < 5 * found[0][1] < found[1][1]
+    assert "; summaries: claude-fable-5, $ per million" in dear
+
+
+async def test_what_was_not_answered_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cost would be that of something else."""
+    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
+    monkeypatch.setattr("gateway.turn.notices.answer_text", lambda _: "something else")
+    patient = settings_of(tmp_path, compression={"payback_requests": 20})
+    good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
+    assert not good
+    assert re.search(r"Compacted early: [1-9]", printed)
+    assert "Played without" not in printed
 
 
 async def test_a_file_can_be_played_as_one_conversation(tmp_path: Path) -> None:
@@ -263,7 +308,7 @@ async def test_a_price_that_is_not_known_is_not_made_up(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, model={"name": "claude-next"}, budget={"daily_usd": 1})
     good, printed = await play_with(settings, recording(tmp_path, TALK))
     assert good
-    assert bills(printed)["anchored"][-2:] == ["unknown", "price"]
+    assert bills(printed)["anchored"][-5:] == ["unknown", "price", "~$0", "unknown", "price"]
     assert "claude-next: unknown price" in printed
 
 
@@ -328,6 +373,31 @@ def test_options_override_settings(tmp_path: Path) -> None:
     assert changed.compression.early
 
 
+@pytest.mark.parametrize(
+    ("block", "name"),
+    [
+        ({}, None),
+        ({"model": "anthropic/claude-haiku-4.5"}, "anthropic/claude-haiku-4.5"),
+        ({"provider": "openai"}, "gpt-6.1-terra"),
+        ({"provider": "anthropic"}, "claude-opus-5"),
+        ({"base_url": "http://127.0.0.1:9"}, "gpt-6.1-terra"),
+    ],
+)
+def test_who_would_write_the_summaries(
+    tmp_path: Path, block: dict[str, Any], name: str | None
+) -> None:
+    """The auxiliary model that is configured, under the name that it has there."""
+    model = {"name": "claude-opus-5", "provider": "anthropic"}
+    settings = settings_of(tmp_path, auxiliary={"compression": block}, model=model)
+    found = writer_in(settings)
+    assert (found and found.name) == name
+
+
+def test_a_model_is_called_as_it_is_configured(tmp_path: Path) -> None:
+    """Not as the table spells it."""
+    assert facts_in(settings_of(tmp_path, model={"name": "gpt-6.1-terra"})).name == "gpt-6.1-terra"
+
+
 def test_the_window_has_a_default(tmp_path: Path) -> None:
     """The real model, whose window it would be, is not played with."""
     assert window_of(settings_of(tmp_path)) == 200_000
@@ -368,7 +438,7 @@ def test_all_bad_options_are_told_at_once(tmp_path: Path) -> None:
 
 def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the name that its field has."""
-    given = {
+    given: dict[str, Any] = {
         "report": tmp_path / "out.html",
         "window": 9000,
         "engine": "rounds",

@@ -5,19 +5,24 @@ from dataclasses import replace
 import pytest
 
 from agent.models.base import Usage
-from agent.models.recorded import Billed
+from agent.models.recorded import Bill
 from gateway.replaycosts import (
+    Comparison,
+    Costs,
     Early,
-    bill_cells,
+    Tariff,
+    costs,
     early,
     economies,
     prices_text,
     totals,
 )
 from gateway.storage.timeline import Shrinking, Timeline
-from tests.gateway.replays import FACTS, TARIFF, bill, billed, shrinking, timeline_of
+from tests.gateway.replays import FACTS, PRICES, TARIFF, bill, billed, shrinking, timeline_of
 
-FREE_TO_READ = replace(TARIFF, facts=replace(FACTS, prices=None))
+UNPRICED = replace(TARIFF, facts=replace(FACTS, prices=None))
+DEAR = replace(FACTS, name="writer", prices=replace(PRICES, input=100, output=500))
+WITH_WRITER = replace(TARIFF, writer=DEAR)
 SUMMARISED = {"retained_share": 1.0, "tokens_after_reported": 20_000}
 
 
@@ -39,28 +44,65 @@ def test_bills_are_summed_by_placing() -> None:
     """What was played stays first."""
     one = billed(bills=[bill("anchored", 1, input_tokens=5), bill("system_and_3")])
     two = billed(bills=[bill("anchored", 2, input_tokens=7), bill("system_and_3")])
-    found = totals([one, two])
-    assert [(it.placing, it.requests) for it in found] == [("anchored", 3), ("system_and_3", 4)]
-    assert found[0].tally.billed == Usage(input_tokens=12)
+    found = totals([Costs(one.bills, 1.0), Costs(two.bills, 0.5)])
+    assert [(it.placing, it.requests) for it in found.bills] == [
+        ("anchored", 3),
+        ("system_and_3", 4),
+    ]
+    assert found.bills[0].tally.billed == Usage(input_tokens=12)
+    assert found.summaries_usd == 1.5
 
 
 def test_nothing_sums_to_nothing() -> None:
     """A conversation that failed before its first call has no bills."""
-    assert totals([Billed()]) == ()
+    assert totals([Costs()]) == Costs()
+    assert Costs().usd(TARIFF) == 0
+
+
+def cells_of(one: Bill, tariff: Tariff = TARIFF, summaries_usd: float = 0) -> tuple[str, ...]:
+    [cells] = Costs((one,), summaries_usd).rows(tariff)
+    return cells
 
 
 def test_a_bill_counts_both_kinds_of_writes() -> None:
     """The price tells them apart."""
     hour = bill(cache_write_1h_tokens=1_000_000, cache_write_5m_tokens=1_000_000)
-    cells = bill_cells(hour, TARIFF)
+    cells = cells_of(hour)
     assert cells[4] == "2,000,000"
-    assert cells[-2:] == ("16.250", "~$3.25")
+    assert cells[-4:] == ("16.250", "~$3.25", "~$0", "~$3.25")
 
 
 def test_without_prices_the_usual_ratios_hold() -> None:
     """Only the money is unknown."""
-    cells = bill_cells(bill(cache_write_5m_tokens=100), FREE_TO_READ)
-    assert cells[-2:] == ("12.500", "unknown price")
+    cells = cells_of(bill(cache_write_5m_tokens=100), UNPRICED)
+    assert cells[-4:] == ("12.500", "unknown price", "~$0", "unknown price")
+
+
+def test_summaries_are_part_of_the_cost() -> None:
+    """So that a play that needs more of them compares with one that needs fewer."""
+    found = Costs((bill(input_tokens=1_000_000), bill(input_tokens=5)), 0.25)
+    assert found.usd(TARIFF) == pytest.approx(1.25)
+    assert next(found.rows(TARIFF))[-3:] == ("~$1.00", "~$0.25", "~$1.25")
+    assert found.usd(UNPRICED) is None
+
+
+@pytest.mark.parametrize(("times", "usd"), [("warm", 0.008), ("cold", 0.08)])
+def test_a_summary_costs_what_the_cache_left_to_read(times: str, usd: float) -> None:
+    """And 2,000 tokens that are written."""
+    asked = billed(0, 1, 2, 3, 4 if times == "warm" else 1000)
+    found = costs(long_talk(shrinking(4, 80_000)), asked, TARIFF)
+    assert found.summaries_usd == pytest.approx(usd + 0.01)
+    prune = shrinking(4, 80_000, retained_share=None)
+    assert costs(long_talk(prune), asked, UNPRICED).summaries_usd == 0
+    assert costs(long_talk(idle(4)), asked, UNPRICED).summaries_usd is None
+
+
+def test_an_auxiliary_model_has_prices_of_its_own() -> None:
+    """It has never seen the conversation: for it there is no cache."""
+    found = costs(long_talk(idle(4)), STEADY, WITH_WRITER)
+    assert found.summaries_usd == pytest.approx(8 + 1)
+    assert "; summaries: writer, $ per million" in WITH_WRITER.prices_text()
+    assert TARIFF.prices_text() == prices_text(FACTS)
 
 
 def test_prices_are_told_with_their_source() -> None:
@@ -92,6 +134,18 @@ def test_a_prune_needs_no_summary() -> None:
     assert (found.warm_summary, found.cold_summary) == (Usage(), Usage())
 
 
+def test_the_model_s_summary_takes_the_place_of_the_extract() -> None:
+    """The extractor writes more than a model would, which the next requests would not read."""
+    talk = long_talk(idle(4))
+    [as_it_was] = economies(talk, RESTED, TARIFF)
+    [longer] = economies(talk, RESTED, TARIFF, {2: 12_000})
+    [smaller] = economies(long_talk(idle(4, 70_000)), RESTED, TARIFF, {2: 12_000})
+    assert longer.payback < as_it_was.payback
+    saved, rewritten = 0.1 * 60_000, 1.25 * 60_000
+    assert as_it_was.payback == pytest.approx((80_000 + 10_000 - rewritten) / saved)
+    assert smaller.payback == pytest.approx((80_000 - 1.25 * 60_000) / saved)
+
+
 def test_a_compaction_lasts_until_the_next() -> None:
     """So long its savings count."""
     found = economies(long_talk(idle(2), idle(5)), STEADY, TARIFF)
@@ -111,40 +165,45 @@ def test_a_longer_life_leaves_fewer() -> None:
 
 def test_where_early_compaction_would_pay_is_told() -> None:
     """By the rule that the planner goes by."""
-    assert early(long_talk(), RESTED, TARIFF).would_pay == 2
-    assert early(long_talk(), RESTED, replace(TARIFF, most_requests=0.1)).would_pay == 0
+    assert early(long_talk(), RESTED, TARIFF).due == 2
+    assert early(long_talk(), RESTED, replace(TARIFF, most_requests=0.1)).due == 0
 
 
 def test_a_turn_that_was_compacted_for_is_no_longer_offered() -> None:
     """It is made, or another trigger came first."""
-    assert early(long_talk(idle(4)), RESTED, TARIFF).would_pay == 1
-
-
-def test_what_early_compaction_saved() -> None:
-    """60,000 tokens less: written once, then read by the three requests behind that."""
     found = early(long_talk(idle(4)), RESTED, TARIFF)
-    assert (found.made, found.cold_turns) == (1, 2)
-    assert found.cost_usd == pytest.approx(0.08 + 0.01)
-    assert found.saved_usd == pytest.approx(0.06 * 1.25 + 3 * 0.06 * 0.1)
-    hour = early(long_talk(idle(4)), RESTED, replace(TARIFF, ttl="1h"))
-    assert hour.saved_usd == pytest.approx(0.06 * 2 + 3 * 0.06 * 0.1)
+    assert (found.cold_turns, found.made, found.due) == (2, 1, 1)
 
 
-def test_money_of_unknown_price_stays_unknown() -> None:
-    """Also in a sum."""
-    unknown = early(long_talk(idle(4)), RESTED, FREE_TO_READ)
-    assert (unknown.cost_usd, (unknown + Early()).saved_usd) == (None, None)
-    assert "summaries unknown price, saved unknown price" in unknown.text(FREE_TO_READ)
+ON = replace(TARIFF, early=True)
 
 
-def test_early_compactions_are_told_in_words() -> None:
-    """How often it was done, and where it would pay."""
-    none, one = Early(2, 0, 1), Early(1, 1, 0, 0.09, 0.5)
-    would = "within 6 requests it would pay at"
-    assert none.text(TARIFF) == (
-        f"2 turns found a dead cache. Compacted early: none; {would} 1 of them."
-    )
-    assert one.text(TARIFF) == (
-        "1 turn found a dead cache. Compacted early: 1 turn; summaries ~$0.09, saved ~$0.50;"
-        f" {would} 0 of the others."
-    )
+OFF = "Early compaction is off; the rule (paid back within 6 requests) is met at"
+MORE = "--early plays that, and one compaction serves several."
+
+
+@pytest.mark.parametrize(
+    ("found", "tariff", "told"),
+    [
+        (Early(2, 0, 0), TARIFF, f"2 turns found a dead cache. {OFF} 0 of them."),
+        (Early(2, 0, 1), TARIFF, f"2 turns found a dead cache. {OFF} 1 of them; {MORE}"),
+        (Early(1, 1), ON, "1 turn found a dead cache. Compacted early: 1 turn."),
+        (Early(3, 0), ON, "3 turns found a dead cache. Compacted early: 0 turns."),
+    ],
+)
+def test_early_compactions_are_told_in_words(found: Early, tariff: Tariff, told: str) -> None:
+    """How often it was done, or would begin; not what that saves, which a second play tells."""
+    assert found.text(tariff) == told
+
+
+def test_findings_are_summed() -> None:
+    """Over conversations."""
+    assert Early(1, 2, 3) + Early(10, 20, 30) == Early(11, 22, 33)
+
+
+@pytest.mark.parametrize(("early_usd", "told"), [(1.5, "~$0.50 less"), (2.25, "~$0.25 more")])
+def test_early_and_late_are_compared(early_usd: float, told: str) -> None:
+    """Whichever was cheaper."""
+    text = Comparison(early_usd, 2.0).text()
+    assert text.startswith("Played without: ~$2.00; with it: ~$")
+    assert text.endswith(f"{told}, summaries included.")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from gateway.errors import SettingsError
+from gateway.replaycosts import Comparison
 from gateway.replayreport import (
     MOST_SHOWN,
     OPEN_SECTIONS,
@@ -158,7 +159,7 @@ def test_compactions_are_listed() -> None:
 
 def rows_of(found: Read) -> list[str]:
     """Return the cells behind the heads of the table of bills."""
-    start = found.texts.index("billed ÷ minimum") + 2
+    start = found.texts.index("billed ÷ minimum") + 4
     return found.texts[start : found.texts.index("Context over the model calls")]
 
 
@@ -166,9 +167,9 @@ def test_the_bills_stand_side_by_side() -> None:
     """Both placings of the breakpoints, what was played first; tokens, shares and money."""
     bills = (bill("anchored", cache_read_tokens=900, input_tokens=100), bill("system_and_3"))
     found = read([replayed(billed=billed(bills=bills))])
-    assert rows_of(found)[:10] == ["talk", "anchored", "2", "1,000", "900", "0", "100", "0.900",
-                                   "1.900", "~$0.00019"]  # fmt: skip
-    assert rows_of(found)[10:12] == ["talk", "system_and_3"]
+    assert rows_of(found)[:12] == ["talk", "anchored", "2", "1,000", "900", "0", "100", "0.900",
+                                   "1.900", "~$0.00019", "~$0", "~$0.00019"]  # fmt: skip
+    assert rows_of(found)[12:14] == ["talk", "system_and_3"]
 
 
 def test_bills_are_summed_over_conversations() -> None:
@@ -178,7 +179,7 @@ def test_bills_are_summed_over_conversations() -> None:
         for name, tokens in (("a", 100), ("b", 200))
     )
     cells = rows_of(found)
-    assert [cells[n] for n in (0, 3, 10, 13, 20, 23)] == [
+    assert [cells[n] for n in (0, 3, 12, 15, 24, 27)] == [
         "all conversations",
         "300",
         "a",
@@ -204,6 +205,13 @@ def test_unknown_prices_are_told() -> None:
     found = read([replayed()], replace(CONDITIONS, tariff=tariff))
     assert figure(found, "prices") == "claude-x: unknown price"
     assert "unknown price" in rows_of(found)
+
+
+def test_a_comparison_is_told() -> None:
+    """What the same conversations would have cost without early compaction."""
+    found = read([replayed()], replace(CONDITIONS, comparison=Comparison(1.5, 2.0)))
+    assert any("Played without: ~$2.00; with it: ~$1.50" in text for text in found.texts)
+    assert not any("Played without" in text for text in read([replayed()]).texts)
 
 
 def test_restarts_are_told() -> None:
@@ -286,9 +294,13 @@ def test_a_target_that_cannot_be_written_is_told(tmp_path: Path, name: str) -> N
 if CHROMIUM:
 
     async def test_a_browser_shows_the_page(tmp_path: Path) -> None:
-        """From a file, without a request, an error or a sideways scroll, hostile names and all."""
+        """From a file, without a request, an error or a sideways scroll, hostile names and all.
+
+        Only tables that are too wide scroll, and only sideways: none of their rows is hidden.
+        """
         file = tmp_path / "out.html"
-        timeline = timeline_of(*range(100, 600, 5), compactions=[shrinking(50)])
+        many = [shrinking(n) for n in range(1, 61)]
+        timeline = timeline_of(*range(100, 600, 5), compactions=many)
         write_report(file, [replayed(HOSTILE, timeline), replayed("b")], CONDITIONS)
         asked: list[str] = []
         async with browser_page(width=400) as tab:
@@ -301,3 +313,6 @@ if CHROMIUM:
             assert box["height"] > 100
             width = await tab.evaluate("document.documentElement.scrollWidth")
             assert width <= 400
+            table = tab.locator(".wide:has(.compactions)")
+            sizes = "it => [it.scrollWidth > it.clientWidth, it.scrollHeight == it.clientHeight]"
+            assert await table.evaluate(sizes) == [True, True]

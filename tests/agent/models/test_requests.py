@@ -55,7 +55,7 @@ async def test_one_model_for_each_key(keys: dict[str, object], labels: list[str]
     """In their order, without repetitions; the name is the same."""
     models = build_models(settings(provider="openai", name="m", **keys))
     assert [model.name for model in models] == ["m"] * len(labels)
-    assert [model.label for model in models] == labels  # type: ignore[attr-defined]
+    assert [model.label for model in models] == labels
     for model in models:
         await model.close()
 
