@@ -189,8 +189,12 @@ class Situation:
     @property
     def another_key(self) -> bool:
         """Whether the same model can be reached with another key."""
-        name = (self.model.provider, self.model.name)
-        return any((other.provider, other.name) == name for other in self.others)
+        return any(_same(other, self.model) for other in self.others)
+
+
+def _same(one: ChatModel, other: ChatModel) -> bool:
+    """Whether two candidates are one model, with different keys."""
+    return (one.provider, one.name) == (other.provider, other.name)
 
 
 Strategy = Callable[[Situation], Action | None]
@@ -378,7 +382,7 @@ class _Recovery(Generic[T]):
             case StandardWindow():
                 # The next attempt is made to fit it; other keys are of the same account.
                 for each in self.line:
-                    if each.name == model.name:
+                    if _same(each, model):
                         each.context_length = min(each.context_length, STANDARD_WINDOW_TOKENS)
                 return True
             case Repair():

@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, update
 
 from agent.errors import ContextOverflow
 from agent.messages import text_of
@@ -19,8 +20,10 @@ from agent.tools.builtin import read_conversation
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.view import NOTE, load_plan
 from gateway import commands, notices
-from gateway.storage import models
+from gateway.storage import models, turns
 from gateway.storage.opening import database_path
+from gateway.storage.totals import Totals
+from gateway.storage.turns import Turn
 from tests.support.gateway import Running, agent_of, newest_question, running, settings_of
 from tests.support.long_chats import (
     LongChatModel,
@@ -393,6 +396,30 @@ async def test_compress_survives_a_crash(tmp_path: Path) -> None:
     assert told[0].startswith("Condensed: ")
     assert '"orders"' in after.prompts[0]
     assert after.wrong == []
+
+
+async def test_compress_is_answered_for_what_was_done_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compaction is on record and its answer is not: it is told, not done once more."""
+    monkeypatch.setattr("gateway.worker.RETRY_AFTER_S", 0.0)
+    commit, failures = turns.commit, [KeyError("bug")]
+
+    def breaking(conn: Connection, turn: Turn, *args: Any) -> Totals:
+        if turn.command is not None and failures:
+            raise failures.pop()
+        return commit(conn, turn, *args)
+
+    monkeypatch.setattr(turns, "commit", breaking)
+    model = LongChatModel()
+    async with running(tmp_path, model, compression={"protect_last_n": 2}) as chat:
+        await chatted(chat, 1, 5)
+        told = await chat.ask("/compress")
+        [row] = await compactions(chat)
+        assert len(chat.events("turn_failed")) == 1
+    assert told.startswith("Condensed: ")
+    assert f"{row.tokens_before:,}" in told
+    assert len(model.prompts) == 1
 
 
 async def test_compress_with_nothing_to_compress(tmp_path: Path) -> None:

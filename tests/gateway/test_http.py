@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, StorageUnavailable
 from gateway.http import LONGEST_SOCKET_PATH, HttpServer
 from tests.support.gateway import log_lines
 from tests.support.recording_adapter import Watch
@@ -41,6 +41,22 @@ async def test_private_routes_are_on_the_socket_only(tmp_path: Path) -> None:
     assert await status_of("/public", at=path) == 200
     assert await status_of("/private", at=path) == 200
     await server.stop()
+
+
+async def full(_: web.Request) -> web.Response:
+    """Have nothing stored."""
+    raise StorageUnavailable("the disk is full")
+
+
+async def test_what_cannot_be_stored_is_to_be_sent_again(tmp_path: Path) -> None:
+    """503, not a broken answer: platforms and browsers try again."""
+    server = HttpServer("127.0.0.1", 0, tmp_path / "s", public=[web.get("/full", full)], private=[])
+    async with log_lines(Watch()) as lines:
+        port = await server.start()
+        assert await status_of("/full", port=port) == 503
+        await server.stop()
+    [line] = [line for line in lines if line["event"] == "request_not_stored"]
+    assert (line["path"], line["error"]) == ("/full", "the disk is full")
 
 
 async def test_the_socket_is_its_owners(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from agent.compression.extract import (
     INTRODUCTION,
     Extract,
     extract,
+    key_facts,
     missing_facts_line,
     retained_share,
 )
@@ -63,6 +64,23 @@ TRIP = chat(
     "Biscuit. Order W4561 is for its basket, 84.50 dollars.",
     "Noted.",
 )
+
+
+@pytest.mark.parametrize("count", [300, 5_000])
+def test_what_people_said_is_in_every_sample(count: int) -> None:
+    """Between thousands of results of tools; the first message is there, too."""
+    results = [tool_message("c", "log", f"line {coded(n)}") for n in range(count)]
+    asked = [user_message(f"Where is order W{4500 + n}?") for n in range(3)]
+    middle = count // 2
+    said = [*asked[:1], *results[:middle], *asked[1:2], *results[middle:], *asked[2:]]
+    facts = key_facts(entries(*said))
+    assert {"w4500", "w4501", "w4502"} <= {fact.lower() for fact in facts}
+
+
+def test_facts_of_a_sample_are_the_same_each_time() -> None:
+    """Order and choice depend on nothing else."""
+    long = story(0, 2_000, 4)
+    assert key_facts(long) == key_facts(long)
 
 
 def test_terms_stand_in_the_text() -> None:

@@ -216,6 +216,21 @@ def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path)
     assert files.check(target) == []
 
 
+def test_a_damaged_database_does_not_replace_a_backup(store: Store, tmp_path: Path) -> None:
+    """The older one is all that is left then; no half copy stays beside it."""
+    store.run(turn_of, "hello")
+    store.close()
+    damaged = bytearray(store.path.read_bytes())
+    damaged[4096:8192] = bytes(4096)
+    store.path.write_bytes(damaged)
+    target = tmp_path / "backup.db"
+    target.write_bytes(b"an older backup")
+    with pytest.raises(StorageUnavailable, match=r"cannot back up .*(damaged|malformed)"):
+        maintenance.backup(store.path, target)
+    assert target.read_bytes() == b"an older backup"
+    assert not target.with_name("backup.db.partial").exists()
+
+
 def test_a_backup_of_nothing_is_an_error(tmp_path: Path) -> None:
     """A wrong path does not make an empty backup."""
     with pytest.raises(StorageUnavailable, match="no database"):
