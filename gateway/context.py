@@ -78,9 +78,10 @@ class ContextParts:
         return replace(self.limits, context_length=window)
 
     def _early(self, agent: Agent) -> EarlyRule | None:
-        if self.payback_requests is None:
-            return None
         model, ttl = agent.models[0], agent.caching.cache_ttl
+        # How long a provider keeps what it caches by itself is not known.
+        if self.payback_requests is None or model.cache_layout is None:
+            return None
         # A replay decides as the model that it plays would.
         asks_model = True if model.provider == "recorded" else None
         return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)

@@ -191,7 +191,9 @@ async def test_a_second_sigterm_does_not_wait(parley: ParleyProcess) -> None:
 async def test_the_welcome_names_what_comes_next(parley: ParleyProcess) -> None:
     """Stderr tells a person where to go and what to set; stdout is the log alone."""
     await parley.wait_until(lambda: "PARLEY_PLATFORMS__TELEGRAM__TOKEN" in str(parley.stderr))
-    assert f"{parley.url}/" in parley.stderr[1]
+    caching, ready = parley.stderr[1:3]
+    assert "Prompt caching: off" in caching
+    assert f"{parley.url}/" in ready
     assert "ANTHROPIC_API_KEY" in str(parley.stderr)
 
 

@@ -45,7 +45,7 @@ async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess)
     """Words, /status, /new and /help; the menu lists the commands."""
     await api.wait_for(lambda: api.commands)
     menu = {entry["command"] for entry in api.commands}
-    assert menu == {"new", "stop", "status", "usage", "compress", "retry", "help"}
+    assert menu == {"new", "stop", "status", "usage", "insights", "compress", "retry", "help"}
     api.push_text(ANN, "My name is Ann.")
     assert "offline demo model" in await said(api, "Nice to meet you, Ann!")
     api.push_text(ANN, "/status")

@@ -12,6 +12,7 @@ from agent.context_engine import Limits
 from agent.engines.rounds import RoundsEngine
 from agent.errors import LongContextRefused
 from agent.meter import Report
+from agent.models.base import CacheLayout
 from agent.models.scripted import ScriptedModel
 from agent.ports import PlannerState
 from agent.prefix import Prefix
@@ -105,6 +106,17 @@ def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
     assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
     assert (planner.state, planner.spending) == (REPORTED.planner_state, budgets)
     assert planner.early is None
+
+
+@pytest.mark.parametrize(("layout", "early"), [(None, False), ("native", True)])
+def test_early_compaction_needs_a_cache_whose_life_is_known(
+    tmp_path: Path, layout: CacheLayout | None, early: bool
+) -> None:
+    """What a provider caches by itself it may keep for longer than `cache_ttl`."""
+    made = parts(tmp_path, compression={"early": True, "payback_requests": 4})
+    agent = agent_of(ScriptedModel([], cache_layout=layout))
+    rule = made.planner(agent, REPORTED, MemoryCompactions()).early
+    assert (rule is not None and rule.payback_requests == 4) is early
 
 
 async def test_the_next_turn_has_the_smaller_window(tmp_path: Path) -> None:
