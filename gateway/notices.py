@@ -1,5 +1,7 @@
 """What Parley itself says in a chat about a turn: trouble, failure, stopping, a full window."""
 
+import math
+
 from agent.costs import format_usd
 from agent.errors import (
     ContextOverflow,
@@ -75,7 +77,13 @@ def failure_text(failure: ModelError) -> str:
     elif isinstance(failure, ModelNotFound):
         why = "the provider does not know the model. The operator has to mend that"
     elif isinstance(failure, RateLimited):
-        why = "the model is overloaded. Send /retry in a few minutes"
+        minutes = math.ceil((failure.retry_after_s or 0) / 60)
+        when = (
+            f"in about {minutes} minutes, as its provider asks"
+            if minutes > 1
+            else "in a few minutes"
+        )
+        why = f"the model is overloaded. Send /retry {when}"
     else:
         why = "the model could not be reached or failed. Send /retry to try again"
     return f"I could not answer: {why}."

@@ -124,7 +124,7 @@ MATRIX: dict[str, Row] = {
     "429 for an hour": Row(
         http(429, "rate_limit_error", "rate_limit_exceeded", headers={"retry-after": "3600"}),
         ["retry"] * 3,
-        OVERLOADED,
+        notices.failure_text(RateLimited("", 3600)),
         waits=[60, 60],
         rotates=True,
     ),

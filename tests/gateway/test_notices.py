@@ -73,6 +73,7 @@ def test_an_answer_is_never_empty(outcome: Outcome, text: str) -> None:
         (CredentialsRefused(SECRET), "operator"),
         (ModelNotFound(SECRET), "operator"),
         (RateLimited(SECRET, 30), "/retry in a few minutes"),
+        (RateLimited(SECRET, 3600), "/retry in about 60 minutes"),
         (ModelUnreachable(SECRET), "/retry"),
         (BadRequest(SECRET), "/retry"),
         (ModelRefused(SECRET), "declined"),
