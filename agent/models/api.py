@@ -31,7 +31,8 @@ PING_PATIENCE = 5
 
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
-_RESERVED = frozenset({"model", "messages", "system", "tools", "stream"})
+_RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
+"""`cache_control` at the top would be a breakpoint beside the four that Parley sets."""
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
     401: CredentialsRefused,

@@ -33,7 +33,9 @@ async def test_extra_fields_are_sent_and_win(double: Double) -> None:
 
 
 @pytest.mark.parametrize("double", BOTH)
-@pytest.mark.parametrize("field", ["model", "messages", "system", "tools", "stream"])
+@pytest.mark.parametrize(
+    "field", ["model", "messages", "system", "tools", "stream", "cache_control"]
+)
 async def test_fields_that_parley_writes_are_refused(double: Double, field: str) -> None:
     """The error comes at start-up and names the setting."""
     async with double() as server:
