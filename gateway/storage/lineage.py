@@ -183,25 +183,24 @@ def _by_id(session_id: int) -> Any:
     return select(session).where(session.c.id == session_id)
 
 
-def settle_base(conn: Connection, session: Session, base: PromptBase) -> tuple[Session, str | None]:
+def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
     """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
 
     A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
     conversation that is under way.
 
     Returns:
-        The segment as it stands now; and which of the tools and inputs have changed, joined by
-        "+", None where the bytes stay as they are or there were none.
+        The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
     """
     if session.system_prompt is None:
-        return _store_base(conn, session, base, None), None
+        return _store_base(conn, session, base)
     if session.prompt_inputs is None:
         # Version 0.2 has stored the prompt alone.
-        return _store_base(conn, session, replace(base, system=session.system_prompt), None), None
-    reason = "+".join(_changes(session, base))
-    if not reason:
-        return session, None
-    return _store_base(conn, session, base, reason), reason
+        return _store_base(conn, session, replace(base, system=session.system_prompt))
+    changes = _changes(session, base)
+    if not changes:
+        return session
+    return _store_base(conn, replace(session, moved="+".join(changes)), base)
 
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
@@ -211,19 +210,10 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
     return changed if base.tools == session.tools else ["tools", *changed]
 
 
-def _store_base(
-    conn: Connection, session: Session, base: PromptBase, reason: str | None
-) -> Session:
+def _store_base(conn: Connection, session: Session, base: PromptBase) -> Session:
     inputs = orjson.dumps(base.inputs).decode()
-    moved = reason or session.moved
-    conn.execute(*_set_base(session.id, base.system, base.tools, inputs, moved))
-    return replace(
-        session,
-        system_prompt=base.system,
-        tools=base.tools,
-        prompt_inputs=base.inputs,
-        moved=moved,
-    )
+    conn.execute(*_set_base(session.id, base.system, base.tools, inputs, session.moved))
+    return replace(session, system_prompt=base.system, tools=base.tools, prompt_inputs=base.inputs)
 
 
 @built_once

@@ -65,11 +65,6 @@ class Turn:
     sender: str = ""
 
     @property
-    def moved(self) -> str | None:
-        """Why the next request may begin otherwise than the last one; None where it must not."""
-        return self.session.moved
-
-    @property
     def place(self) -> Place:
         """Where this turn's messages are entered."""
         return Place(self.lease.conversation, self.session.id, self.id)
@@ -110,7 +105,7 @@ def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | Non
         .where(turn.c.id == row.id)
         .values(attempt=attempt, attempt_progress=row.progress, epoch=lease.epoch)
     )
-    session, _ = lineage.settle_base(conn, lineage.get(conn, row.session_id), base)
+    session = lineage.settle_base(conn, lineage.get(conn, row.session_id), base)
     found = _turn(conn, lease, row, session)
     return replace(found, attempt=attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
 
@@ -137,7 +132,7 @@ def begin(
         base: What its requests begin with, where `lineage.settle_base` says so.
     """
     stopped_upto = fence(conn, lease).cancel_upto_seq
-    session, _ = lineage.settle_base(conn, lineage.active(conn, lease.conversation), base)
+    session = lineage.settle_base(conn, lineage.active(conn, lease.conversation), base)
     turn_id = conn.execute(
         _INSERT,
         {

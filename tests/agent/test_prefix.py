@@ -197,6 +197,11 @@ def moved(reason: str, *answers: ChatMessage, same_turn: bool = True) -> PrefixW
     return watch
 
 
+def events_of(logs: list[Any]) -> list[str]:
+    """Return the names of what was logged, in order."""
+    return [entry["event"] for entry in logs]
+
+
 BINDING = ["compaction:threshold", "compaction:fallback", "compression"]
 
 
@@ -218,38 +223,51 @@ def test_thinking_that_stands_behind_something_new_is_a_warning(
     assert stale == [{"event": "stale_thinking_sent", "log_level": "warning"}]
 
 
+@pytest.mark.usefixtures("_production")
 @pytest.mark.parametrize("reason", BINDING)
-def test_what_is_not_signed_may_stay(reason: str) -> None:
+def test_what_is_not_signed_may_stay(reason: str, logs: list[Any]) -> None:
     """Answers without thinking, and what other servers want back."""
     moved(reason, assistant_message("hi"), OTHERS)
+    assert events_of(logs) == ["cache_prefix_moved"]
 
 
+@pytest.mark.usefixtures("_production")
 @pytest.mark.parametrize("reason", ["tools", "instructions", "model", "tools+model"])
-def test_thinking_is_not_bound_to_what_stands_before_the_messages(reason: str) -> None:
+def test_thinking_is_not_bound_to_what_stands_before_the_messages(
+    reason: str, logs: list[Any]
+) -> None:
     """Another system prompt or other tools leave the conversation as it was."""
     moved(reason, THOUGHT)
+    assert events_of(logs) == ["cache_prefix_moved"]
 
 
-def test_thinking_in_a_conversation_that_only_grows_is_in_order() -> None:
+@pytest.mark.usefixtures("_production")
+def test_thinking_in_a_conversation_that_only_grows_is_in_order(logs: list[Any]) -> None:
     """It goes out again with every request, as the provider wants it."""
     watch = asked(ASK)
     watch.note(watch.take([*ASK, THOUGHT, user_message("and?")], (CLOCK,), MODEL), WRITTEN)
     watch.take([*ASK, THOUGHT, user_message("and?"), THOUGHT], (CLOCK,), MODEL)
+    assert "cache_prefix_moved" not in events_of(logs)
+    assert "stale_thinking_sent" not in events_of(logs)
 
 
-def test_thinking_before_a_move_is_in_order() -> None:
+@pytest.mark.usefixtures("_production")
+def test_thinking_before_a_move_is_in_order(logs: list[Any]) -> None:
     """What stands before it has not changed."""
     watch = asked([*ASK, THOUGHT, user_message("and?")])
     watch.expect_move("compaction:fallback")
     watch.take([*ASK, THOUGHT, user_message("shorter")], (CLOCK,), MODEL)
+    assert events_of(logs) == ["cache_prefix_moved"]
 
 
-def test_thinking_behind_a_move_is_in_order() -> None:
+@pytest.mark.usefixtures("_production")
+def test_thinking_behind_a_move_is_in_order(logs: list[Any]) -> None:
     """Once a request has been answered, what is thought from then on is bound to it."""
     watch = moved("compaction:threshold")
     messages = [SYSTEM, user_message("summary"), user_message("and?")]
     watch.note(watch.take(messages, (CLOCK,), MODEL), WRITTEN)
     watch.take([*messages, THOUGHT, user_message("so?")], (CLOCK,), MODEL)
+    assert "stale_thinking_sent" not in events_of(logs)
 
 
 @given(st.binary(min_size=2, max_size=24), st.binary(max_size=24))
@@ -258,8 +276,12 @@ def test_whatever_is_added_moves_nothing(first: bytes, added: bytes) -> None:
     messages = [SYSTEM, *conversation_of(first)]
     longer = [*messages, *conversation_of(added)]
     watch = asked(messages)
-    watch.take(longer, (CLOCK,), MODEL)
-    next_turn(watch).take([decode(encode(message)) for message in longer], (CLOCK,), MODEL)
+    taken = watch.take(longer, (CLOCK,), MODEL)
+    later = next_turn(watch)
+    stored = later.take([decode(encode(message)) for message in longer], (CLOCK,), MODEL)
+    assert stored.digest == taken.digest
+    # What has moved is no longer compared with.
+    assert later.last is not None
 
 
 @given(st.binary(min_size=4, max_size=24), st.data())

@@ -10,67 +10,43 @@ import sqlite3
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
 
 import aiohttp
 import pytest
 import structlog
 
 from adapters.errors import SendRejected
-from gateway import cli, logs
+from gateway import logs
 from gateway.control import SOCKET
 from gateway.storage.engine import lock_database
 from gateway.storage.models import REVISION
+from tests.support.command_line import Result, one_line, own_environment, runner
+from tests.support.command_line import Run as Parley
 from tests.support.gateway import running
 from tests.support.recording_adapter import RecordingAdapter
 
 ROOT = Path(__file__).parents[2]
 
 
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Parley = Callable[..., Result]
-
-
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have PARLEY_HOME be empty and no setting come from outside; restore logging."""
-    for name in os.environ:
-        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
     before, closers, configure = structlog.get_config(), [], logs.configure_logging
     monkeypatch.setattr(logs, "configure_logging", lambda *given: closers.append(configure(*given)))
-    yield
+    with own_environment(tmp_path, monkeypatch):
+        yield
     for close in closers:
         close()
     structlog.configure(**before)
-    cli.chosen["config"] = None
 
 
 @pytest.fixture
 def parley(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Parley:
     """Run a command in this process."""
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["parley", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys)
 
 
 def fill(home: Path, *texts: str, dead: bool = False) -> None:
@@ -86,13 +62,6 @@ def fill(home: Path, *texts: str, dead: bool = False) -> None:
             await chat.gateway.delivery.wait_idle()
 
     asyncio.run(talk())
-
-
-def one_line(result: Result) -> str:
-    """Return the only line on stderr of a command that failed."""
-    assert (result.code, result.out) == (1, "")
-    [line] = result.err.splitlines()
-    return line
 
 
 def test_without_a_command_there_is_help(parley: Parley) -> None:

@@ -1,6 +1,5 @@
 """`parley engines`: the list, and the choice that is written into the settings file."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typer.testing import CliRunner, Result
 from gateway.enginescli import engines_app
 from gateway.errors import NotFound
 from tests.agent.engines.views import engine_source, write_plugin
+from tests.support.command_line import own_environment
 
 RUNNER = CliRunner()
 
@@ -19,11 +19,8 @@ RUNNER = CliRunner()
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have PARLEY_HOME be empty and no setting come from outside."""
-    for name in os.environ:
-        if name.startswith("PARLEY_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
-    return
+    with own_environment(tmp_path, monkeypatch):
+        yield
 
 
 def parley(*arguments: str) -> Result:

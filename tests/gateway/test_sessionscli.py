@@ -1,11 +1,10 @@
 """`parley sessions`: lists, messages, lineages and exports, printed from the database's file."""
 
-import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 import pytest
@@ -18,6 +17,7 @@ from gateway import cli, sessionsexport
 from gateway.storage import turns
 from gateway.storage.models import session
 from gateway.storage.turns import TurnEnd
+from tests.support.command_line import Result, Run, one_line, own_environment, runner
 from tests.support.storage import (
     Store,
     admit,
@@ -42,42 +42,17 @@ PLAN = ViewPlan(
 LONG = "a word and another one " * 100
 
 
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Sessions = Callable[..., Result]
-
-
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
-    for name in os.environ:
-        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
-    yield
-    cli.chosen.update(config=None, home=None)
+    with own_environment(tmp_path, monkeypatch):
+        yield
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sessions:
+def sessions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `parley sessions …` in this process."""
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["parley", "sessions", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, "sessions")
 
 
 @pytest.fixture
@@ -106,18 +81,11 @@ def talked(empty: Store) -> Store:
     return empty
 
 
-def one_line(result: Result) -> str:
-    """Return the only line on stderr of a command that failed."""
-    assert (result.code, result.out) == (1, "")
-    [line] = result.err.splitlines()
-    return line
-
-
 def words(line: str) -> str:
     return " ".join(line.split())
 
 
-def test_the_list_shows_every_conversation(sessions: Sessions, talked: Store) -> None:
+def test_the_list_shows_every_conversation(sessions: Run, talked: Store) -> None:
     """Id, place, title with the segment's number, segments, messages, time, size of the view."""
     head, first, second = sessions("list").out.splitlines()
     assert words(head).startswith("id platform chat title segments messages last activity")
@@ -127,13 +95,13 @@ def test_the_list_shows_every_conversation(sessions: Sessions, talked: Store) ->
     assert words(second).endswith("Z -")
 
 
-def test_the_list_marks_what_is_estimated(sessions: Sessions, empty: Store) -> None:
+def test_the_list_marks_what_is_estimated(sessions: Run, empty: Store) -> None:
     """Between a compaction and the next call nobody knows the real size."""
     empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), tokens_after=12_345)
     assert sessions("list").out.splitlines()[1].endswith("~12,345")
 
 
-def test_the_list_of_an_empty_database(sessions: Sessions, empty: Store) -> None:
+def test_the_list_of_an_empty_database(sessions: Run, empty: Store) -> None:
     """Only the heading."""
     assert len(sessions("list").out.splitlines()) == 1
 
@@ -142,7 +110,7 @@ def headings(result: Result) -> list[str]:
     return [words(line) for line in result.out.splitlines() if "  session " in line]
 
 
-def test_show_prints_messages_in_order(sessions: Sessions, talked: Store) -> None:
+def test_show_prints_messages_in_order(sessions: Run, talked: Store) -> None:
     """Number, role, time, segment, and what the present view makes of each."""
     shown = sessions("show", "1")
     found = [(line.split()[0], line.split("session ")[1]) for line in headings(shown)]
@@ -158,12 +126,12 @@ def test_show_prints_messages_in_order(sessions: Sessions, talked: Store) -> Non
     assert '  -> look c1 {"where":"there"}' in shown.out
 
 
-def test_show_does_not_wrap_what_was_said(sessions: Sessions, talked: Store) -> None:
+def test_show_does_not_wrap_what_was_said(sessions: Run, talked: Store) -> None:
     """What is piped into another program has the lines of the message."""
     assert LONG in sessions("show", "1").out.splitlines()
 
 
-def test_show_obeys_no_control_characters(sessions: Sessions, talked: Store) -> None:
+def test_show_obeys_no_control_characters(sessions: Run, talked: Store) -> None:
     """They are spelled out."""
     shown = sessions("show", "1").out
     assert r"seen\x9b31m" in shown
@@ -181,14 +149,14 @@ def test_show_obeys_no_control_characters(sessions: Sessions, talked: Store) -> 
     ],
 )
 def test_show_finds_any_message(
-    sessions: Sessions, talked: Store, options: list[str], expected: str
+    sessions: Run, talked: Store, options: list[str], expected: str
 ) -> None:
     """The newest ones, those from a number on, those of one segment."""
     lines = headings(sessions("show", "1", *options))
     assert "".join(line[0] for line in lines) == expected
 
 
-def test_show_knows_what_is_out_of_view(sessions: Sessions, talked: Store) -> None:
+def test_show_knows_what_is_out_of_view(sessions: Run, talked: Store) -> None:
     """After `/new` everything before it; it stays on record all the same."""
     talked.run(begin_anew, 1)
     lines = headings(sessions("show", "1"))
@@ -196,7 +164,7 @@ def test_show_knows_what_is_out_of_view(sessions: Sessions, talked: Store) -> No
     assert all(line.endswith("out of view") for line in lines)
 
 
-def test_show_labels_what_is_no_text(sessions: Sessions, empty: Store) -> None:
+def test_show_labels_what_is_no_text(sessions: Run, empty: Store) -> None:
     """A picture is a label; what Parley wrote itself is marked."""
     current = empty.run(turn_of, "look")
     parts_of_it = [{"type": "text", "text": "see:"}, {"type": "image_url", "image_url": {}}]
@@ -207,7 +175,7 @@ def test_show_labels_what_is_no_text(sessions: Sessions, empty: Store) -> None:
     assert "user (by Parley)" in shown
 
 
-def test_lineage_prints_segments_and_figures(sessions: Sessions, talked: Store) -> None:
+def test_lineage_prints_segments_and_figures(sessions: Run, talked: Store) -> None:
     """Why each began and ended, and every figure of its compaction."""
     printed = sessions("lineage", "1").out
     root, first, second, figures = (words(line) for line in printed.splitlines()[:4])
@@ -223,7 +191,7 @@ def test_lineage_prints_segments_and_figures(sessions: Sessions, talked: Store) 
     )
 
 
-def test_lineage_prints_the_first_lines_of_a_summary(sessions: Sessions, talked: Store) -> None:
+def test_lineage_prints_the_first_lines_of_a_summary(sessions: Run, talked: Store) -> None:
     """As a whole only where that is asked for; control characters are spelled out."""
     short, whole = sessions("lineage", "1").out, sessions("lineage", "1", "--summaries").out
     assert "summary of messages 2 to 3 (model):" in short
@@ -234,7 +202,7 @@ def test_lineage_prints_the_first_lines_of_a_summary(sessions: Sessions, talked:
     assert "--summaries" not in whole
 
 
-def test_lineage_prints_a_summary_once(sessions: Sessions, talked: Store) -> None:
+def test_lineage_prints_a_summary_once(sessions: Run, talked: Store) -> None:
     """A segment that takes over its parent's summary does not repeat it."""
     talked.run(turns.hide_newest, 1)
     printed = sessions("lineage", "1").out
@@ -243,7 +211,7 @@ def test_lineage_prints_a_summary_once(sessions: Sessions, talked: Store) -> Non
     assert words(printed.splitlines()[-1]).endswith("(retry), active")
 
 
-def test_lineage_prints_each_lineage(sessions: Sessions, talked: Store) -> None:
+def test_lineage_prints_each_lineage(sessions: Run, talked: Store) -> None:
     """`/new` begins another one, which has no compaction yet."""
     talked.run(begin_anew, 1)
     printed = sessions("lineage", "1").out
@@ -251,9 +219,7 @@ def test_lineage_prints_each_lineage(sessions: Sessions, talked: Store) -> None:
     assert words(printed.splitlines()[-1]).endswith("Z (new), active")
 
 
-def test_an_estimate_alone_is_printed_before_the_next_call(
-    sessions: Sessions, empty: Store
-) -> None:
+def test_an_estimate_alone_is_printed_before_the_next_call(sessions: Run, empty: Store) -> None:
     """Without report, model, or key facts there is nothing about them."""
     empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), level="prune")
     figures = words(sessions("lineage", "1").out.splitlines()[-1])
@@ -265,7 +231,7 @@ def exported(result: Result) -> list[dict[str, Any]]:
     return [orjson.loads(line) for line in result.out.splitlines()]
 
 
-def test_an_export_holds_everything(sessions: Sessions, talked: Store) -> None:
+def test_an_export_holds_everything(sessions: Run, talked: Store) -> None:
     """Each segment before what was recorded in it; messages with their exact content."""
     talked.run(turns.hide_newest, 1)
     records = exported(sessions("export", "1"))
@@ -282,7 +248,7 @@ def test_an_export_holds_everything(sessions: Sessions, talked: Store) -> None:
     assert [each["message"] for each in records if each["type"] == "message"] == stored
 
 
-def test_an_export_holds_plans_and_figures(sessions: Sessions, talked: Store) -> None:
+def test_an_export_holds_plans_and_figures(sessions: Run, talked: Store) -> None:
     """What each segment showed can be told from the export alone."""
     head, first, *_, second = [it for it in exported(sessions("export", "1")) if "seq" not in it]
     assert (head["title"], head["messages"], head["segments"]) == (TITLE, 5, 2)
@@ -293,7 +259,7 @@ def test_an_export_holds_plans_and_figures(sessions: Sessions, talked: Store) ->
     assert second["ended_at"] is None
 
 
-def test_an_export_holds_no_raw_control_characters(sessions: Sessions, talked: Store) -> None:
+def test_an_export_holds_no_raw_control_characters(sessions: Run, talked: Store) -> None:
     """JSON allows some of them as they are; a terminal would obey them."""
     for form in ("json", "md"):
         text = sessions("export", "1", "--format", form).out
@@ -301,7 +267,7 @@ def test_an_export_holds_no_raw_control_characters(sessions: Sessions, talked: S
 
 
 def test_a_long_export_is_read_page_by_page(
-    sessions: Sessions, talked: Store, monkeypatch: pytest.MonkeyPatch
+    sessions: Run, talked: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost or repeated between two pages."""
     monkeypatch.setattr(sessionsexport, "PAGE", 2)
@@ -309,7 +275,7 @@ def test_a_long_export_is_read_page_by_page(
     assert [each["seq"] for each in records if "seq" in each] == [1, 2, 3, 4, 5]
 
 
-def test_an_export_in_markdown(sessions: Sessions, talked: Store) -> None:
+def test_an_export_in_markdown(sessions: Run, talked: Store) -> None:
     """Headings for segments and messages; what tools said is code, whatever is in it."""
     text = sessions("export", "1", "--format", "md").out
     assert text.startswith(f"# {TITLE}\n\nConversation 1 on telegram, chat 42: 5 messages.\n")
@@ -320,7 +286,7 @@ def test_an_export_in_markdown(sessions: Sessions, talked: Store) -> None:
     assert text.endswith("in view\n\nIt is here.\n")
 
 
-def test_a_file_is_for_its_owner_alone(sessions: Sessions, talked: Store, tmp_path: Path) -> None:
+def test_a_file_is_for_its_owner_alone(sessions: Run, talked: Store, tmp_path: Path) -> None:
     """It holds what would have been printed, and its size is told."""
     file = tmp_path / "out" / "talk.jsonl"
     file.parent.mkdir()
@@ -332,9 +298,7 @@ def test_a_file_is_for_its_owner_alone(sessions: Sessions, talked: Store, tmp_pa
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_file_is_replaced_only_by_force(
-    sessions: Sessions, talked: Store, tmp_path: Path
-) -> None:
+def test_a_file_is_replaced_only_by_force(sessions: Run, talked: Store, tmp_path: Path) -> None:
     """Without --force it stays as it is."""
     file = tmp_path / "talk.md"
     file.write_text("mine")
@@ -347,7 +311,7 @@ def test_a_file_is_replaced_only_by_force(
 
 
 def test_a_file_that_cannot_be_written_is_an_error(
-    sessions: Sessions, talked: Store, tmp_path: Path
+    sessions: Run, talked: Store, tmp_path: Path
 ) -> None:
     """A folder in its place, also with --force, or a folder that is missing."""
     for options in ([], ["--force"]):
@@ -375,7 +339,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(talked: Store, tmp_path: Path
 @pytest.mark.parametrize("command", ["show", "lineage", "export"])
 @pytest.mark.parametrize("bad", ["x", "", "1.5", "\u0663", "9" * 30, "4711", "0"])
 def test_a_bad_conversation_is_one_line(
-    sessions: Sessions, talked: Store, command: str, bad: str
+    sessions: Run, talked: Store, command: str, bad: str
 ) -> None:
     """Whatever it is, the line says what was asked for."""
     line = one_line(sessions(command, bad))
@@ -384,31 +348,31 @@ def test_a_bad_conversation_is_one_line(
 
 
 @pytest.mark.parametrize("bad", ["x", "99", "3"])
-def test_a_bad_session_is_one_line(sessions: Sessions, talked: Store, bad: str) -> None:
+def test_a_bad_session_is_one_line(sessions: Run, talked: Store, bad: str) -> None:
     """A segment of another conversation is none of this one."""
     line = one_line(sessions("show", "1", "--session", bad))
     assert "session" in line
     assert bad in line
 
 
-def test_without_a_database_there_is_one_line(sessions: Sessions) -> None:
+def test_without_a_database_there_is_one_line(sessions: Run) -> None:
     """Looking creates none."""
     assert "there is no database" in one_line(sessions("list"))
 
 
-def test_an_older_database_is_not_read(sessions: Sessions, tmp_path: Path) -> None:
+def test_an_older_database_is_not_read(sessions: Run, tmp_path: Path) -> None:
     """It says what brings it up to date, and changes nothing."""
     outdated_file(tmp_path / "parley.db", "0001")
     assert "`parley db upgrade`" in one_line(sessions("list"))
 
 
-def test_a_newer_database_is_not_read(sessions: Sessions, empty: Store) -> None:
+def test_a_newer_database_is_not_read(sessions: Run, empty: Store) -> None:
     """It says that another version has written it."""
     empty.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     assert "9999" in one_line(sessions("list"))
 
 
-def test_looking_changes_nothing(sessions: Sessions, talked: Store) -> None:
+def test_looking_changes_nothing(sessions: Run, talked: Store) -> None:
     """Also while a gateway has the file open."""
     before = talked.rows(session)
     for command in (["list"], ["show", "1"], ["lineage", "1"], ["export", "1"]):
@@ -417,7 +381,7 @@ def test_looking_changes_nothing(sessions: Sessions, talked: Store) -> None:
 
 
 def test_another_home_is_looked_at(
-    sessions: Sessions, talked: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sessions: Run, talked: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--home` goes before the environment."""
     monkeypatch.setenv("PARLEY_HOME", str(tmp_path / "elsewhere"))

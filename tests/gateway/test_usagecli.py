@@ -1,11 +1,9 @@
 """`parley usage`: tables and JSON from the ledger of the database's file."""
 
-import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -13,10 +11,10 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway import cli
 from gateway.storage import ledger, turns
 from gateway.storage.models import ledger as table
 from gateway.storage.turns import Turn, TurnEnd
+from tests.support.command_line import Result, Run, own_environment, runner
 from tests.support.storage import (
     Store,
     migrated_file,
@@ -31,42 +29,17 @@ NOW = datetime.now(ZoneInfo("UTC"))
 TODAY = NOW.date()
 
 
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
-
-
 @pytest.fixture(autouse=True)
 def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
-    for name in os.environ:
-        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("PARLEY_HOME", str(tmp_path))
-    yield
-    cli.chosen.update(config=None, home=None)
+    with own_environment(tmp_path, monkeypatch):
+        yield
 
 
 @pytest.fixture
 def usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run `parley usage …` in this process."""
-
-    def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["parley", "usage", *arguments])
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Result(code, *capsys.readouterr())
-
-    return run
+    return runner(monkeypatch, capsys, "usage")
 
 
 @pytest.fixture

@@ -28,14 +28,14 @@ def root(store: Store) -> Session:
     """The first segment of a conversation, with a system prompt."""
     conversation_id, _ = store.run(admit, inbound())
     active = store.run(lineage.active, conversation_id)
-    return settle(store, active, BASE)[0]
+    return settle(store, active, BASE)
 
 
-def settle(store: Store, segment: Session, base: PromptBase) -> tuple[Session, str | None]:
+def settle(store: Store, segment: Session, base: PromptBase) -> Session:
     """Settle what requests begin with; what is returned is what is stored."""
-    settled, reason = store.run(lineage.settle_base, segment, base)
+    settled: Session = store.run(lineage.settle_base, segment, base)
     assert store.run(lineage.get, segment.id) == settled
-    return settled, reason
+    return settled
 
 
 def report(store: Store, segment: Session, call: ModelCall = CALL, seq: int = 7) -> Session:
@@ -107,7 +107,7 @@ def test_a_base_is_stored_once(store: Store, root: Session) -> None:
     assert (root.system_prompt, root.tools) == (BASE.system, BASE.tools)
     assert (root.prompt_inputs, root.moved) == (BASE.inputs, None)
     before = store.rows(session)
-    assert settle(store, root, replace(BASE, system="Another prompt.")) == (root, None)
+    assert settle(store, root, replace(BASE, system="Another prompt.")) == root
     assert store.rows(session) == before
 
 
@@ -128,10 +128,10 @@ def test_a_base_follows_its_inputs(
 ) -> None:
     """Whatever was set otherwise takes effect with the next request, and says that it did."""
     other = replace(BASE, system="Another prompt.", **changes)  # type: ignore[arg-type]
-    settled, told = settle(store, root, other)
-    assert (told, settled.moved) == (reason, reason)
+    settled = settle(store, root, other)
+    assert settled.moved == reason
     assert (settled.system_prompt, settled.tools) == (other.system, other.tools)
-    assert settle(store, settled, other) == (settled, None)
+    assert settle(store, settled, other) == settled
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_inputs_of_another_version_move_nothing(
     store: Store, root: Session, inputs: dict[str, str]
 ) -> None:
     """What only one of two versions of Parley knows is no change."""
-    assert settle(store, root, replace(BASE, inputs=inputs)) == (root, None)
+    assert settle(store, root, replace(BASE, inputs=inputs)) == root
 
 
 def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:
@@ -150,7 +150,7 @@ def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:
     store.run(lambda conn: conn.execute(of_before))
     old = store.run(lineage.get, root.id)
     assert (old.system_prompt, old.tools, old.prompt_inputs) == (BASE.system, None, None)
-    assert settle(store, old, replace(BASE, system="Another prompt.")) == (root, None)
+    assert settle(store, old, replace(BASE, system="Another prompt.")) == root
 
 
 def test_what_requests_begin_with_is_inherited(store: Store, root: Session) -> None:

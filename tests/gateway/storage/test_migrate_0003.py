@@ -117,7 +117,7 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         lease = await database.write(claim_one, 1, replica)
         running = await database.write(turns.find_running, lease, newer)
         assert running is not None
-        assert (running.moved, running.sender) == (None, "telegram:ada")
+        assert (running.session.moved, running.sender) == (None, "telegram:ada")
         assert running.session.system_prompt == BASE.system
         assert running.session.tools == newer.tools
         end = TurnEnd("final_text", model_call(USAGE))

@@ -149,14 +149,17 @@ def test_a_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None
     store.run(admit, inbound("again"))
     entries = store.run(inbox.queued, current.lease.conversation)
     second = store.run(turns.begin, current.lease, entries, "again", changed)
-    assert (second.session.system_prompt, second.moved) == ("Another prompt.", "instructions")
+    assert (second.session.system_prompt, second.session.moved) == (
+        "Another prompt.",
+        "instructions",
+    )
     lease = crash(store, second.lease)
     resumed = store.run(turns.find_running, lease, changed)
     assert resumed is not None
-    assert resumed.moved == "instructions"
+    assert resumed.session.moved == "instructions"
     call = model_call(USAGE, prefix=Prefix("model-1", 3, "ab", 1.0))
     store.run(turns.record_message, resumed, assistant_message("part"), call)
-    assert resume_with(store, resumed, changed).moved is None
+    assert resume_with(store, resumed, changed).session.moved is None
 
 
 def resume_with(store: Store, current: Turn, base: PromptBase) -> Turn:
@@ -168,14 +171,14 @@ def resume_with(store: Store, current: Turn, base: PromptBase) -> Turn:
 def test_a_resumed_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None:
     """A restart with other tools takes effect at once."""
     resumed = resume_with(store, current, replace(BASE, tools='["look"]'))
-    assert (resumed.session.tools, resumed.moved) == ('["look"]', "tools")
+    assert (resumed.session.tools, resumed.session.moved) == ('["look"]', "tools")
 
 
 def test_a_compaction_moves_the_prefix_until_the_next_report(store: Store, current: Turn) -> None:
     """A turn that was resumed right behind it knows why its request begins otherwise."""
     moved = store.run(compact, current, ViewPlan(tail_from=1))
-    assert (current.moved, moved.moved) == (None, "compression")
-    assert resume(store, moved).moved == "compression"
+    assert (current.session.moved, moved.session.moved) == (None, "compression")
+    assert resume(store, moved).session.moved == "compression"
 
 
 def test_a_conversation_has_one_running_turn(store: Store, current: Turn) -> None:

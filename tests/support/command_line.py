@@ -1,0 +1,58 @@
+"""Commands of `parley` in the test's own process: their environment, and what they leave behind."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gateway import cli
+
+
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+
+
+@contextmanager
+def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have PARLEY_HOME be this folder and no setting come from outside."""
+    for name in os.environ:
+        if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("PARLEY_HOME", str(home))
+    yield
+    cli.chosen.update(config=None, home=None)
+
+
+def runner(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *command: str
+) -> Run:
+    """Return what runs `parley command …` with further arguments."""
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["parley", *command, *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    return run
+
+
+def one_line(result: Result) -> str:
+    """Return the only line on stderr of a command that failed."""
+    assert (result.code, result.out) == (1, "")
+    [line] = result.err.splitlines()
+    return line
