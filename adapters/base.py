@@ -4,7 +4,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from adapters.messages import Address, Admission, Cursor, InboundMessage, Outgoing, Poison, Receipt
+from adapters.messages import (
+    Address,
+    Admission,
+    Attachment,
+    Choice,
+    Cursor,
+    InboundMessage,
+    Mark,
+    Move,
+    Outgoing,
+    OutgoingFile,
+    Poison,
+    Question,
+    Receipt,
+)
 
 
 class Intake(Protocol):
@@ -14,10 +28,13 @@ class Intake(Protocol):
         self,
         messages: Sequence[InboundMessage],
         *,
-        cursor: Cursor | None = None,
+        cursors: Sequence[Cursor] = (),
         poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
     ) -> list[Admission]:
-        """Commit updates in one transaction, the cursor with them.
+        """Commit updates in one transaction, the cursors with them.
+
+        Moves are carried out before the messages.
 
         Only after this returned may the platform be told that the updates were received.
 
@@ -31,6 +48,14 @@ class Intake(Protocol):
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor, None before the first update."""
+        ...
+
+    async def positions(self, prefix: str) -> dict[str, int]:
+        """Return the positions of all sources whose names begin so."""
+        ...
+
+    async def is_conversation(self, address: Address) -> bool:
+        """Whether the bot has a conversation in this direct chat or thread."""
         ...
 
 
@@ -83,11 +108,20 @@ class Adapter(Protocol):
         """
         ...
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+    async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file that came with a message.
+
+        Raises:
+            FetchDelayed: Try again later.
+            FetchRejected: It cannot be had any more, or it has more than `limit_bytes`.
+        """
+        ...
+
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
 
         Args:
-            address: Where the answer will appear.
+            question: What is answered; the answer will appear at its address.
             text: The whole markdown text so far.
             ref: What the previous call for this answer returned.
 
@@ -97,8 +131,12 @@ class Adapter(Protocol):
         """
         ...
 
-    async def show_working(self, address: Address) -> None:
+    async def show_working(self, question: Question) -> None:
         """Show that an answer is being made ("typing"), best effort; lasts about 5 s."""
+        ...
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        """React to `question.message_ref`, in place of an earlier reaction; best effort."""
         ...
 
 
@@ -118,6 +156,11 @@ class ChatItem:
     Items are ordered by (inbox_seq, outbox_seq): what a person wrote has outbox_seq 0, the answers
     that belong to it follow. `markdown` is raw markdown (or plain text, for a person's message).
     A `notice` is said while the answer is still to come.
+
+    Attributes:
+        files: What came with it, or what it shows.
+        choices: Its buttons, if it has any.
+        ref: Of a person's message: its `message_ref`.
     """
 
     inbox_seq: int
@@ -125,6 +168,19 @@ class ChatItem:
     markdown: str
     at: str
     notice: bool = False
+    files: tuple["ChatFile", ...] = ()
+    choices: tuple[Choice, ...] = ()
+    ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFile:
+    """A stored file; `id` opens it through `History.file`."""
+
+    id: int
+    name: str
+    mime: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +202,10 @@ class History(Protocol):
         self, address: Address, *, after_inbox: int = 0, after_outbox: int = 0
     ) -> list[ChatItem]:
         """Return what was said after the two positions, in order; empty for an unknown chat."""
+        ...
+
+    async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
+        """Return a file of this chat, and of no other; None if there is none."""
         ...
 
     async def gauge(self, address: Address) -> ContextGauge:

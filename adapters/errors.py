@@ -4,6 +4,9 @@ AdapterError
 ├── SendDelayed        the platform refused for now: the same row again after `retry_after_s`
 ├── SendUnknown        the request went out and no answer came: the row's outcome is unknown
 ├── SendRejected       never again: bury the row with its reason
+├── ChatMoved          the chat has another id now: re-key its conversations, then send again
+├── FetchDelayed       the attachment cannot be had for now: try again
+├── FetchRejected      the attachment can never be had (gone, too large)
 ├── AdapterDisconnected  connection or server trouble: the supervisor restarts the adapter
 └── AdapterRefused     wrong or revoked credentials: stop this adapter, leave the others running
 """
@@ -27,6 +30,22 @@ class SendUnknown(AdapterError):
 
 class SendRejected(AdapterError):
     """The platform will never take this message (blocked, kicked, chat deleted, malformed)."""
+
+
+class ChatMoved(AdapterError):
+    """Nothing was shown: the chat goes on under another id (a group became a supergroup)."""
+
+    def __init__(self, new_chat: str) -> None:
+        super().__init__(f"the chat has moved to {new_chat}")
+        self.new_chat = new_chat
+
+
+class FetchDelayed(AdapterError):
+    """An attachment cannot be downloaded now; `Adapter.fetch` may be called again."""
+
+
+class FetchRejected(AdapterError):
+    """An attachment can never be downloaded; the message says why, in words for the model."""
 
 
 class AdapterDisconnected(AdapterError):

@@ -8,6 +8,13 @@ from typing import Literal
 
 ChatKind = Literal["dm", "group", "thread"]
 InboundKind = Literal["message", "edit"]
+AttachmentKind = Literal["image", "voice", "audio", "video", "file"]
+Addressing = Literal["direct", "thread", "overheard"]
+"""Whom a message is for. direct: the bot (a direct chat, a mention, a reply to it, a command, a
+button). thread: it was said in a thread, and is for the bot if the bot has a conversation there.
+overheard: said in a group, not to the bot."""
+Mark = Literal["received", "answered", "failed"]
+"""What an acknowledging reaction tells about a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +27,40 @@ class Address:
     thread: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What an answer belongs to: where it was asked, by whom, and with which message.
+
+    Attributes:
+        sender: The platform's id of who asked; None where nobody did.
+        message_ref: The platform's id of the newest message that is answered, if it has one.
+    """
+
+    address: Address
+    sender: str | None = None
+    message_ref: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that came with a message.
+
+    Attributes:
+        name: As its sender named it; never a path.
+        mime: "" where the platform does not say.
+        size_bytes: As the platform says; None where it does not.
+        ref: What `Adapter.fetch` needs to find it, also hours later and after a restart.
+        content: The bytes, where they came with the message itself (web); `ref` is empty then.
+    """
+
+    name: str
+    kind: AttachmentKind
+    mime: str = ""
+    size_bytes: int | None = None
+    ref: str = ""
+    content: bytes | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InboundMessage:
     """One update of a platform that a person caused, ready for admission.
@@ -27,8 +68,12 @@ class InboundMessage:
     Attributes:
         dedupe_key: Names the message within (platform, account); the same key twice is a duplicate.
         raw: The update exactly as received, as JSON text; kept for `storage.raw_days`.
-        message_ref: The platform's id of the message, for replies.
-        unreadable: What the message carries instead of text ("a photo"); the sender gets told.
+        message_ref: The platform's id of the message, for replies and reactions; an edit has that
+            of the message it changes.
+        attachments: Files, in the order of the message; fetched after admission.
+        unreadable: What the message carries that is neither text nor a file ("a location"); the
+            model and, where there is nothing else, the sender get told.
+        addressed: Whom it is for; what is not for the bot is admitted as `access.groups` says.
         authenticated: The adapter itself has made sure who the sender is (the web chat's token or
             loopback socket); `access` does not apply.
     """
@@ -42,7 +87,9 @@ class InboundMessage:
     raw: str
     message_ref: str | None = None
     kind: InboundKind = "message"
+    attachments: tuple[Attachment, ...] = ()
     unreadable: str | None = None
+    addressed: Addressing = "direct"
     authenticated: bool = False
 
 
@@ -57,8 +104,22 @@ class Poison:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A chat has got another id on its platform; its conversations go on there."""
+
+    platform: str
+    account: str
+    chat: str
+    new_chat: str
+
+
+@dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a source (one bot token) has been read; committed together with what was read."""
+    """How far a source has been read; committed together with what was read.
+
+    A source is one bot token (`telegram:<account>`) or one channel (`discord:<account>:<channel>`,
+    `slack:<account>:<channel>[:<thread>]`).
+    """
 
     source: str
     position: int
@@ -71,14 +132,40 @@ class Admission:
     Attributes:
         outcome: queued (a turn will answer), command (already answered), duplicate (known dedupe
             key), refused (recorded, and the sender gets told why), denied (sender has no access),
-            updated (an edit; noted as a new version).
+            updated (an edit; noted as a new version), noted (said in a group; the next answer there
+            knows it), ignored (not for the bot; nothing was stored).
         conversation: Id of the conversation; None only where there is none (denied).
         seq: Position in the conversation's inbox; None where nothing was queued.
     """
 
-    outcome: Literal["queued", "command", "duplicate", "refused", "denied", "updated"]
+    outcome: Literal[
+        "queued", "command", "duplicate", "refused", "denied", "updated", "noted", "ignored"
+    ]
     conversation: int | None = None
     seq: int | None = None
+
+
+CHOICE_BYTES = 64
+"""Longest `Choice.text` in UTF-8. Source: Telegram's limit of callback_data."""
+CHOICE_LABEL_CHARS = 75
+"""Longest `Choice.label`. Source: Slack's limit of a button's text (Discord: 80)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A button. Pressing it is the same as writing `text`: it comes in as an inbound message."""
+
+    label: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingFile:
+    """A file to be shown, with its bytes."""
+
+    name: str
+    mime: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +173,14 @@ class Outgoing:
     """One outbox row on its way to a platform.
 
     Attributes:
-        payload: One element of what `Adapter.render` returned.
+        payload: One element of what `Adapter.render` returned; of a row with a file "" for none.
         nonce: 24 hex characters, the same for every attempt at this row.
         preview_ref: Platform id of the live preview that this text replaces (an edit), if any.
         reply_to: Platform id of the message that is answered, if any.
         outcome_unknown: An earlier attempt may have been shown; resolve it or mark "(re-sent)".
+        choices: Buttons below the message, at most 8.
+        file: What the row shows instead of text.
+        age_s: How long ago the row was entered, in seconds.
     """
 
     conversation: int
@@ -101,6 +191,9 @@ class Outgoing:
     preview_ref: str | None = None
     reply_to: str | None = None
     outcome_unknown: bool = False
+    choices: tuple[Choice, ...] = ()
+    file: OutgoingFile | None = None
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.errors import FetchRejected
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
 
 
 class NullAdapter:
@@ -38,9 +39,16 @@ class NullAdapter:
         self._on_send(message)
         return Receipt(f"{message.conversation}:{message.seq}")
 
-    async def preview(self, _address: Address, _text: str, _ref: str | None) -> str | None:
+    async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
+        """There is nothing to fetch from."""
+        raise FetchRejected(f"{attachment.name} is nowhere")
+
+    async def preview(self, _question: Question, _text: str, _ref: str | None) -> str | None:
         """Show no preview."""
         return None
 
-    async def show_working(self, _address: Address) -> None:
+    async def show_working(self, _question: Question) -> None:
+        """Show nothing."""
+
+    async def acknowledge(self, _question: Question, _mark: Mark) -> None:
         """Show nothing."""

@@ -12,7 +12,10 @@ class PlatformSection(BaseModel):
 
 
 class TelegramSettings(PlatformSection):
-    """One bot. `base_url` is the server's root; `/bot<token>` is added to it."""
+    """One bot. `base_url` is the server's root; `/bot<token>` is added to it.
+
+    `allow_bots`, here and below: ids of other bots that are listened to like people.
+    """
 
     name: str = "default"
     token: SecretStr | None = None
@@ -22,19 +25,29 @@ class TelegramSettings(PlatformSection):
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = None
     preview: Literal["edit", "draft"] = "edit"
+    reactions: bool = True
+    allow_bots: tuple[str, ...] = ()
 
 
 class DiscordSettings(PlatformSection):
-    """One bot. `api_url` holds for the whole process: the SDK's base is class-wide."""
+    """One bot. `api_url` and `gateway_url` hold for the whole process: the SDK's are class-wide.
+
+    `message_content`: whether the bot has that privileged intent; without it only direct chats,
+    mentions and commands can be read. `threads`: whether a mention in a channel opens a thread.
+    """
 
     name: str = "default"
     token: SecretStr | None = None
     api_url: str | None = None
     gateway_url: str | None = None
+    message_content: bool = True
+    threads: bool = True
+    reactions: bool = True
+    allow_bots: tuple[str, ...] = ()
 
 
 class SlackSettings(PlatformSection):
-    """One app. `base_url` ends in `/api/`."""
+    """One app. `base_url` ends in `/api/`; `command` is its slash command."""
 
     name: str = "default"
     bot_token: SecretStr | None = None
@@ -42,6 +55,9 @@ class SlackSettings(PlatformSection):
     signing_secret: SecretStr | None = None
     base_url: str | None = None
     mode: Literal["socket", "http"] = "socket"
+    command: str = "/parley"
+    reactions: bool = True
+    allow_bots: tuple[str, ...] = ()
 
 
 class WebSettings(PlatformSection):

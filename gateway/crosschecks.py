@@ -20,8 +20,6 @@ MIN_SECRET_CHARS = 4
 _WITHOUT_EFFECT = (
     "tools.approval",
     "tools.mcp",
-    "platforms.discord.",
-    "platforms.slack.",
 )
 
 

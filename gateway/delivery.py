@@ -7,14 +7,15 @@ other; turns do not wait for sends.
 import asyncio
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import structlog
 
 from adapters.base import Adapter
-from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Outgoing, Receipt
+from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Move, Outgoing, Receipt
 from gateway.errors import StorageError
-from gateway.storage import outbox
+from gateway.storage import attachments, inbox, outbox
 from gateway.storage.engine import Database
 from gateway.storage.outbox import Due
 
@@ -122,7 +123,9 @@ class Delivery:
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
             return None
         try:
-            receipt = await adapter.send(message)
+            receipt = await adapter.send(await self._with_file(due))
+        except ChatMoved as exc:
+            await self._move(due, exc.new_chat)
         except SendDelayed as exc:
             await self._delay(due, exc.retry_after_s, str(exc))
         except SendRejected as exc:
@@ -136,6 +139,22 @@ class Delivery:
             return await self._record(due, receipt)
         return None
 
+    async def _with_file(self, due: Due) -> Outgoing:
+        if due.attachment is None:
+            return due.message
+        file = await self._database.read(attachments.outgoing, due.attachment)
+        return replace(due.message, file=file)
+
+    async def _move(self, due: Due, new_chat: str) -> None:
+        """Re-key the chat's conversations; the row is sent there next."""
+        address = due.message.address
+        move = Move(address.platform, address.account, address.chat, new_chat)
+        if new_chat == address.chat or not await self._database.write(inbox.move, move):
+            await self._bury(due, f"the chat has moved to {new_chat}, where I cannot follow")
+            return
+        log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
+        await self._database.write(outbox.mark_delayed, due.message, 0.0, f"moved to {new_chat}")
+
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         following = await self._store(due.message, receipt)
         log.info(
@@ -144,7 +163,7 @@ class Delivery:
             seq=due.message.seq,
             platform=due.message.address.platform,
             resent=receipt.resent,
-            age_ms=round(due.age_s * 1000),
+            age_ms=round(due.message.age_s * 1000),
         )
         return following
 
@@ -158,7 +177,7 @@ class Delivery:
                 await asyncio.sleep(STORAGE_RETRY_S)
 
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
-        if due.age_s > GIVE_UP_AFTER_S and due.failures >= LEAST_FAILURES:
+        if due.message.age_s > GIVE_UP_AFTER_S and due.failures >= LEAST_FAILURES:
             await self._bury(due, f"not delivered within a day: {reason}")
             return
         delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s

@@ -13,12 +13,12 @@ from zoneinfo import ZoneInfo
 import structlog
 from sqlalchemy import Connection, Row, update
 
-from adapters.messages import Admission, Cursor, InboundMessage, Poison
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
 from agent.messages import clean_text, storable
 from gateway import commands
 from gateway.access import Access, stranger_notice
 from gateway.commands import StatusFacts
-from gateway.sessions import GroupSessions, session_key, sole_sender
+from gateway.sessions import GroupSessions, address_key, session_key, sole_sender
 from gateway.settings import QueueSettings
 from gateway.spending import today
 from gateway.storage import (
@@ -78,12 +78,14 @@ class GatewayIntake:
         self,
         messages: Sequence[InboundMessage],
         *,
-        cursor: Cursor | None = None,
+        cursors: Sequence[Cursor] = (),
         poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
     ) -> list[Admission]:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
         cleaned = [_cleaned(message) for message in messages]
-        admissions = await self._database.write(self._admit_all, cleaned, cursor, poison)
+        beside = _Beside(cursors, poison, moves)
+        admissions = await self._database.write(self._admit_all, cleaned, beside)
         for message, admission in zip(cleaned, admissions, strict=True):
             self._report(message, admission)
         for update_ in poison:
@@ -94,15 +96,21 @@ class GatewayIntake:
         """Return the committed position of a source's cursor."""
         return await self._database.read(inbox.position, source)
 
+    async def positions(self, prefix: str) -> dict[str, int]:
+        """Return the committed positions of all sources whose names begin so."""
+        return await self._database.read(inbox.positions, prefix)
+
+    async def is_conversation(self, address: Address) -> bool:
+        """Whether there is a conversation in this direct chat or thread."""
+        return await self._database.read(inbox.find, address_key(address)) is not None
+
     def _admit_all(
-        self,
-        conn: Connection,
-        messages: Sequence[InboundMessage],
-        cursor: Cursor | None,
-        poison: Sequence[Poison],
+        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
     ) -> list[Admission]:
-        inbox.set_aside(conn, poison)
-        if cursor is not None:
+        inbox.set_aside(conn, beside.poison)
+        for move in beside.moves:
+            inbox.move(conn, move)
+        for cursor in beside.cursors:
             inbox.advance(conn, cursor)
         return [self._admit(conn, message) for message in messages]
 
@@ -263,6 +271,15 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What is committed together with messages."""
+
+    cursors: Sequence[Cursor]
+    poison: Sequence[Poison]
+    moves: Sequence[Move]
 
 
 def _budgeted_as(message: InboundMessage) -> str:

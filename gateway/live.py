@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 import structlog
 
 from adapters.base import Adapter
-from adapters.messages import Address
+from adapters.messages import Question
 
 log = structlog.get_logger()
 
@@ -22,7 +22,7 @@ class LiveAnswer:
 
     Args:
         adapter: The conversation's platform.
-        address: Where the answer will appear.
+        question: What is answered, and where the answer will appear.
         ref: The preview message of an earlier attempt at this turn, if any.
         remember: Stores the platform's id of a new preview message, durably.
         all_sent: Whether the chat shows everything that was said before; no preview begins above
@@ -32,13 +32,13 @@ class LiveAnswer:
     def __init__(
         self,
         adapter: Adapter,
-        address: Address,
+        question: Question,
         ref: str | None,
         remember: Callable[[str], Awaitable[None]],
         all_sent: Callable[[], Awaitable[bool]],
     ) -> None:
         self._adapter = adapter
-        self._address = address
+        self._question = question
         self._remember = remember
         self._all_sent = all_sent
         # Where sends are idempotent a preview is no message, and its place follows no order.
@@ -86,7 +86,7 @@ class LiveAnswer:
     async def _show_working(self) -> None:
         with self._best_effort():
             while True:
-                await self._adapter.show_working(self._address)
+                await self._adapter.show_working(self._question)
                 await asyncio.sleep(WORKING_EVERY_S)
 
     async def _show_previews(self) -> None:
@@ -95,7 +95,7 @@ class LiveAnswer:
                 self._begun = self._begun or await self._all_sent()
                 if not self._begun:
                     continue
-                ref = await self._adapter.preview(self._address, self.text, self.ref)
+                ref = await self._adapter.preview(self._question, self.text, self.ref)
                 if ref is not None and ref != self.ref:
                     self.ref = ref
                     await self._remember(ref)
@@ -124,4 +124,4 @@ class LiveAnswer:
         try:
             yield
         except Exception:
-            log.exception("preview_failed", platform=self._address.platform)
+            log.exception("preview_failed", platform=self._question.address.platform)

@@ -73,8 +73,25 @@ class SessionSettings(Section):
         return name
 
 
+class GroupRule(Section):
+    """What holds in a group: when to answer, whom, and whether the rest is read along.
+
+    `respond`: to what addresses the bot, to everything, or never. `context`: what was said to
+    others is told with the next answer there. `senders`: those who are allowed, or anyone there
+    (without tools that have side effects).
+    """
+
+    respond: Literal["mention", "always", "never"] = "mention"
+    context: bool = False
+    senders: Literal["allowed", "anyone"] = "allowed"
+
+
 class AccessSettings(Section):
-    """Who may talk to the bot; ids as the platform writes them."""
+    """Who may talk to the bot; ids as the platform writes them.
+
+    `groups`: rules by `platform:chat`, `platform:*` or `*`, the closest one holds. `rate_per_min`:
+    messages that one sender may send in a minute; 0 for any number, owners are exempt.
+    """
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
@@ -83,6 +100,15 @@ class AccessSettings(Section):
     telegram: tuple[str, ...] = ()
     discord: tuple[str, ...] = ()
     slack: tuple[str, ...] = ()
+    groups: Mapping[str, GroupRule] = Field(default_factory=dict)
+    rate_per_min: int = Field(default=60, ge=0, le=100_000)
+
+
+class AttachmentSettings(Section):
+    """Files that come with messages; `text_chars`: as much of a text file is shown to the model."""
+
+    max_bytes: int = Field(default=20_000_000, ge=0, le=50_000_000)
+    text_chars: int = Field(default=50_000, ge=0, le=1_000_000)
 
 
 class PlatformSettings(Section):
@@ -135,6 +161,7 @@ class Settings(Section):
     queue: QueueSettings = QueueSettings()
     sessions: SessionSettings = SessionSettings()
     access: AccessSettings = AccessSettings()
+    attachments: AttachmentSettings = AttachmentSettings()
     tools: ToolSettings = ToolSettings()
     platforms: PlatformSettings = PlatformSettings()
     web: WebSettings = WebSettings()

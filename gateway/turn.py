@@ -136,7 +136,7 @@ class TurnRunner:
     async def _answer(self, turn: Turn, started: float) -> None:
         live = LiveAnswer(
             self._adapter(turn.lease),
-            turn.lease.address,
+            turn.question,
             turn.preview_ref,
             lambda ref: self._database.write(turns.set_preview, turn, ref),
             lambda: self._database.read(outbox.all_sent, turn.lease.conversation),

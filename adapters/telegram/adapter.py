@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from adapters.base import Intake
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.errors import FetchRejected
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import TelegramSettings
 from adapters.telegram.client import Client
@@ -92,10 +93,17 @@ class TelegramAdapter:
         """Show one payload; see `Adapter.send`."""
         return await self._sender.send(message)
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
-        """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._sender.preview(address, text, ref)
+    async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        """Download a file; see `Adapter.fetch`."""
+        raise FetchRejected("files cannot be read from Telegram yet")
 
-    async def show_working(self, address: Address) -> None:
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+        """Show an answer as it grows; see `Adapter.preview`."""
+        return await self._sender.preview(question.address, text, ref)
+
+    async def show_working(self, question: Question) -> None:
         """Show "typing" for about 5 s."""
-        await self._sender.show_working(address)
+        await self._sender.show_working(question.address)
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        """React to a message; see `Adapter.acknowledge`."""

@@ -40,8 +40,8 @@ class Ingest:
         bad = [item for item in read if isinstance(item, Poison)]
         for item in bad:
             self._log_poison(item)
-        cursor = None if last is None else Cursor(self.source, last)
-        await self._intake.accept(messages, cursor=cursor, poison=bad)
+        cursors = [] if last is None else [Cursor(self.source, last)]
+        await self._intake.accept(messages, cursors=cursors, poison=bad)
 
     async def store_poison(self, item: Poison) -> None:
         """Commit what is not even JSON."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from adapters.messages import Address, InboundMessage, Receipt
+from adapters.errors import FetchRejected
+from adapters.messages import Address, Attachment, InboundMessage, Mark, Question, Receipt
 from adapters.web import pages
 from adapters.web.errors import json_response
 from adapters.web.events import EventStreams
@@ -102,14 +103,21 @@ class WebAdapter:
         self._hub.refresh(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+    async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
+        """Files come with their message; there is nowhere else to fetch one from."""
+        raise FetchRejected(f"{attachment.name} did not come with its message")
+
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
         """Show the growing answer; there is one in a chat, so it needs no id."""
-        self._hub.show(address.chat, text)
+        self._hub.show(question.address.chat, text)
         return ref
 
-    async def show_working(self, address: Address) -> None:
+    async def show_working(self, question: Question) -> None:
         """Show the sign of work on the pages that are open."""
-        self._hub.show_working(address.chat)
+        self._hub.show_working(question.address.chat)
+
+    async def acknowledge(self, _question: Question, _mark: Mark) -> None:
+        """The page shows by itself that a message was taken."""
 
 
 def to_inbound(chat: str, posted: PostedMessage) -> InboundMessage:

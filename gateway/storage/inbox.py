@@ -6,13 +6,15 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, func, literal_column, select, union_all, update
 
-from adapters.messages import Cursor, InboundMessage, Poison
+from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
+from gateway.sessions import address_key
 from gateway.storage import lineage
 from gateway.storage.models import (
     alias,
     conversation,
     cursor,
     inbox,
+    is_noted,
     is_pending,
     now_s,
     quarantine,
@@ -20,8 +22,8 @@ from gateway.storage.models import (
 )
 from gateway.storage.statements import built_once
 
-InboxKind = Literal["message", "command", "edit"]
-InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead"]
+InboxKind = Literal["message", "command", "edit", "overheard"]
+InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
 TITLE_CHARS = 60
 
 
@@ -267,11 +269,11 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
     return cancelled.rowcount
 
 
-def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> None:
-    """Give the newest wording to an edited message that still waits for its turn."""
+def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> bool:
+    """Give the newest wording to an edited message that still waits; whether there is one."""
     if message.message_ref is None:
-        return
-    conn.execute(
+        return False
+    revised = conn.execute(
         update(inbox)
         .where(
             inbox.c.conversation == conversation_id,
@@ -282,6 +284,69 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> N
         )
         .values(text=message.text)
     )
+    return revised.rowcount > 0
+
+
+def has_message(conn: Connection, conversation_id: int, message_ref: str | None) -> bool:
+    """Whether the conversation has a message with this platform id."""
+    query = select(inbox.c.seq).where(
+        inbox.c.conversation == conversation_id,
+        inbox.c.message_ref == message_ref,
+        inbox.c.kind != "edit",
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[Entry]:
+    """Return what the next turn is to know beside what it answers, in order."""
+    query = select(inbox).where(
+        inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq
+    )
+    return [_entry(row) for row in conn.execute(query.order_by(inbox.c.seq))]
+
+
+def find(conn: Connection, session_key: str) -> int | None:
+    """Return the conversation of a session key, None where there is none."""
+    return conn.scalar(select(alias.c.conversation).where(alias.c.session_key == session_key))
+
+
+def move(conn: Connection, to: Move) -> bool:
+    """Re-key the conversations of a chat that has another id now; whether all could be.
+
+    Their old keys stay as aliases. One whose new key another conversation has already stays behind
+    with its old key, and so does its outbox.
+    """
+    moved = [_move(conn, row, to) for row in conn.execute(_of_chat(to)).all()]
+    return all(moved)
+
+
+def _of_chat(to: Move) -> Any:
+    return (
+        select(alias.c.session_key, alias.c.conversation)
+        .join(conversation, conversation.c.id == alias.c.conversation)
+        .where(
+            conversation.c.platform == to.platform,
+            conversation.c.account == to.account,
+            conversation.c.chat == to.chat,
+        )
+    )
+
+
+def _move(conn: Connection, row: Row[Any], to: Move) -> bool:
+    old = address_key(Address(to.platform, to.account, to.chat))
+    new = address_key(Address(to.platform, to.account, to.new_chat))
+    if row.session_key != old and not row.session_key.startswith(f"{old}:"):
+        return True  # an alias from before an earlier move
+    key = new + row.session_key.removeprefix(old)
+    known = find(conn, key)
+    if known is None:
+        conn.execute(alias.insert().values(session_key=key, conversation=row.conversation))
+    elif known != row.conversation:
+        return False
+    conn.execute(
+        update(conversation).where(conversation.c.id == row.conversation).values(chat=to.new_chat)
+    )
+    return True
 
 
 def set_aside(conn: Connection, poison: Iterable[Poison]) -> None:
@@ -308,6 +373,12 @@ def advance(conn: Connection, to: Cursor) -> None:
         conn.execute(
             update(cursor).where(cursor.c.source == to.source).values(position=to.position)
         )
+
+
+def positions(conn: Connection, prefix: str) -> dict[str, int]:
+    """Return how far all sources were read whose names begin so."""
+    query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
+    return {row.source: row.position for row in conn.execute(query)}
 
 
 def position(conn: Connection, source: str) -> int | None:

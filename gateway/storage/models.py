@@ -7,12 +7,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -24,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0003"
+REVISION = "0004"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -160,13 +162,14 @@ inbox = Table(
     Column("seq", Integer, primary_key=True),
     Column("source", Text, nullable=False),
     Column("dedupe_key", Text, nullable=False),
-    Column("kind", Text, nullable=False),  # message | command | edit
+    Column("kind", Text, nullable=False),  # message | command | edit | overheard
     Column("sender", Text, nullable=False),
     Column("sender_name", Text, nullable=False),
     Column("text", Text, nullable=False),
     Column("message_ref", Text),
     Column("raw", Text),  # NULL once pruned
-    Column("state", Text, nullable=False),  # queued | taken | done | cancelled | refused | dead
+    # queued | taken | done | cancelled | refused | dead | noted (told with the next turn)
+    Column("state", Text, nullable=False),
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
     UniqueConstraint("source", "dedupe_key"),
@@ -181,6 +184,15 @@ Index(
     sqlite_where=_PENDING,
     postgresql_where=_PENDING,
 )
+is_noted = inbox.c.state == literal_column("'noted'")
+"""Context of the next turn: what was overheard, or changed after it was answered."""
+Index(
+    "ix_inbox_noted",
+    inbox.c.conversation,
+    inbox.c.seq,
+    sqlite_where=text("state = 'noted'"),
+    postgresql_where=text("state = 'noted'"),
+)
 Index(
     "ix_inbox_raw_at",
     inbox.c.at,
@@ -192,7 +204,8 @@ cursor = Table(
     "cursor",
     metadata,
     Column("source", Text, primary_key=True),
-    Column("position", Integer, nullable=False),
+    # Snowflakes have 64 bits, which SQLite's INTEGER has anyway.
+    Column("position", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
 )
 
 session = Table(
@@ -372,6 +385,73 @@ blob = Table(
     sqlite_autoincrement=True,
 )
 
+# Files that came with a message or that a tool made; their bytes are the parts, in order.
+attachment = Table(
+    "attachment",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("inbox_seq", Integer),  # the message it came with; NULL for one that a tool made
+    Column("turn_id", Integer),  # the turn that made it; NULL for one that came in
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # image | voice | audio | video | file
+    Column("mime", Text, nullable=False),
+    Column("size_bytes", Integer),  # as the platform said; exact once it is stored
+    Column("sha256", Text),  # hex, once it is stored
+    Column("ref", Text, nullable=False),  # the platform's handle
+    Column("state", Text, nullable=False),  # pending | stored | failed
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("error", Text),  # why it is not there, in words for the model
+    Column("at", Double, nullable=False),
+    Index("ix_attachment_conversation_inbox_seq", "conversation", "inbox_seq"),
+    sqlite_autoincrement=True,
+)
+Index(
+    "ix_attachment_pending",
+    attachment.c.conversation,
+    sqlite_where=text("state = 'pending'"),
+    postgresql_where=text("state = 'pending'"),
+)
+Index("ix_attachment_turn_id", attachment.c.turn_id)
+
+attachment_part = Table(
+    "attachment_part",
+    metadata,
+    Column("attachment", Integer, ForeignKey("attachment.id"), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+
+# Who may talk to the bot beside those in the settings.
+member = Table(
+    "member",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("sender_name", Text, nullable=False),
+    Column("role", Text, nullable=False),  # member | owner
+    Column("granted_by", Text, nullable=False),  # "platform:sender", "code" or "command line"
+    Column("at", Double, nullable=False),
+)
+
+# One row for each stranger who asks to be let in, and one (sender NULL) for the first owner's code.
+pairing = Table(
+    "pairing",
+    metadata,
+    _id(),
+    Column("code", Text, nullable=False, unique=True),
+    Column("platform", Text),
+    Column("account", Text),
+    Column("sender", Text),
+    Column("sender_name", Text, nullable=False, server_default=""),
+    Column("conversation", Integer, ForeignKey("conversation.id")),  # where the stranger is told
+    Column("state", Text, nullable=False),  # pending | approved | denied
+    Column("expires_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_pairing_platform_sender", "platform", "sender"),
+    sqlite_autoincrement=True,
+)
+
 outbox = Table(
     "outbox",
     metadata,
@@ -384,6 +464,8 @@ outbox = Table(
     Column("markdown", Text),  # NULL where the payload is the markdown itself
     Column("preview_ref", Text),
     Column("reply_to", Text),
+    Column("choices", Text),  # JSON [[label, text], …]; NULL for none
+    Column("attachment", Integer),  # id of the file that the row shows
     Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
     Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
     Column("failures", Integer, nullable=False, server_default="0"),

@@ -7,12 +7,13 @@ it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were 
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, Row, or_, select, update
 
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.messages import Address, Choice, Outgoing, Receipt
 from gateway.storage.models import conversation, is_unsent, now_s, outbox
 from gateway.storage.statements import built_once
 
@@ -29,6 +30,8 @@ class Part:
     markdown: str
     preview_ref: str | None = None
     reply_to: str | None = None
+    choices: tuple[Choice, ...] = ()
+    attachment: int | None = None
 
 
 def parts_of(
@@ -38,10 +41,12 @@ def parts_of(
     *,
     preview_ref: str | None = None,
     reply_to: str | None = None,
+    choices: tuple[Choice, ...] = (),
 ) -> list[Part]:
     """Return a text as rows: one for each chunk that its platform needs.
 
-    The first chunk keeps the whole text, replaces the live preview and carries the reply.
+    The first chunk keeps the whole text, replaces the live preview and carries the reply; the last
+    one has the buttons.
     """
     payloads = render(markdown)
     first = Part(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
@@ -49,17 +54,27 @@ def parts_of(
         Part(f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})")
         for n, payload in enumerate(payloads[1:], start=2)
     ]
-    return [first, *rest]
+    *before, last = [first, *rest]
+    return [*before, replace(last, choices=choices)]
+
+
+def file_part(source_key: str, attachment: int, name: str) -> Part:
+    """Return the row that shows a stored file."""
+    return Part(source_key, "", f"(file: {name})", attachment=attachment)
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """The next row of a conversation, and in how many seconds it may be sent."""
+    """The next row of a conversation, and in how many seconds it may be sent.
+
+    Attributes:
+        attachment: Id of the file that it shows, which is not loaded yet.
+    """
 
     message: Outgoing
     in_s: float
     failures: int
-    age_s: float
+    attachment: int | None = None
 
     @property
     def account(self) -> tuple[str, str]:
@@ -92,6 +107,8 @@ def append(
                 "markdown": None if part.markdown == part.payload else part.markdown,
                 "preview_ref": part.preview_ref,
                 "reply_to": part.reply_to,
+                "choices": _encoded(part.choices),
+                "attachment": part.attachment,
             },
         )
 
@@ -138,7 +155,7 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
     row = conn.execute(*_next_due(conversation_id)).one_or_none()
     if row is None:
         return None
-    return Due(_outgoing(row), row.next_at - row.now, row.failures, row.now - row.at)
+    return Due(_outgoing(row), row.next_at - row.now, row.failures, row.attachment)
 
 
 @built_once
@@ -253,4 +270,14 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         preview_ref=row.preview_ref,
         reply_to=row.reply_to,
         outcome_unknown=row.state in ("unknown", "sending"),
+        choices=_decoded(row.choices),
+        age_s=row.now - row.at,
     )
+
+
+def _encoded(choices: Sequence[Choice]) -> str | None:
+    return orjson.dumps([[each.label, each.text] for each in choices]).decode() if choices else None
+
+
+def _decoded(choices: str | None) -> tuple[Choice, ...]:
+    return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, update
 
+from adapters.messages import Question
 from agent.messages import (
     ChatMessage,
     ToolCall,
@@ -45,6 +46,7 @@ class Turn:
         entries: What the turn has recorded so far, with its seqs; its user message first.
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
+        refs: The platform's ids of all messages that are answered, where they have one.
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The text of the command that it carries out; None for a turn of the agent.
         sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
@@ -58,6 +60,7 @@ class Turn:
     attempt: int
     entries: tuple[Message, ...]
     reply_to: str | None
+    refs: tuple[str, ...] = ()
     preview_ref: str | None = None
     started_calls: frozenset[str] = frozenset()
     stopped: bool = False
@@ -68,6 +71,12 @@ class Turn:
     def place(self) -> Place:
         """Where this turn's messages are entered."""
         return Place(self.lease.conversation, self.session.id, self.id)
+
+    @property
+    def question(self) -> Question:
+        """What it answers, as its platform knows it."""
+        sender = self.sender.partition(":")[2] or None
+        return Question(self.lease.address, sender, self.reply_to)
 
     @property
     def messages(self) -> tuple[ChatMessage, ...]:
@@ -160,6 +169,7 @@ def begin(
         attempt=1,
         entries=asked,
         reply_to=entries[-1].message_ref,
+        refs=_refs(entries),
         command=entries[0].text if user_text is None else None,
         sender=_sender(lease, entries),
     )
@@ -514,9 +524,14 @@ def _turn(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tu
         entries=recorded,
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
+        refs=_refs(entries),
         command=None if recorded or not entries else entries[0].text,
         sender=_sender(lease, entries),
     )
+
+
+def _refs(entries: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(entry.message_ref for entry in entries if entry.message_ref)
 
 
 def _sender(lease: Lease, entries: Sequence[Entry]) -> str:

@@ -25,8 +25,23 @@ from sqlalchemy import Connection
 from structlog.typing import EventDict
 
 from adapters.base import Adapter, Intake
-from adapters.errors import AdapterDisconnected, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Cursor, InboundMessage, Outgoing, Receipt
+from adapters.errors import (
+    AdapterDisconnected,
+    FetchRejected,
+    SendDelayed,
+    SendRejected,
+    SendUnknown,
+)
+from adapters.messages import (
+    Address,
+    Attachment,
+    Cursor,
+    InboundMessage,
+    Mark,
+    Outgoing,
+    Question,
+    Receipt,
+)
 from adapters.pacing import PaceLimits
 from adapters.settings import TelegramSettings, WebSettings
 from agent.errors import ModelUnreachable
@@ -344,7 +359,7 @@ class LoopbackAdapter:
             messages = [_inbound(number, chat, text) for number, chat, text in updates]
             offset = updates[-1][0] + 1
             try:
-                await self._intake.accept(messages, cursor=Cursor(SOURCE, offset - 1))
+                await self._intake.accept(messages, cursors=[Cursor(SOURCE, offset - 1)])
             except StorageUnavailable as exc:
                 await self._ask(do="note", what="refused", text=str(exc))
                 raise AdapterDisconnected("not stored") from exc
@@ -377,18 +392,25 @@ class LoopbackAdapter:
             raise SendRejected("never")
         return Receipt(shown["ref"], resent=mark)
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
         """Show a growing answer, if the style of this platform is to edit."""
         if self._life.spec.style != "edit":
             return None
         text = text.partition(PAYLOADS)[0] + UNFINISHED
-        shown = await self._ask(do="preview", chat=address.chat, text=text, ref=ref)
+        shown = await self._ask(do="preview", chat=question.address.chat, text=text, ref=ref)
         self._life.points.reach("preview: accepted, its id not stored yet")
         self._life.previewed.set()
         return str(shown["ref"])
 
-    async def show_working(self, address: Address) -> None:
+    async def show_working(self, _question: Question) -> None:
         """Show nothing."""
+
+    async def acknowledge(self, _question: Question, _mark: Mark) -> None:
+        """Show nothing."""
+
+    async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
+        """There is nothing to fetch."""
+        raise FetchRejected(f"{attachment.name} is nowhere")
 
     async def _ask(self, **request: Any) -> Any:
         return await ask(self._port, **request)

@@ -236,7 +236,7 @@ async def test_cursor_and_poison_are_stored_with_the_messages(tmp_path: Path) ->
         intake = chat.gateway.intake
         assert await intake.position("bot") is None
         poison = [Poison("telegram:default", "13", "{oops", "no JSON")] * 2
-        await intake.accept([message("hi")], cursor=Cursor("bot", 13), poison=poison)
+        await intake.accept([message("hi")], cursors=[Cursor("bot", 13)], poison=poison)
         assert await intake.position("bot") == 13
         assert [row.raw for row in await chat.rows(models.quarantine)] == ["{oops"]
         assert chat.events("update_quarantined")[0]["reason"] == "no JSON"
@@ -247,7 +247,7 @@ async def test_a_cursor_never_goes_back(tmp_path: Path) -> None:
     """A late commit of an older batch changes nothing."""
     async with running(tmp_path, at_work=False) as chat:
         for position in (5, 9, 7):
-            await chat.gateway.intake.accept([], cursor=Cursor("bot", position))
+            await chat.gateway.intake.accept([], cursors=[Cursor("bot", position)])
         assert await chat.gateway.intake.position("bot") == 9
 
 
@@ -262,7 +262,7 @@ async def test_a_failed_admission_stores_nothing_at_all(tmp_path: Path) -> None:
         long = message("hi" * 100_000, dedupe_key="7")
         await chat.gateway.database.write(limit_pages, 1)
         with pytest.raises(StorageUnavailable, match="full"):
-            await intake.accept([message("hi"), long], cursor=Cursor("bot", 7))
+            await intake.accept([message("hi"), long], cursors=[Cursor("bot", 7)])
         await chat.gateway.database.write(limit_pages, 1_000_000)
         assert await intake.position("bot") is None
         assert await chat.rows(models.inbox) == []

@@ -97,7 +97,7 @@ def settings_of(home: Path, **sections: dict[str, Any]) -> Settings:
     """Return settings without waiting times and with open access, changed by `sections`."""
     defaults: dict[str, dict[str, Any]] = {
         "queue": {"debounce_ms": 0, "grace_s": 10},
-        "access": {"mode": "open"},
+        "access": {"mode": "open", "rate_per_min": 0},
         "web": {"port": 0},
         "logging": {"file": False},
     }

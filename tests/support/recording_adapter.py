@@ -5,7 +5,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.errors import FetchRejected
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
 
 WAIT_S = 10.0
 """Longest wait of a test for something that should happen at once."""
@@ -48,6 +49,9 @@ class RecordingAdapter:
         failures: By chat: what the next calls of `send` raise.
         held: By chat: `send` waits until this is set.
         outages: What the next calls of `run` raise.
+        files: By `Attachment.ref`: what `fetch` returns; others are gone.
+        fetch_failures: By `Attachment.ref`: what the next calls of `fetch` raise.
+        marks: Every call of `acknowledge`.
     """
 
     def __init__(
@@ -75,6 +79,10 @@ class RecordingAdapter:
         self.held: dict[str, asyncio.Event] = {}
         self.held_previews: asyncio.Event | None = None
         self.outages: deque[Exception] = deque()
+        self.files: dict[str, bytes] = {}
+        self.fetched: list[str] = []
+        self.fetch_failures: dict[str, deque[Exception]] = defaultdict(deque)
+        self.marks: list[tuple[str | None, Mark]] = []
         self._previews = previews
         self._chunk_chars = chunk_chars
 
@@ -105,15 +113,28 @@ class RecordingAdapter:
         self.watch.note()
         return Receipt(f"m{len(self.shown)}", resent=message.outcome_unknown)
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
+    async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+        self.fetched.append(attachment.ref)
+        self.watch.note()
+        if self.fetch_failures[attachment.ref]:
+            raise self.fetch_failures[attachment.ref].popleft()
+        if attachment.ref not in self.files:
+            raise FetchRejected("it is gone")
+        return self.files[attachment.ref]
+
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
         if not self._previews:
             return None
-        self.previews.append(Preview(address.chat, text, ref))
+        self.previews.append(Preview(question.address.chat, text, ref))
         self.watch.note()
         if self.held_previews is not None:
             await self.held_previews.wait()
         self.order.append(("preview", text))
         return ref or f"p{len(self.previews)}"
 
-    async def show_working(self, _address: Address) -> None:
+    async def show_working(self, _question: Question) -> None:
         """Show nothing."""
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        self.marks.append((question.message_ref, mark))
+        self.watch.note()

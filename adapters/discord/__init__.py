@@ -1,0 +1,1 @@
+"""Discord: one bot account of it."""

@@ -1,0 +1,1 @@
+"""Slack: one app of it."""
