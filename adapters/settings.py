@@ -11,13 +11,21 @@ class PlatformSection(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TelegramSettings(PlatformSection):
-    """One bot. `base_url` is the server's root; `/bot<token>` is added to it.
+class BotSection(PlatformSection):
+    """Base of the blocks of bots, each of which is on once it has its token.
 
-    `allow_bots`, here and below: ids of other bots that are listened to like people.
+    `reactions`: whether a message is marked as received, answered or failed. `allow_bots`: ids of
+    other bots that are listened to like people.
     """
 
     name: str = "default"
+    reactions: bool = True
+    allow_bots: tuple[str, ...] = ()
+
+
+class TelegramSettings(BotSection):
+    """One bot. `base_url` is the server's root; `/bot<token>` is added to it."""
+
     token: SecretStr | None = None
     base_url: str | None = None
     base_file_url: str | None = None
@@ -25,39 +33,46 @@ class TelegramSettings(PlatformSection):
     webhook_url: str | None = None
     webhook_secret: SecretStr | None = None
     preview: Literal["edit", "draft"] = "edit"
-    reactions: bool = True
-    allow_bots: tuple[str, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the bot is to be run."""
+        return self.token is not None
 
 
-class DiscordSettings(PlatformSection):
+class DiscordSettings(BotSection):
     """One bot. `api_url` and `gateway_url` hold for the whole process: the SDK's are class-wide.
 
     `message_content`: whether the bot has that privileged intent; without it only direct chats,
     mentions and commands can be read. `threads`: whether a mention in a channel opens a thread.
     """
 
-    name: str = "default"
     token: SecretStr | None = None
     api_url: str | None = None
     gateway_url: str | None = None
     message_content: bool = True
     threads: bool = True
-    reactions: bool = True
-    allow_bots: tuple[str, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the bot is to be run."""
+        return self.token is not None
 
 
-class SlackSettings(PlatformSection):
+class SlackSettings(BotSection):
     """One app. `base_url` ends in `/api/`; `command` is its slash command."""
 
-    name: str = "default"
     bot_token: SecretStr | None = None
     app_token: SecretStr | None = None
     signing_secret: SecretStr | None = None
     base_url: str | None = None
     mode: Literal["socket", "http"] = "socket"
     command: str = "/parley"
-    reactions: bool = True
-    allow_bots: tuple[str, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the app is to be run."""
+        return self.bot_token is not None
 
 
 class WebSettings(PlatformSection):

@@ -36,6 +36,7 @@ from agent.token_counter import counter_for, is_openai_family
 from agent.tools.catalog import builtin_tools
 from gateway import commands, control
 from gateway.access import Access
+from gateway.acks import Acks
 from gateway.chats import ChatHistory
 from gateway.commands import StatusFacts
 from gateway.context import ContextParts, with_engine_tools
@@ -80,6 +81,7 @@ class Gateway:
     worker: Worker
     delivery: Delivery
     preparations: Preparations
+    acks: Acks
     supervised: list[Supervised]
     server: HttpServer
 
@@ -143,6 +145,7 @@ async def serve(
         working = tasks.create_task(gateway.worker.run(), name="worker")
         pruning = tasks.create_task(_prune(gateway), name="prune")
         preparing = tasks.create_task(gateway.preparations.run(), name="prepare summaries")
+        reacting = tasks.create_task(gateway.acks.run(), name="reactions")
         receiving = [
             tasks.create_task(supervised.run(), name=supervised.name)
             for supervised in gateway.supervised
@@ -161,7 +164,7 @@ async def serve(
         )
         if not delivered.done():
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
-        ending: list[asyncio.Task[Any]] = [delivered, forced, sending]
+        ending: list[asyncio.Task[Any]] = [delivered, forced, sending, reacting]
         for each in ending:
             each.cancel()
     log.info("gateway_stopped")
@@ -214,12 +217,13 @@ async def assembled(
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
     budgets = build_budgets(settings, database, agent, context)
-    turn_rules = TurnRules(settings.queue, settings.sessions, budgets)
+    turn_rules = TurnRules(settings.queue, settings.sessions, budgets, rules.access)
     turns = TurnRunner(database, agent, context, adapters, turn_rules, wakeups)
+    acks = Acks(adapters)
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
-    wakeups.outbox = delivery.notify
+    wakeups.outbox, wakeups.reaction = delivery.notify, acks.show
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
     async with AsyncExitStack() as closing:
@@ -237,6 +241,7 @@ async def assembled(
             worker,
             delivery,
             turns.preparations,
+            acks,
             supervised,
             server,
         )
@@ -431,10 +436,12 @@ def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> li
     menu = list(commands.DESCRIPTIONS.items())
     web_adapter = import_module("adapters.web.adapter").WebAdapter
     adapters: list[Adapter] = [web_adapter(settings.web, intake, chats)]
-    for block in settings.platforms.telegram:
-        if block.token is not None:
-            telegram = import_module("adapters.telegram.adapter").TelegramAdapter
-            adapters.append(telegram(block, intake, menu))
+    for platform in ("telegram", "discord", "slack"):
+        for block in getattr(settings.platforms, platform):
+            if block.is_on:
+                module = import_module(f"adapters.{platform}.adapter")
+                make = getattr(module, f"{platform.capitalize()}Adapter")
+                adapters.append(make(block, intake, menu))
     return adapters
 
 

@@ -2,6 +2,7 @@
 
 import math
 
+from adapters.messages import Choice
 from agent.costs import format_usd
 from agent.errors import (
     ContextOverflow,
@@ -20,6 +21,7 @@ GAVE_UP = (
     "I had to give up on this message: it failed at every attempt. It is kept for the operator."
     " You can send /retry to try again."
 )
+TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
 REFUSED = "The model declined to answer this."

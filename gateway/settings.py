@@ -100,7 +100,7 @@ class AccessSettings(Section):
     telegram: tuple[str, ...] = ()
     discord: tuple[str, ...] = ()
     slack: tuple[str, ...] = ()
-    groups: Mapping[str, GroupRule] = Field(default_factory=dict)
+    groups: Mapping[str, GroupRule] = Field(default={})
     rate_per_min: int = Field(default=60, ge=0, le=100_000)
 
 

@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Adapter
+from adapters.messages import Mark
 from agent.costs import cost_usd
 from agent.errors import AgentError, ModelError, ModelRefused, RateLimited, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
@@ -24,6 +25,8 @@ from agent.tokens import estimate_tokens
 from agent.tools.registry import ToolContext
 from agent.view import View
 from gateway import commands, hygiene, notices
+from gateway.access import Access
+from gateway.asked import burst, merged_text, with_notes
 from gateway.context import ContextParts, open_view
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.journal import Journal, Reader
@@ -47,6 +50,8 @@ log = structlog.get_logger()
 
 TROUBLE_NOTICE_AFTER = 3
 """Waits for the model in a turn before its user is told that it takes longer."""
+NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
+"""Outcomes whose messages are marked as failed."""
 LONG_WAIT_S = 15
 """A wait that is told at once."""
 
@@ -58,6 +63,7 @@ class TurnRules:
     queue: QueueSettings
     sessions: SessionSettings
     budgets: Budgets
+    access: Access
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +137,7 @@ class TurnRunner:
         parts = self._parts(turn, "buried", notices.GAVE_UP, turn.preview_ref)
         await self._database.write(turns.bury, turn, parts, end)
         self._wakeups.outbox(turn.lease.conversation)
+        self._react(turn, "failed")
         log.error("turn_buried", attempts=turn.attempt - 1, error=end.error)
 
     async def _answer(self, turn: Turn, started: float) -> None:
@@ -144,7 +151,13 @@ class TurnRunner:
         with closing(self._rules.budgets.of(turn.sender)) as spending:
             end, totals = await self._end(self._journal(turn, spending), live)
         self._wakeups.outbox(turn.lease.conversation)
+        self._react(turn, "failed" if end.outcome in NO_ANSWER else "answered")
         self._log_finished(turn, end, totals, started)
+
+    def _react(self, turn: Turn, mark: Mark) -> None:
+        """Have all messages marked that the turn was about."""
+        for ref in turn.refs:
+            self._wakeups.reaction(replace(turn.question, message_ref=ref), mark)
 
     async def _end(self, journal: Journal, live: LiveAnswer) -> tuple[TurnEnd, Totals]:
         """Bring a turn to its end and commit it; returns what was stored, and what it took."""
@@ -291,6 +304,7 @@ class TurnRunner:
             text,
             preview_ref=preview_ref,
             reply_to=turn.reply_to,
+            choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
         )
 
     def _adapter(self, lease: Lease) -> Adapter:
@@ -312,8 +326,13 @@ class TurnRunner:
             return None, commanded
         entries = burst(waiting, self._rules.queue)
         self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
-        text = merged_text(entries, named=lease.shared)
-        return turns.begin(conn, lease, entries, text, self._base), commanded
+        asked = self._asked(conn, lease, entries)
+        return turns.begin(conn, lease, entries, asked, self._base), commanded
+
+    def _asked(self, conn: Connection, lease: Lease, entries: Sequence[Entry]) -> str:
+        """Return what the model reads of these messages."""
+        notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
+        return with_notes(merged_text(entries, named=lease.shared), notes)
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
@@ -404,25 +423,3 @@ def _told_once(turn: Turn, what: str) -> str:
     if what == "floor":
         return f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
     return f"turn:{turn.id}:{what}"
-
-
-def burst(waiting: Sequence[Entry], queue: QueueSettings) -> list[Entry]:
-    """Return the entries that form one turn: the first, and what `queue.mode` merges with it.
-
-    collect and interrupt take everything up to the next command; followup only what was written
-    within `queue.debounce_ms` of the entry before.
-    """
-    taken = [waiting[0]]
-    for entry in waiting[1:]:
-        pause_ms = (entry.at - taken[-1].at) * 1000
-        if entry.kind != "message" or (queue.mode == "followup" and pause_ms >= queue.debounce_ms):
-            break
-        taken.append(entry)
-    return taken
-
-
-def merged_text(entries: Sequence[Entry], *, named: bool) -> str:
-    """Return the texts of a burst as one; with their senders where several people share a chat."""
-    if not named:
-        return "\n".join(entry.text for entry in entries)
-    return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)

@@ -6,6 +6,8 @@ Intake, worker and delivery know only this, not each other.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from adapters.messages import Mark, Question
+
 
 def _nobody(*_: object) -> None:
     """Nobody listens yet."""
@@ -19,5 +21,7 @@ class Wakeups:
     """A conversation's inbox has something new."""
     stop: Callable[[int, int], None] = field(default=_nobody)
     """A conversation's turns up to this inbox seq are cancelled."""
+    reaction: Callable[[Question, Mark], None] = field(default=_nobody)
+    """A message of a person is to be marked."""
     outbox: Callable[[int], None] = field(default=_nobody)
     """A conversation's outbox has something new."""

@@ -297,12 +297,13 @@ def has_message(conn: Connection, conversation_id: int, message_ref: str | None)
     return conn.execute(query.limit(1)).first() is not None
 
 
-def noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[Entry]:
-    """Return what the next turn is to know beside what it answers, in order."""
-    query = select(inbox).where(
-        inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq
-    )
-    return [_entry(row) for row in conn.execute(query.order_by(inbox.c.seq))]
+def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[Entry]:
+    """Return what the next turn is to know beside what it answers, in order, once."""
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+    found = [_entry(row) for row in conn.execute(select(inbox).where(*here).order_by(inbox.c.seq))]
+    if found:
+        conn.execute(update(inbox).where(*here).values(state="done"))
+    return found
 
 
 def find(conn: Connection, session_key: str) -> int | None:

@@ -50,6 +50,7 @@ class Turn:
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The text of the command that it carries out; None for a turn of the agent.
         sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
+        senders: All who wrote what is answered, likewise.
     """
 
     id: int
@@ -66,6 +67,7 @@ class Turn:
     stopped: bool = False
     command: str | None = None
     sender: str = ""
+    senders: tuple[str, ...] = ()
 
     @property
     def place(self) -> Place:
@@ -172,6 +174,7 @@ def begin(
         refs=_refs(entries),
         command=entries[0].text if user_text is None else None,
         sender=_sender(lease, entries),
+        senders=_senders(lease, entries),
     )
 
 
@@ -527,11 +530,16 @@ def _turn(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tu
         refs=_refs(entries),
         command=None if recorded or not entries else entries[0].text,
         sender=_sender(lease, entries),
+        senders=_senders(lease, entries),
     )
 
 
 def _refs(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(entry.message_ref for entry in entries if entry.message_ref)
+
+
+def _senders(lease: Lease, entries: Sequence[Entry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
 
 
 def _sender(lease: Lease, entries: Sequence[Entry]) -> str:

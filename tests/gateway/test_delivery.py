@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
-from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
 from gateway import delivery
 from gateway.delivery import (
     GIVE_UP_AFTER_S,
@@ -335,3 +335,28 @@ def test_the_back_off_grows_to_its_bound(attempt: int, bound: float) -> None:
     drawn = [backoff_s(attempt) for _ in range(50)]
     assert all(0.8 * bound <= delay <= 1.2 * bound for delay in drawn)
     assert len(set(drawn)) > 1
+
+
+async def test_a_chat_that_moved_is_followed(tmp_path: Path) -> None:
+    """The same row is sent to the new id, and so is what is said there later."""
+    adapter = RecordingAdapter()
+    adapter.failures["-5"].append(ChatMoved("-1005"))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one", chat="-5")
+        assert await chat.answers(1, chat="-1005") == ["re: one"]
+        assert await chat.ask("two", chat="-1005") == "re: two"
+        assert await row_states(chat) == ["sent", "sent"]
+
+
+@pytest.mark.parametrize("new_chat", ["-5", "-7"])
+async def test_a_chat_that_cannot_be_followed_is_a_dead_letter(
+    tmp_path: Path, new_chat: str
+) -> None:
+    """It claims to have moved to itself, or to where another conversation is."""
+    adapter = RecordingAdapter()
+    adapter.failures["-5"].append(ChatMoved(new_chat))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.ask("here already", chat="-7")
+        await chat.say("one", chat="-5")
+        line = await chat.logged("message_buried")
+        assert line["reason"] == f"the chat has moved to {new_chat}, where I cannot follow"

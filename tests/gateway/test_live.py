@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from adapters.messages import Address
+from adapters.messages import Address, Question
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.scripted import tool_call
@@ -15,7 +15,7 @@ from gateway.storage import models
 from tests.support.gateway import HeldModel, running
 from tests.support.recording_adapter import RecordingAdapter
 
-HERE = Address("telegram", "default", "c1")
+HERE = Question(Address("telegram", "default", "c1"))
 
 
 async def all_sent() -> bool:
@@ -175,7 +175,7 @@ class BrokenPreviews(RecordingAdapter):
         raise LookupError("bug")
 
     @override
-    async def show_working(self, _address: Address) -> None:
+    async def show_working(self, _question: Question) -> None:
         raise LookupError("bug")
 
 

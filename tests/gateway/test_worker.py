@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
+from gateway.asked import burst, merged_text
 from gateway.settings import QueueSettings
 from gateway.storage import leases, models
 from gateway.storage.inbox import Entry
-from gateway.turn import burst, merged_text
 from gateway.worker import TURNS_PER_LEASE, Slots
 from tests.support.gateway import HeldModel, newest_question, running
 from tests.support.recording_adapter import RecordingAdapter

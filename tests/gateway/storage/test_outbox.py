@@ -1,5 +1,6 @@
 """The outbox: what will be shown, in order, once."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.messages import Address, Choice, Outgoing, Receipt
 from gateway.storage import leases, outbox
 from gateway.storage.models import outbox as table
 from gateway.storage.outbox import nonce_of, parts_of
@@ -81,7 +82,7 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
     store.run(outbox.append, chat, [row], inbox_seq=1)
     due = store.run(outbox.next_due, chat)
     assert due is not None
-    assert due.message == Outgoing(
+    assert replace(due.message, age_s=0.0) == Outgoing(
         conversation=chat,
         address=Address("telegram", "default", "7", "3"),
         seq=1,
@@ -92,7 +93,7 @@ def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
     )
     assert due.in_s < 0
     assert due.failures == 0
-    assert 0 <= due.age_s < 10
+    assert 0 <= due.message.age_s < 10
 
 
 def test_rows_are_sent_in_order(store: Store, chat: int) -> None:
@@ -250,3 +251,23 @@ def test_a_nonce_is_24_hex_characters_of_its_cause(one: str, other: str) -> None
     assert len(nonce_of(one)) == 24
     assert int(nonce_of(one), 16) >= 0
     assert (nonce_of(one) == nonce_of(other)) == (one == other)
+
+
+def test_buttons_are_at_the_end_of_a_long_text() -> None:
+    """The last part has them, and it alone."""
+    choices = (Choice("Yes", "/yes"), Choice("No", "/no"))
+    first, last = parts_of(words, "k", "one two", choices=choices)
+    assert (first.choices, last.choices) == ((), choices)
+
+
+def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
+    """What was entered with a row is there when it is due."""
+    choices = (Choice("Ja, „gern“", "/yes"),)
+    rows = [outbox.Part("k", "p", "m", choices=choices), outbox.file_part("f", 7, "a.txt")]
+    store.run(outbox.append, chat, rows, inbox_seq=1)
+    first = store.run(outbox.next_due, chat)
+    assert first is not None
+    assert (first.message.choices, first.attachment) == (choices, None)
+    second = store.run(outbox.mark_sent, first.message, RECEIPT)
+    assert second is not None
+    assert (second.message.payload, second.attachment) == ("", 7)

@@ -1,0 +1,101 @@
+"""A gateway with one real platform adapter, a scripted model, and a person who writes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.loop import Agent
+from agent.messages import ChatMessage, decode
+from agent.recovery import RetryPolicy
+from agent.settings import AgentSettings, OutputSettings
+from agent.tools.catalog import builtin_tools
+from gateway.app import Gateway, assembled, build_adapters, serve
+from gateway.storage import models
+from gateway.storage.opening import database_path, open_database
+from tests.e2e.platforms.driver import Driver, Room, until
+from tests.support.gateway import HeldModel, log_lines, settings_of
+from tests.support.recording_adapter import Watch
+from tests.support.storage import copy_database
+
+
+@dataclass(slots=True)
+class Scene:
+    """A running gateway on one platform.
+
+    Attributes:
+        ann: Ann's direct chat with the bot.
+        log: The log lines so far.
+    """
+
+    driver: Driver
+    gateway: Gateway
+    model: HeldModel
+    ann: Room
+    log: list[dict[str, Any]]
+
+    async def answered(self, room: Room, count: int = 1) -> list[str]:
+        """Wait until the bot has said so many final things in a room; return them."""
+        await until(lambda: len(self._final(room)) >= count)
+        return self._final(room)
+
+    def _final(self, room: Room) -> list[str]:
+        return [text for text in room.texts() if not text.endswith(" …")]
+
+    def logged(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """Return the lines of an event with these fields."""
+        return [
+            line for line in self.log if line["event"] == event and fields.items() <= line.items()
+        ]
+
+    async def transcript(self) -> list[ChatMessage]:
+        """Return all messages of all transcripts, in order."""
+        rows = await self.gateway.database.read(
+            lambda conn: list(conn.execute(models.message.select().order_by("conversation", "seq")))
+        )
+        return [decode(row.body) for row in rows]
+
+    async def said_by_people(self) -> list[str]:
+        """Return the texts of the user messages of all transcripts."""
+        return [str(m["content"]) for m in await self.transcript() if m["role"] == "user"]
+
+
+@asynccontextmanager
+async def scene(
+    driver: Driver, home: Path, template: Path, model: HeldModel, **sections: dict[str, Any]
+) -> AsyncIterator[Scene]:
+    """Run a gateway as `parley run` does, but for the model; leaving stops it."""
+    settings = settings_of(home, **{**driver.sections(), **sections})
+    home.mkdir(exist_ok=True)
+    database = database_path(settings)
+    if not database.exists():
+        copy_database(template, database)
+    stop, force = asyncio.Event(), asyncio.Event()
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with (
+        log_lines(Watch()) as lines,
+        open_database(database) as opened,
+        assembled(settings, opened, _agent(model), build_adapters) as gateway,
+        asyncio.TaskGroup() as tasks,
+    ):
+        tasks.create_task(serve(gateway, stop, force, port.set_result))
+        try:
+            await driver.connected(await port)
+            yield Scene(driver, gateway, model, driver.direct(), lines)
+        finally:
+            stop.set()
+            force.set()
+
+
+def _agent(model: HeldModel) -> Agent:
+    """Return an agent with the tool that sends files; a model that fails is given up at once."""
+    return Agent(
+        models=[model],
+        tools=builtin_tools(["send_file"]),
+        settings=AgentSettings(),
+        output=OutputSettings(),
+        retry=RetryPolicy(retry_for_s=0, backoff_s=(0,)),
+        max_output_tokens=1024,
+    )

@@ -1,0 +1,256 @@
+"""The same scenarios on every platform: the real client libraries against strict servers."""
+
+import base64
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from agent.errors import ModelUnreachable
+from agent.messages import text_of
+from agent.models.base import ModelRequest
+from agent.models.scripted import Step, tool_call
+from gateway import delivery
+from tests.e2e.platforms.driver import Driver, until
+from tests.e2e.platforms.scenario import Scene, scene
+from tests.support.gateway import HeldModel, newest_question
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+ROWS = "\n".join(f"| row{n} | {n * n} | f{n}() |" for n in range(40))
+PARAGRAPHS = "\n\n".join(f"Paragraph{n} " + "lorem ipsum " * 30 for n in range(20))
+CODE = "\n".join(f"print('line{n}')" for n in range(120))
+LONG = (
+    f"# Report\n\n{PARAGRAPHS}\n\n| name | square | code |\n|---|---:|---|\n{ROWS}\n\n"
+    f"```python\n{CODE}\n```\n\nThe **end**."
+)
+RESENT = "(re-sent)"
+
+pytestmark = pytest.mark.timeout(40)
+
+
+class Play(Protocol):
+    """Begins a scene; the settings are by section."""
+
+    async def __call__(self, **sections: dict[str, Any]) -> Scene: ...
+
+
+class Answers:
+    """What the model does: a report, a file, one failure, or it says what it was told."""
+
+    def __init__(self) -> None:
+        self.fails = True
+
+    def __call__(self, request: ModelRequest) -> Step:
+        question = newest_question(request)
+        if request.messages[-1]["role"] == "tool":
+            return "There it is."
+        if question.endswith("report"):
+            return LONG
+        if question.endswith("as a file"):
+            return [tool_call("send_file", {"name": "list.csv", "text": "a,b\n1,2\n"})]
+        if question.endswith("fail") and self.fails:
+            self.fails = False
+            return ModelUnreachable("scripted")
+        return f"re: {question}"
+
+
+def asked_for(request: ModelRequest) -> list[str]:
+    """Return the questions of a request."""
+    return [text_of(message) for message in request.messages if message["role"] == "user"]
+
+
+@pytest.fixture
+async def play(
+    driver: Driver,
+    tmp_path: Path,
+    database_template: Path,
+    model: HeldModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Play]:
+    """Begins scenes that all end with the test, on one PARLEY_HOME."""
+    monkeypatch.setattr(delivery, "backoff_s", lambda _attempt: 0.05)
+    async with AsyncExitStack() as scenes:
+
+        async def begin(**sections: dict[str, Any]) -> Scene:
+            home = tmp_path / "home"
+            return await scenes.enter_async_context(
+                scene(driver, home, database_template, model, **sections)
+            )
+
+        yield begin
+    assert driver.violations == []
+
+
+@pytest.fixture
+def model() -> HeldModel:
+    """Does what `Answers` says, when it is let."""
+    return HeldModel(Answers())
+
+
+async def test_a_text_is_answered(play: Play) -> None:
+    """The answer stands in the chat once, and the message is marked as answered."""
+    on = await play()
+    ref = await on.ann.say("hello")
+    assert await on.answered(on.ann) == ["re: hello"]
+    if on.driver.reacts:
+        await until(lambda: on.ann.marks(ref) == ["answered"])
+    assert on.ann.texts() == ["re: hello"]
+
+
+async def test_a_long_answer_is_whole_and_readable(play: Play) -> None:
+    """Headings, paragraphs, a table and code: every word arrives, in order, once."""
+    on = await play()
+    await on.ann.say("report")
+    await until(lambda: any("The end." in text for text in on.ann.texts()), 30)
+    words = re.findall(r"Paragraph\d+|row\d+|line\d+|Report|The end", "\n".join(on.ann.texts()))
+    expected = ["Report", *(f"Paragraph{n}" for n in range(20)), *(f"row{n}" for n in range(40))]
+    assert words == [*expected, *(f"line{n}" for n in range(120)), "The end"]
+    rows = [line for text in on.ann.texts() for line in text.splitlines() if "row" in line]
+    assert all(re.search(rf"row{n}\b.*\b{n * n}\b.*f{n}\(\)", row) for n, row in enumerate(rows))
+
+
+async def test_a_mention_opens_a_conversation(play: Play) -> None:
+    """What is said in its room belongs to one conversation; nothing lands elsewhere."""
+    on = await play()
+    room = await on.driver.mention("first")
+    assert await on.answered(room) == ["re: first"]
+    await room.say("second")
+    assert await on.answered(room, 2) == ["re: first", "re: second"]
+    assert asked_for(on.model.requests[-1])[0].endswith("first")
+    assert len(asked_for(on.model.requests[-1])) == 2
+    assert on.driver.elsewhere() == []
+
+
+async def test_the_model_sees_an_image(play: Play) -> None:
+    """Its bytes are part of the request, beside the words that came with it."""
+    on = await play()
+    await on.ann.say("look", image=PNG)
+    await on.answered(on.ann)
+    content = on.model.requests[-1].messages[-1]["content"]
+    assert isinstance(content, list)
+    [image] = [part for part in content if part["type"] == "image_url"]
+    assert image["image_url"]["url"] == f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+    assert newest_question(on.model.requests[-1]).startswith("look")
+
+
+async def test_a_file_that_a_tool_made_is_shown(play: Play) -> None:
+    """With its name and its bytes, once."""
+    on = await play()
+    await on.ann.say("as a file")
+    await until(on.ann.files)
+    assert on.ann.files() == [("list.csv", b"a,b\n1,2\n")]
+    assert await on.answered(on.ann) == ["There it is."]
+
+
+async def test_a_button_asks_again(play: Play) -> None:
+    """A failed turn offers to try again; pressing that is answered, and the button is gone."""
+    on = await play()
+    await on.ann.say("fail")
+    await until(lambda: on.ann.buttons() == ["Try again"])
+    await on.ann.press("Try again")
+    await until(lambda: "re: fail" in on.ann.texts())
+    await until(lambda: on.ann.buttons() == [])
+    assert await on.said_by_people() == ["fail", "fail"]
+
+
+async def test_a_native_command_is_answered(play: Play) -> None:
+    """Through whatever the platform has for commands."""
+    on = await play()
+    await on.ann.command("status")
+    [text] = await on.answered(on.ann)
+    assert "Model: scripted" in text
+    assert on.model.requests == []
+
+
+async def test_a_burst_is_one_turn(play: Play) -> None:
+    """Five messages at once are read together, in order."""
+    on = await play(queue={"debounce_ms": 300})
+    for n in range(5):
+        await on.ann.say(f"part {n}")
+    await until(lambda: any("part 4" in text for text in on.ann.texts()))
+    told = "\n".join(await on.said_by_people())
+    assert re.findall(r"part \d", told) == [f"part {n}" for n in range(5)]
+    assert len(on.model.requests) <= 2
+
+
+async def test_an_edit_is_a_new_version(play: Play) -> None:
+    """Before its turn the new wording counts; after it the next turn is told."""
+    on = await play()
+    held = on.model.hold("wait")
+    await on.ann.say("wait")
+    await until(lambda: on.model.waiting)
+    ref = await on.ann.say("Bonn")
+    await until(lambda: len(on.logged("message_admitted", outcome="queued")) == 2)
+    await on.ann.edit(ref, "Berlin")
+    await until(lambda: on.logged("message_admitted", outcome="updated"))
+    held.set()
+    assert (await on.answered(on.ann, 2))[-1] == "re: Berlin"
+    await on.ann.edit(ref, "Hamburg")
+    await until(lambda: len(on.logged("message_admitted", outcome="updated")) == 2)
+    await on.ann.say("which one?")
+    await on.answered(on.ann, 3)
+    assert "Hamburg" in newest_question(on.model.requests[-1])
+    assert len(on.model.requests) == 3
+
+
+async def test_a_flood_wait_is_honoured(play: Play) -> None:
+    """The answer comes when the platform allows it, once."""
+    on = await play()
+    on.driver.flood(1)
+    await on.ann.say("hello")
+    assert await on.answered(on.ann) == ["re: hello"]
+    assert on.ann.texts() == ["re: hello"]
+
+
+async def test_a_lost_reply_is_resolved(play: Play) -> None:
+    """The message was shown and nobody said so: it is shown once, or marked as sent again."""
+    on = await play()
+    on.driver.lose_reply()
+    await on.ann.say("hello")
+    await until(lambda: on.logged("message_sent"))
+    again = [] if on.driver.once else [f"{RESENT}\nre: hello"]
+    assert on.ann.texts() == ["re: hello", *again]
+
+
+async def test_what_is_written_while_disconnected_is_answered(play: Play) -> None:
+    """Once, after the connection is back."""
+    on = await play()
+    await on.ann.say("hello")
+    assert await on.answered(on.ann) == ["re: hello"]
+    await on.driver.disconnect()
+    await on.ann.say("still there?")
+    assert await on.answered(on.ann, 2) == ["re: hello", "re: still there?"]
+
+
+async def test_a_duplicate_is_answered_once(play: Play) -> None:
+    """Delivered twice, it is one turn."""
+    on = await play()
+    ref = await on.ann.say("hello")
+    await on.answered(on.ann)
+    await on.driver.redeliver(ref)
+    await on.ann.say("next")
+    assert await on.answered(on.ann, 2) == ["re: hello", "re: next"]
+    assert await on.said_by_people() == ["hello", "next"]
+
+
+async def test_a_stranger_is_let_in_by_an_owner(play: Play, driver: Driver) -> None:
+    """The owner is asked in their chat and presses a button; the stranger is told, and answered."""
+    on = await play(access={"mode": "pairing", "owners": [driver.person_id(1)], "rate_per_min": 0})
+    await on.ann.say("hello")
+    assert await on.answered(on.ann) == ["re: hello"]
+    bob = driver.direct(2)
+    await bob.say("me too")
+    await until(bob.texts)
+    if driver.has_strangers:
+        assert "re: me too" not in bob.texts()
+        await until(lambda: on.ann.buttons() == ["Approve", "Deny"])
+        await on.ann.press("Approve")
+        await until(lambda: len(bob.texts()) == 2)
+        await bob.say("and now?")
+    await until(lambda: bob.texts()[-1] in {"re: and now?", "re: me too"})
+    assert on.driver.has_strangers == ("re: and now?" in bob.texts())

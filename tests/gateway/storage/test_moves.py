@@ -1,0 +1,91 @@
+"""A chat that gets another id: its conversations, and what waits to be sent, go on there."""
+
+import pytest
+
+from adapters.messages import Address, Cursor, Move
+from gateway.sessions import address_key
+from gateway.storage import inbox, outbox
+from gateway.storage.models import alias
+from tests.support.storage import Store, admit, inbound, part
+
+MOVE = Move("telegram", "default", "-5", "-1005")
+
+
+def key(chat: str, thread: str | None = None) -> str:
+    """Return a session key of the default account."""
+    return address_key(Address("telegram", "default", chat, thread))
+
+
+@pytest.fixture
+def group(store: Store) -> int:
+    """A group that two people talk in, each with a conversation; returns the first one."""
+    first = store.run(admit, inbound(chat="-5", chat_kind="group", sender="1"))[0]
+    store.run(admit, inbound(chat="-5", chat_kind="group", sender="2"))
+    return first
+
+
+def test_all_conversations_of_the_chat_go_on_under_its_new_id(store: Store, group: int) -> None:
+    """A message of the same person in the new chat belongs to the same conversation."""
+    assert store.run(inbox.move, MOVE)
+    again = inbound(chat="-1005", chat_kind="group", sender="1")
+    assert store.run(admit, again)[0] == group
+    assert store.conversation(group).chat == "-1005"
+    assert len(store.rows(alias)) == 4
+
+
+def test_what_waits_is_sent_to_the_new_id(store: Store, group: int) -> None:
+    """Rows of the outbox follow their conversation."""
+    store.run(outbox.append, group, [part("k")], inbox_seq=1)
+    store.run(inbox.move, MOVE)
+    due = store.run(outbox.next_due, group)
+    assert due is not None
+    assert due.message.address.chat == "-1005"
+
+
+def test_a_move_that_is_told_twice_changes_nothing(store: Store, group: int) -> None:
+    """Telegram tells it in the old chat and in the new one."""
+    store.run(inbox.move, MOVE)
+    before = store.rows(alias)
+    assert store.run(inbox.move, MOVE)
+    assert store.rows(alias) == before
+    assert store.conversation(group).chat == "-1005"
+
+
+def test_a_chat_moves_on_from_where_it_moved_to(store: Store) -> None:
+    """Keys of before an earlier move stay what they are."""
+    chat = store.run(admit, inbound(chat="-5"))[0]
+    store.run(inbox.move, MOVE)
+    assert store.run(inbox.move, Move("telegram", "default", "-1005", "-7"))
+    assert [store.run(inbox.find, key(each)) for each in ("-5", "-1005", "-7")] == [chat] * 3
+
+
+def test_threads_move_with_their_chat(store: Store) -> None:
+    """A topic keeps its number."""
+    topic = store.run(admit, inbound(chat="-5", thread="3", chat_kind="thread"))[0]
+    store.run(inbox.move, MOVE)
+    assert store.run(inbox.find, key("-1005", "3")) == topic
+
+
+def test_nobody_is_moved_into_another_conversation(store: Store) -> None:
+    """Somebody wrote in the new chat before the move was told: both conversations stay."""
+    old = store.run(admit, inbound(chat="-5"))[0]
+    new = store.run(admit, inbound(chat="-1005"))[0]
+    assert not store.run(inbox.move, MOVE)
+    assert store.conversation(old).chat == "-5"
+    assert store.run(inbox.find, key("-1005")) == new
+
+
+def test_chats_with_a_similar_id_stay(store: Store) -> None:
+    """-51 is not -5."""
+    other = store.run(admit, inbound(chat="-51"))[0]
+    store.run(inbox.move, MOVE)
+    assert store.conversation(other).chat == "-51"
+    assert store.run(inbox.find, key("-51")) == other
+
+
+def test_positions_are_found_by_the_beginning_of_their_source(store: Store) -> None:
+    """Those of one account, also where a name has a wildcard of LIKE in it."""
+    for source, position in (("discord:a_b:1", 2**62), ("discord:a_b:2", 7), ("discord:axb:1", 9)):
+        store.run(inbox.advance, Cursor(source, position))
+    found = store.run(inbox.positions, "discord:a_b:")
+    assert found == {"discord:a_b:1": 2**62, "discord:a_b:2": 7}

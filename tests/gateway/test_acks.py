@@ -1,0 +1,84 @@
+"""Reactions to messages: in order within a chat, best effort, and nothing waits for them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from typing_extensions import override
+
+from adapters.messages import Address, Mark, Question
+from gateway import acks
+from gateway.acks import LANES, WAITING, Acks
+from tests.support.recording_adapter import RecordingAdapter
+
+ACCOUNT = ("telegram", "default")
+
+
+def question(ref: str | None, chat: str = "c1") -> Question:
+    return Question(Address(*ACCOUNT, chat), "u1", ref)
+
+
+@asynccontextmanager
+async def at_work(adapter: RecordingAdapter) -> AsyncIterator[Acks]:
+    """Reactions of one account that are being shown."""
+    reactions = Acks({ACCOUNT: adapter})
+    async with asyncio.TaskGroup() as tasks:
+        work = tasks.create_task(reactions.run())
+        yield reactions
+        work.cancel()
+
+
+class Moody(RecordingAdapter):
+    """Never comes back from, or breaks at, messages of these names."""
+
+    @override
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        if question.message_ref == "hang":
+            await asyncio.Event().wait()
+        if question.message_ref == "break":
+            raise ZeroDivisionError
+        await super().acknowledge(question, mark)
+
+
+async def test_the_marks_of_a_message_stay_in_order() -> None:
+    """Received comes before answered."""
+    adapter = RecordingAdapter()
+    async with at_work(adapter) as reactions:
+        reactions.show(question("m1"), "received")
+        reactions.show(question("m1"), "answered")
+        await adapter.watch.until(lambda: len(adapter.marks) == 2)
+    assert adapter.marks == [("m1", "received"), ("m1", "answered")]
+
+
+async def test_what_has_no_message_is_not_marked() -> None:
+    """A button press is no message."""
+    adapter = RecordingAdapter()
+    async with at_work(adapter) as reactions:
+        reactions.show(question(None), "received")
+        reactions.show(question("m2"), "received")
+        await adapter.watch.until(lambda: adapter.marks)
+    assert adapter.marks == [("m2", "received")]
+
+
+@pytest.mark.parametrize("trouble", ["hang", "break"])
+async def test_a_failing_reaction_costs_no_other(
+    monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The next one of the same chat is shown."""
+    monkeypatch.setattr(acks, "TIMEOUT_S", 0.01)
+    adapter = Moody()
+    async with at_work(adapter) as reactions:
+        reactions.show(question(trouble), "received")
+        reactions.show(question("m1"), "received")
+        await adapter.watch.until(lambda: adapter.marks)
+    assert adapter.marks == [("m1", "received")]
+
+
+def test_too_many_are_dropped() -> None:
+    """What a platform is too slow for does not pile up."""
+    reactions = Acks({ACCOUNT: RecordingAdapter()})
+    for number in range(WAITING + 50):
+        reactions.show(question(str(number)), "received")
+    assert sum(lane.qsize() for lane in reactions._lanes[ACCOUNT]) == WAITING
+    assert len(reactions._lanes[ACCOUNT]) == LANES
