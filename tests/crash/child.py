@@ -16,11 +16,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import structlog
-from pydantic import SecretStr
 from sqlalchemy import Connection
 from structlog.typing import EventDict
 
@@ -43,7 +43,7 @@ from adapters.messages import (
     Receipt,
 )
 from adapters.pacing import PaceLimits
-from adapters.settings import TelegramSettings, WebSettings
+from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
 from agent.errors import ModelUnreachable
 from agent.loop import Agent
 from agent.messages import ChatMessage, assistant_message
@@ -54,6 +54,7 @@ from agent.settings import AgentSettings, CompressionSettings, OutputSettings
 from agent.tokens import estimate_usage
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from gateway import app, worker
+from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings import AccessSettings, QueueSettings, Settings
 from gateway.storage import opening
@@ -78,6 +79,7 @@ LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TROUBLE = {"turn_failed", "turn_buried", "lease_lost"}
 SOURCE = "loopback:default"
+BLOCKS = {"telegram": TelegramSettings, "discord": DiscordSettings, "slack": SlackSettings}
 FAST = PaceLimits(
     per_s=100_000,
     chat_interval_s=0,
@@ -241,15 +243,34 @@ class Life:
 
         return Tool(name, f"Do {name}.", TOOLS[name], Line, run)
 
-    def _adapters(self, _: Settings, intake: Intake, __: object) -> list[Adapter]:
-        if self.spec.telegram is None:
+    def _adapters(self, settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
+        if self.spec.real is None:
             return [LoopbackAdapter(self, intake)]
-        from adapters.telegram.adapter import TelegramAdapter  # noqa: PLC0415 - 40 MB
+        platform, block = self.spec.real
+        if platform == "web":
+            web = import_module("adapters.web.adapter").WebAdapter
+            return [self._observed(web(settings.web, intake, chats))]
+        return [self._observed(self._real(platform, block, intake))]
 
-        block = TelegramSettings(token=SecretStr(self.spec.token), base_url=self.spec.telegram)
-        adapter = TelegramAdapter(block, intake, poll_timeout_s=1, limits=FAST)
-        adapter.preview_interval_s = 0.0
-        return [adapter]
+    def _real(self, platform: str, block: dict[str, Any], intake: Intake) -> Any:
+        make = getattr(import_module(f"adapters.{platform}.adapter"), f"{platform.title()}Adapter")
+        options = {"poll_timeout_s": 1} if platform == "telegram" else {}
+        adapter = make(BLOCKS[platform].model_validate(block), intake, [], limits=FAST, **options)
+        adapter.preview_interval_s = 0.0 if self.spec.style == "edit" else 60.0
+        return adapter
+
+    def _observed(self, adapter: Any) -> Adapter:
+        """Return an adapter with a point on each side of its sends."""
+        send = adapter.send
+
+        async def observed_send(message: Outgoing) -> Receipt:
+            self.points.reach("send: before the request")
+            receipt: Receipt = await send(message)
+            self.points.reach("send: accepted, no receipt yet")
+            return receipt
+
+        adapter.send = observed_send
+        return cast("Adapter", adapter)
 
 
 class Line(Arguments):

@@ -14,6 +14,8 @@ from typing import Any
 WARM = (
     "gateway.storage.migrate",
     "adapters.telegram.adapter",
+    "adapters.discord.adapter",
+    "adapters.slack.adapter",
     "sqlalchemy.dialects.sqlite.aiosqlite",
     "aiosqlite",
 )

@@ -36,7 +36,8 @@ async def test_every_update_is_answered_once_in_order(
 ) -> None:
     """100 updates in five chats, kill -9 at 25 random moments; a second showing is marked."""
     dice = Random(seed)  # noqa: S311 - repeatable on purpose
-    crashes.configure(style="edit", telegram=api.root, token=TOKEN, mode="followup", attempts=100)
+    block = {"token": TOKEN, "base_url": api.root}
+    crashes.configure(style="edit", real=("telegram", block), mode="followup", attempts=100)
     sent: list[tuple[str, str]] = []
     for _ in range(KILLS):
         for _ in range(UPDATES // KILLS):

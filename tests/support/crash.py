@@ -53,7 +53,7 @@ class Spec:
         pages: By how many pages the database may grow; None for no limit.
         window: Of the model, in tokens; a small one makes compactions happen.
         locked: Whether it respects the file lock.
-        telegram: Root of a Bot API to use instead of the loopback platform.
+        real: A real platform to use instead of the loopback one: its name and its settings.
     """
 
     home: str
@@ -72,8 +72,7 @@ class Spec:
     pages: int | None = None
     window: int = 100_000
     locked: bool = True
-    telegram: str | None = None
-    token: str = ""
+    real: tuple[str, dict[str, Any]] | None = None
 
 
 class Nursery:
