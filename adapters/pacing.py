@@ -1,12 +1,30 @@
-"""Pacing: when a chat may be sent to, edited in or shown "typing" (step 8). Knows no platform."""
+"""Pacing: when a chat may be sent to, edited in or shown "typing" (step 8). Knows no platform.
+
+Messages queue twice, first come first served: in their chat for the chat's budgets, then for the
+overall one. Whatever is only best effort (previews, typing, reactions) steps back behind the queue.
+
+A platform counts what arrives. So a request counts from when it was answered, not from when it was
+begun (`Slot`): then no two can meet in one period, however late one of them is on its way.
+"""
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
 
 from adapters.errors import SendDelayed
+
+# How long a request is on its way, if nobody says when it was answered; and at most.
+_UNTOLD_S = 0.07
+_LONGEST_S = 0.5
+# A quarter of a second's messages may leave at once: enough for a few chats that speak together,
+# while all of them at the end of one period and at the start of the next would be seen as too many.
+_BURST_PART = 4
+_NEVER = float("-inf")
+_MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +33,11 @@ class PaceLimits:
 
     Attributes:
         per_s: Messages in one second over all chats.
-        chat_interval_s: Least time between two messages in one chat.
-        group_per_min: Messages in one minute in one group.
+        chat_interval_s: Mean time between two messages in one chat; the least one if the burst
+            is 1.
+        chat_burst: Messages that may follow each other at once in a chat: at most this many in any
+            `chat_burst * chat_interval_s` seconds.
+        group_per_min: Messages in one minute in one group; None where groups have no such limit.
         group_preview_interval_s: Least time from any message in a group to a preview there.
         group_reserve: Messages per minute in a group that previews leave to final answers.
         typing_interval_s: Least time between two typing signals in one chat.
@@ -25,11 +46,34 @@ class PaceLimits:
 
     per_s: int
     chat_interval_s: float
-    group_per_min: int
+    group_per_min: int | None = None
+    chat_burst: int = 1
     group_preview_interval_s: float = 3.0
     group_reserve: int = 5
     typing_interval_s: float = 4.0
     max_wait_s: float = 10.0
+
+
+class Slot:
+    """One request that was charged; true, and a context manager around the request."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.begun_at = clock()
+        self._answered_at: float | None = self.begun_at + _UNTOLD_S
+
+    def __enter__(self) -> None:
+        self._answered_at = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._answered_at = self._clock()
+
+    def counted_at(self, now: float) -> float:
+        """Return when it arrived, at the latest; of one that is on its way, as far as is known."""
+        known = now if self._answered_at is None else self._answered_at
+        return min(known, self.begun_at + _LONGEST_S)
 
 
 class Pacer:
@@ -47,70 +91,129 @@ class Pacer:
         self._limits = limits
         self._clock = clock
         self._sleep = sleep
-        self._all = _Window(limits.per_s, 1.0)
+        self._all = _Rate(limits.per_s)
+        self._gate = _Line()
+        self._promised_at = _NEVER
         self._chats: dict[str, _Chat] = {}
 
-    async def wait(self, chat: str, *, group: bool) -> None:
+    async def wait(self, chat: str, *, group: bool) -> Slot:
         """Wait for the chat's turn and charge one message to all its budgets.
+
+        Use: `with await pacer.wait(chat, group=False): await request()`.
 
         Raises:
             SendDelayed: The turn would come later than `max_wait_s`; nothing was charged.
         """
         deadline = self._clock() + self._limits.max_wait_s
-        while (at := self._next_turn(chat, group=group)) > self._clock():
-            if at > deadline:
-                raise SendDelayed("the chat's budget is used up", at - self._clock())
-            await self._sleep(at - self._clock())
-        self._charge(chat, group=group)
+        state = self._chat(chat)
+        ahead_s = state.line.length * self._limits.chat_interval_s
+        self._check(state.free_at(self._clock(), group=group) + ahead_s, deadline, "chat")
+        async with state.line.place():
+            await self._wait_until(lambda now: state.free_at(now, group=group), deadline, "chat")
+            self._check_gate(deadline)
+            async with self._gate.place():
+                await self._wait_until(
+                    lambda now: max(self._all.free_at(now), state.blocked_until),
+                    deadline,
+                    "overall",
+                )
+                return self._charge(state)
 
-    def try_preview(self, chat: str, *, group: bool) -> bool:
-        """Charge one message if it may go out at once; False, and nothing is charged, if not."""
-        now = self._clock()
-        if self._next_turn(chat, group=group) > now:
-            return False
-        if group and not self._group_has_room(self._chat(chat), now):
-            return False
-        self._charge(chat, group=group)
-        return True
+    async def wait_signal(self, chat: str) -> Slot:
+        """Wait until nothing more important needs the overall budget, and charge it once.
 
-    def try_typing(self, chat: str) -> bool:
-        """Whether a typing signal may be sent now; it costs nothing but the overall budget."""
+        For what is small but ought to come: a reaction that replaces another one.
+
+        Raises:
+            SendDelayed: That would come later than `max_wait_s`; nothing was charged.
+        """
+        deadline = self._clock() + self._limits.max_wait_s
+        while (slot := self.try_signal(chat)) is None:
+            now = self._clock()
+            free_at = max(self._all.free_at(now), self._chat(chat).blocked_until)
+            at = max(free_at, now + self._all.interval_s)
+            self._check(at, deadline, "overall")
+            await self._sleep(at - now)
+        return slot
+
+    def try_preview(self, chat: str, *, group: bool) -> Slot | None:
+        """Charge one message if it may go out at once; None, and nothing is charged, if not."""
         now, state = self._clock(), self._chat(chat)
-        free_at = max(self._all.free_at(), state.typing_until, state.blocked_until)
-        if free_at > now:
-            return False
+        if not self._is_quiet(state, now) or state.line.length:
+            return None
+        if state.free_at(now, group=group) > now:
+            return None
+        if group and not self._group_has_room(state, now):
+            return None
+        return self._charge(state)
+
+    def try_typing(self, chat: str) -> Slot | None:
+        """Like `try_signal`; None as well while an earlier "typing" is still shown."""
+        now, state = self._clock(), self._chat(chat)
+        if state.typing_until > now or (slot := self.try_signal(chat)) is None:
+            return None
         state.typing_until = now + self._limits.typing_interval_s
-        self._all.add(now)
-        return True
+        return slot
+
+    def try_signal(self, chat: str) -> Slot | None:
+        """Charge the overall budget, and no other, if a small request may be made now."""
+        if not self._is_quiet(self._chat(chat), self._clock()):
+            return None
+        return self._all.charge(Slot(self._clock))
 
     def block(self, chat: str, seconds: float) -> None:
         """Keep a chat quiet because the platform asked for it."""
         state = self._chat(chat)
         state.blocked_until = max(state.blocked_until, self._clock() + seconds)
 
-    def _next_turn(self, chat: str, *, group: bool) -> float:
-        state = self._chat(chat)
-        at = max(state.last_at + self._limits.chat_interval_s, state.blocked_until)
-        at = max(at, self._all.free_at())
-        return max(at, state.minute.free_at()) if group else at
+    def block_all(self, seconds: float) -> None:
+        """Keep the whole account quiet because the platform asked for it."""
+        self._all.block(self._clock() + seconds)
 
-    def _charge(self, chat: str, *, group: bool) -> None:
-        now, state = self._clock(), self._chat(chat)
-        state.last_at = now
-        self._all.add(now)
-        if group:
-            state.minute.add(now)
+    async def _wait_until(
+        self, free_at: Callable[[float], float], deadline: float, what: str
+    ) -> None:
+        """Wait for a budget; it may be blocked meanwhile, so each wake-up looks again."""
+        while (at := free_at(now := self._clock())) > now:
+            self._check(at, deadline, what)
+            await self._sleep(at - now)
+
+    def _check(self, at: float, deadline: float, what: str) -> None:
+        if at > deadline:
+            raise SendDelayed(f"the {what} budget is used up", at - self._clock())
+
+    def _check_gate(self, deadline: float) -> None:
+        """Refuse to queue for the overall budget where the line is too long.
+
+        Who is refused is told to come back one after the other, and somewhat early, so that the
+        line neither overflows again nor runs dry.
+        """
+        now = self._clock()
+        at = max(self._all.free_at(now), now) + self._gate.length * self._all.interval_s
+        if at > deadline:
+            self._promised_at = max(self._promised_at + self._all.interval_s, at)
+            early_s = self._limits.max_wait_s / 2
+            raise SendDelayed("the overall budget is used up", self._promised_at - now - early_s)
+
+    def _is_quiet(self, state: "_Chat", now: float) -> bool:
+        """Whether the overall budget has room and no message waits for it."""
+        free_at = max(self._all.free_at(now), state.blocked_until)
+        return not self._gate.length and free_at <= now
 
     def _group_has_room(self, state: "_Chat", now: float) -> bool:
-        early = now < state.last_at + self._limits.group_preview_interval_s
-        left = self._limits.group_per_min - state.minute.used(now)
-        return not early and left > self._limits.group_reserve
+        if state.minute is None:
+            return True
+        early = now < state.recent.last_at(now) + self._limits.group_preview_interval_s
+        return not early and state.minute.left(now) > self._limits.group_reserve
+
+    def _charge(self, state: "_Chat") -> Slot:
+        return state.charge(self._all.charge(Slot(self._clock)))
 
     def _chat(self, chat: str) -> "_Chat":
         state = self._chats.get(chat)
         if state is None:
             self._prune()
-            state = self._chats[chat] = _Chat(_Window(self._limits.group_per_min, 60.0))
+            state = self._chats[chat] = _Chat.of(self._limits)
         return state
 
     def _prune(self) -> None:
@@ -121,30 +224,93 @@ class Pacer:
         self._chats = {chat: state for chat, state in self._chats.items() if state.busy(now)}
 
 
+class _Rate:
+    """At most `per_s` events in any second, spread evenly but for a burst after a quiet time."""
+
+    def __init__(self, per_s: int) -> None:
+        self.interval_s = 1.0 / per_s
+        self._lead_s = (per_s // _BURST_PART) * self.interval_s
+        self._window = _Window(per_s, 1.0)
+        self._due_at = _NEVER
+        self._blocked_until = _NEVER
+
+    def free_at(self, now: float) -> float:
+        return max(self._due_at - self._lead_s, self._window.free_at(now), self._blocked_until)
+
+    def charge(self, slot: Slot) -> Slot:
+        self._due_at = max(self._due_at, slot.begun_at) + self.interval_s
+        self._window.add(slot)
+        return slot
+
+    def block(self, until: float) -> None:
+        self._blocked_until = max(self._blocked_until, until)
+
+
 class _Window:
     """At most `size` events in any `period_s` seconds."""
 
     def __init__(self, size: int, period_s: float) -> None:
-        self._stamps: deque[float] = deque(maxlen=size)
+        self._size = size
+        self._slots: deque[Slot] = deque(maxlen=size)
         self._period_s = period_s
 
-    def free_at(self) -> float:
-        full = len(self._stamps) == self._stamps.maxlen
-        return self._stamps[0] + self._period_s if full else float("-inf")
+    def free_at(self, now: float) -> float:
+        full = len(self._slots) == self._size
+        return self._slots[0].counted_at(now) + self._period_s if full else _NEVER
 
-    def used(self, now: float) -> int:
-        return sum(1 for stamp in self._stamps if stamp > now - self._period_s)
+    def last_at(self, now: float) -> float:
+        return self._slots[-1].counted_at(now) if self._slots else _NEVER
 
-    def add(self, now: float) -> None:
-        self._stamps.append(now)
+    def left(self, now: float) -> int:
+        return self._size - sum(slot.counted_at(now) > now - self._period_s for slot in self._slots)
+
+    def add(self, slot: Slot) -> None:
+        self._slots.append(slot)
+
+
+class _Line:
+    """Who waits, in order of arrival; `length` counts the one at the head too."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._head = asyncio.Lock()
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for the head of the line; the place is given up at the end of the block."""
+        self.length += 1
+        try:
+            async with self._head:
+                yield
+        finally:
+            self.length -= 1
 
 
 @dataclass(slots=True)
 class _Chat:
-    minute: _Window
-    last_at: float = float("-inf")
-    blocked_until: float = float("-inf")
-    typing_until: float = float("-inf")
+    recent: _Window
+    minute: _Window | None
+    line: _Line = field(default_factory=_Line)
+    blocked_until: float = _NEVER
+    typing_until: float = _NEVER
+
+    @classmethod
+    def of(cls, limits: PaceLimits) -> "_Chat":
+        recent = _Window(limits.chat_burst, limits.chat_burst * limits.chat_interval_s)
+        per_min = limits.group_per_min
+        return cls(recent, None if per_min is None else _Window(per_min, _MINUTE_S))
+
+    def free_at(self, now: float, *, group: bool) -> float:
+        at = max(self.recent.free_at(now), self.blocked_until)
+        return max(at, self.minute.free_at(now)) if group and self.minute is not None else at
+
+    def charge(self, slot: Slot) -> Slot:
+        self.recent.add(slot)
+        if self.minute is not None:
+            self.minute.add(slot)
+        return slot
 
     def busy(self, now: float) -> bool:
-        return max(self.last_at + 60.0, self.blocked_until, self.typing_until) > now
+        last_at = self.recent.last_at(now)
+        quiet_at = max(last_at + _MINUTE_S, self.blocked_until, self.typing_until)
+        return bool(self.line.length) or quiet_at > now

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import structlog
+
 from agent.compression.sanitise import sanitise
 from agent.costs import cost_usd, forecast
-from agent.errors import ModelError
+from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, Completion, ModelRequest, Usage
 from agent.ports import ModelCall
@@ -23,6 +25,8 @@ from agent.view import View
 
 if TYPE_CHECKING:
     from agent.loop import Agent, TurnPorts
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +85,32 @@ class Asking:
         return await complete_with_recovery(self, models, rests, self.agent.retry)
 
     async def attempt(self, model: ChatModel) -> Answer:
-        """Make the request as it is now."""
+        """Make the request as it is now; once more without what is new of its pictures.
+
+        A provider that cannot read one of them calls the request malformed, and would do so ever
+        after.
+        """
+        images = self.agent.images
+        try:
+            answer = await self._attempt(model)
+        except BadRequest as exc:
+            suspects = images.suspects(self.view.messages, model)
+            if not suspects:
+                raise
+            log.warning("images_left_out", model=model.label, count=len(suspects), reason=str(exc))
+            with images.without(suspects, model):
+                return await self._attempt(model)
+        images.note_taken(self.view.messages, model)
+        return answer
+
+    async def _attempt(self, model: ChatModel) -> Answer:
         ports = self.ports
         await ports.planner.fit(self.view, model)
         ports.sink.restart()
         messages = sanitise(self.view.messages)
         sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
         expected = await self._expected(model)
-        request = self._request(messages, model)
+        request = await self._request(messages, model)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
         call = call_of(model, request, completion)
@@ -109,15 +131,17 @@ class Asking:
         """Have the user told, where it takes long."""
         await self.ports.on_trouble(failure)
 
-    def _request(self, messages: Sequence[ChatMessage], model: ChatModel) -> ModelRequest:
+    async def _request(self, messages: list[ChatMessage], model: ChatModel) -> ModelRequest:
         # In a list that had to be mended other messages stand there.
         settled = self.view.settled if messages is self.view.messages else ()
+        conversation = self.ports.tool_context.conversation
+        shown = await self.agent.images.put_into(messages, model, conversation)
         return ModelRequest(
-            messages=marked(messages, model, self.agent.caching, settled),
+            messages=marked(shown, model, self.agent.caching, settled),
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,
-            conversation=self.ports.tool_context.conversation,
+            conversation=conversation,
         )
 
     async def _expected(self, model: ChatModel) -> ModelCall:

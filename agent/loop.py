@@ -21,6 +21,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import ChatModel, Completion, TextSink, Usage
+from agent.models.images import Images
 from agent.planner import Planner
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.recovery import Rests, RetryPolicy
@@ -55,6 +56,7 @@ class Agent:
     Attributes:
         models: The main model first; one for each key where it has several.
         rests: Which of them failed a short time ago.
+        images: Puts pictures into requests.
     """
 
     models: Sequence[ChatModel]
@@ -65,6 +67,7 @@ class Agent:
     max_output_tokens: int
     caching: CachingSettings = field(default_factory=CachingSettings)
     rests: Rests = field(default_factory=Rests)
+    images: Images = field(default_factory=Images)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ class ToolCall(TypedDict):
     function: FunctionCall
 
 
+Content = str | list[dict[str, Any]]
+"""Of a message: text, or content parts."""
+
+
 class ChatMessage(TypedDict, total=False):
     """One message of a conversation.
 
@@ -44,7 +48,7 @@ class ChatMessage(TypedDict, total=False):
     """
 
     role: Required[Role]
-    content: str | list[dict[str, Any]] | None
+    content: Content | None
     tool_calls: list[ToolCall]
     tool_call_id: str
     name: str
@@ -103,9 +107,9 @@ def clean_text(text: str) -> str:
     return text
 
 
-def user_message(text: str, *, synthetic: bool = False) -> ChatMessage:
+def user_message(content: Content, *, synthetic: bool = False) -> ChatMessage:
     """Return a user message; `synthetic` marks what Parley wrote itself."""
-    message = ChatMessage(role="user", content=text)
+    message = ChatMessage(role="user", content=content)
     if synthetic:
         message["synthetic"] = True
     return message

@@ -123,6 +123,26 @@ class ConversationReader(Protocol):
         ...
 
 
+class Files(Protocol):
+    """Where the tools of one turn put the files that they make."""
+
+    async def offer(self, name: str, mime: str, content: bytes) -> str:
+        """Store a file that is shown with the turn's answer; the same again is one file.
+
+        Args:
+            name: As the model calls it; no path is opened or kept.
+            mime: Its media type.
+            content: Its bytes.
+
+        Returns:
+            The name under which it is shown.
+
+        Raises:
+            ToolError: It is too large, or there are too many.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PlannerState:
     """What the planner remembers from one compaction to the next, across restarts.

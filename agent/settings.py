@@ -14,7 +14,7 @@ class Section(BaseModel):
 
 
 class FactsSettings(Section):
-    """Prices (US dollars for a million tokens) and cache rules, in place of the table's."""
+    """Prices (US dollars for a million tokens), cache rules and eyes, in place of the table's."""
 
     input_usd: float | None = Field(default=None, ge=0)
     output_usd: float | None = Field(default=None, ge=0)
@@ -22,6 +22,7 @@ class FactsSettings(Section):
     cache_write_5m_usd: float | None = Field(default=None, ge=0)
     cache_write_1h_usd: float | None = Field(default=None, ge=0)
     min_cache_tokens: int | None = Field(default=None, ge=0)
+    vision: bool | None = None
 
 
 class ModelSettings(Section):

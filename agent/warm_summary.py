@@ -205,17 +205,19 @@ async def warm_prefix(
     tokens = warm_tokens(prefix, agent)
     if prefix is None or not tokens:
         return None
-    messages = await asyncio.to_thread(_sent_again, view, prefix, agent)
-    if messages is None:
+    model = agent.models[0]
+    sent = await asyncio.to_thread(_sent_again, view, prefix, agent)
+    if sent is None:
         return None
+    shown = await agent.images.put_into(sent, model, conversation)
+    messages = await asyncio.to_thread(marked, shown, model, agent.caching)
     request = ModelRequest(messages, agent.tools.schemas, conversation=conversation)
     newer = len(view.messages) - prefix.messages
-    return WarmPrefix(agent.models[0], request, tokens, agent.caching.cache_ttl, newer)
+    return WarmPrefix(model, request, tokens, agent.caching.cache_ttl, newer)
 
 
 def _sent_again(view: View, prefix: Prefix, agent: "Agent") -> list[ChatMessage] | None:
     """Return the messages of a request that the view begins with; None where it does not."""
-    model = agent.models[0]
     messages = sanitise(view.messages[: prefix.messages])
-    same = PrefixWatch().take(messages, agent.tools.schemas, model).digest == prefix.digest
-    return marked(messages, model, agent.caching) if same else None
+    taken = PrefixWatch().take(messages, agent.tools.schemas, agent.models[0])
+    return messages if taken.digest == prefix.digest else None

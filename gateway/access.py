@@ -1,39 +1,93 @@
-"""Who may talk to the agent: default deny (`access` in the settings)."""
+"""Who may talk to the bot, and what it listens to in groups (`access` in the settings).
 
+Default deny: whoever is neither named in the settings nor let in by an owner is a stranger.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy import Connection
 
 from adapters.messages import InboundMessage
-from gateway.settings import AccessSettings
+from gateway.settings import AccessSettings, GroupRule
+from gateway.storage import members
+
+Standing = Literal["owner", "member", "guest", "stranger"]
+"""owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have
+tools with side effects used (mode open, `senders: anyone`). stranger: denied."""
+
+_LISTS = frozenset({"telegram", "discord", "slack"})
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The answer to one question: is this sender allowed?"""
+    """The answers to: is this sender allowed, and is this message for the bot?"""
 
     settings: AccessSettings
 
-    def allows(self, message: InboundMessage) -> bool:
-        """Whether the sender may use the agent; the web chat has made sure of that itself."""
-        return (
-            message.authenticated
-            or self.settings.mode == "open"
-            or message.sender in self._listed(message.address.platform)
-            or f"{message.address.platform}:{message.sender}" in self.settings.owners
-        )
+    def standing(self, conn: Connection, message: InboundMessage) -> Standing:
+        """Return what the sender may do here.
 
-    def answers_strangers(self, message: InboundMessage) -> bool:
-        """Whether a stranger gets told their id: in mode pairing, in a direct chat."""
-        return self.settings.mode == "pairing" and message.chat_kind == "dm"
+        The web chat has made sure itself who is there, and counts as an owner. At most one look
+        into the database, by primary key.
+        """
+        if message.authenticated:
+            return "owner"
+        granted = self._granted(conn, message.address.platform, message.sender)
+        if granted != "stranger":
+            return granted
+        rule = self.rule(message)
+        is_open = self.settings.mode == "open" or (rule is not None and rule.senders == "anyone")
+        return "guest" if is_open else "stranger"
 
-    def _listed(self, platform: str) -> tuple[str, ...]:
-        return tuple(getattr(self.settings, platform, ()))
+    def may_act(self, conn: Connection, senders: Sequence[str]) -> bool:
+        """Whether tools may have side effects for a turn.
+
+        Args:
+            conn: A connection.
+            senders: "platform:sender id" of everybody whose messages the turn is about. Nobody: no.
+
+        Returns:
+            Whether all of them are owners or members; guests are not.
+        """
+        return bool(senders) and all(self._may_act(conn, sender) for sender in set(senders))
+
+    def rule(self, message: InboundMessage) -> GroupRule | None:
+        """Return the closest rule of a group; None in a direct chat."""
+        if message.chat_kind == "dm":
+            return None
+        platform, groups = message.address.platform, self.settings.groups
+        for key in (f"{platform}:{message.address.chat}", f"{platform}:*", "*"):
+            if key in groups:
+                return groups[key]
+        return GroupRule()
+
+    def _may_act(self, conn: Connection, sender: str) -> bool:
+        platform, _, sender_id = sender.partition(":")
+        # Nobody but the web chat's own user comes in through it.
+        return platform == "web" or self._granted(conn, platform, sender_id) != "stranger"
+
+    def _granted(self, conn: Connection, platform: str, sender: str) -> Standing:
+        if f"{platform}:{sender}" in self.settings.owners:
+            return "owner"
+        role = members.role(conn, platform, sender)
+        if role is not None:
+            return role
+        listed: tuple[str, ...] = getattr(self.settings, platform, ()) if platform in _LISTS else ()
+        return "member" if sender in listed else "stranger"
 
 
-def stranger_notice(message: InboundMessage) -> str:
-    """Return what a stranger is told, once a day."""
-    platform = message.address.platform
-    return (
-        "This bot is private, so I did not read your message.\n\n"
-        f"Your id here is `{message.sender}`. If the bot is yours, allow yourself in `parley.yaml`"
-        f" and restart:\n\n```yaml\naccess:\n  {platform}: ['{message.sender}']\n```"
-    )
+def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bool) -> bool:
+    """Whether a message is to be answered; what is not may still be overheard.
+
+    Args:
+        rule: Of its group; None in a direct chat.
+        message: The message.
+        in_thread: Whether the bot has a conversation in the message's thread.
+    """
+    if rule is None or rule.respond == "always":
+        return True
+    if rule.respond == "never":
+        return False
+    return message.addressed == "direct" or (message.addressed == "thread" and in_thread)

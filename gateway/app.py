@@ -47,6 +47,7 @@ from gateway.http import HttpServer
 from gateway.intake import GatewayIntake, IntakeRules
 from gateway.modelline import Configured, build_line, caching_text, learn_windows
 from gateway.preparing import Preparations
+from gateway.pairing import owner_code
 from gateway.settings import Settings, secret_values
 from gateway.spending import Budgets, unpriced
 from gateway.storage import inbox, leases
@@ -86,13 +87,27 @@ class Gateway:
     server: HttpServer
 
 
-async def run(settings: Settings, on_ready: Callable[[int, str], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What is said once messages are accepted.
+
+    Attributes:
+        port: Of the HTTP server.
+        caching: About the prompt cache.
+        owner_code: What the first owner sends to the bot; None where there is an owner.
+    """
+
+    port: int
+    caching: str
+    owner_code: str | None = None
+
+
+async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
         settings: All of them.
-        on_ready: Called with the HTTP port, and with what is said about prompt caching, once
-            messages are accepted.
+        on_ready: Called once messages are accepted.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -117,7 +132,8 @@ async def run(settings: Settings, on_ready: Callable[[int, str], None]) -> None:
         assembled(settings, database, agent, build_adapters) as gateway,
     ):
         settle_memory()
-        await serve(gateway, stop, force, lambda port: on_ready(port, caching))
+        code = await owner_code(database, settings)
+        await serve(gateway, stop, force, lambda port: on_ready(Welcome(port, caching, code)))
 
 
 def settle_memory() -> None:
@@ -217,8 +233,11 @@ async def assembled(
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
     budgets = build_budgets(settings, database, agent, context)
-    turn_rules = TurnRules(settings.queue, settings.sessions, budgets, rules.access)
+    turn_rules = TurnRules(
+        settings.queue, settings.sessions, budgets, rules.access, settings.attachments
+    )
     turns = TurnRunner(database, agent, context, adapters, turn_rules, wakeups)
+    agent.images.load = turns.files.load_image
     acks = Acks(adapters)
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)

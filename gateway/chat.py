@@ -167,11 +167,16 @@ async def _position_of(response: aiohttp.ClientResponse) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, and the position of the message that it belongs to; a notice precedes it."""
+    """An answer, and the position of the message that it belongs to; a notice precedes it.
+
+    Attributes:
+        files: The names of those that it shows.
+    """
 
     inbox_seq: int
     markdown: str
     notice: bool
+    files: tuple[str, ...] = ()
 
 
 class Feed:
@@ -246,7 +251,8 @@ class Feed:
         place = (data["inbox_seq"], data["outbox_seq"])
         if self.synced and data["outbox_seq"] and place not in self._seen:
             notice = data.get("notice", False)
-            self.answers.append(Answer(data["inbox_seq"], data["markdown"], notice))
+            files = tuple(str(file["name"]) for file in data.get("files", ()))
+            self.answers.append(Answer(data["inbox_seq"], data["markdown"], notice, files))
         self._seen.add(place)
 
 
@@ -327,10 +333,17 @@ class Talk:
     def _show_answers(self, seq: int) -> None:
         news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
         for answer in news:
-            if self._console.is_terminal:
+            if self._console.is_terminal and answer.markdown:
                 self._console.print(Markdown(answer.markdown), "")
-            elif answer.inbox_seq >= seq:
+            elif answer.markdown and answer.inbox_seq >= seq:
                 self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
+            if self._console.is_terminal or answer.inbox_seq >= seq:
+                self._show_files(answer.files)
+
+    def _show_files(self, names: tuple[str, ...]) -> None:
+        """Print which files there are; the web chat has them."""
+        for name in names:
+            self._console.print(Text(f"[file: {name}]"), soft_wrap=True)
 
 
 def growing(preview: str) -> Text:

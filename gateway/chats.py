@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from adapters.base import ChatItem, ChatSummary, ContextGauge
-from adapters.messages import Address
+from adapters.messages import Address, OutgoingFile
 from gateway.commands import StatusFacts
 from gateway.sessions import address_key
-from gateway.storage import history, usage
+from gateway.storage import attachments, history, inbox, usage
 from gateway.storage.engine import Database
 
 
@@ -32,6 +32,13 @@ class ChatHistory:
         """Return what was said after the two positions, in order."""
         key = address_key(address)
         return await self.database.read(history.items, key, after_inbox, after_outbox)
+
+    async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
+        """Return a file of this chat, and of no other."""
+        conversation_id = await self.database.read(inbox.find, address_key(address))
+        if conversation_id is None:
+            return None
+        return await self.database.read(attachments.of_conversation, conversation_id, file_id)
 
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from gateway.enginescli import engines_app
 from gateway.errors import GatewayError
+from gateway.paircli import pair_app
 from gateway.sessionscli import sessions_app
 from gateway.settings import Loaded, Settings, load_settings, secret_values
 from gateway.usagecli import usage
@@ -39,6 +40,7 @@ app.add_typer(db_app, name="db")
 app.add_typer(letters_app, name="dead-letters")
 app.add_typer(sessions_app, name="sessions")
 app.add_typer(engines_app, name="engines")
+app.add_typer(pair_app, name="pair")
 app.command("usage")(usage)
 
 PIPE_COLUMNS = 160
@@ -107,25 +109,32 @@ def run(
     logs.configure_logging(settings.logging, settings.home, secret_values(settings))
     for warning in found.warnings:
         err.print(warning, style="yellow", markup=False)
-    asyncio.run(gateway.run(settings, lambda *ready: _welcome(settings, *ready)))
+    asyncio.run(gateway.run(settings, lambda welcome: _welcome(settings, welcome)))
 
 
-def _welcome(settings: Settings, port: int, caching: str) -> None:
+def _welcome(settings: Settings, welcome: Any) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
-    page = f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-    lines = ["", caching]
+    page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
+    lines = ["", welcome.caching]
     lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
     if provider == "offline":
         lines += ["  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
         lines += [f"                         or `model:` in {file}"]
-    if all(block.token is None for block in settings.platforms.telegram):
-        lines += ["  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN, and"]
-        lines += ["                         PARLEY_ACCESS__TELEGRAM='[\"<your id>\"]'"]
+    if welcome.owner_code is not None:
+        lines += [
+            f"  become its owner:      send {welcome.owner_code} to your bot, in a direct chat"
+        ]
+    platforms = settings.platforms
+    if not any(
+        block.is_on for block in (*platforms.telegram, *platforms.discord, *platforms.slack)
+    ):
+        lines += ["  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN"]
+        lines += ["  Discord, Slack:        see docs/platforms"]
     err.print("\n".join(lines), "", sep="\n", markup=False, highlight=False, soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 `/stop`, `/status`, `/usage`, `/insights` and `/help` bypass the queue; `/new`, `/retry` and
 `/compress` keep their place in it. What `/usage` and `/insights` answer: gateway/usagetexts.py.
+`/pair` is for owners alone: for everybody else there is no such command (gateway/pairing.py).
 """
 
 import re
@@ -29,6 +30,8 @@ DESCRIPTIONS: dict[Name, str] = {
     "help": "show this list",
 }
 BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "insights", "help"})
+UNLIMITED: frozenset[Name] = frozenset({"stop", "status"})
+"""These pass whatever `access.rate_per_min` says."""
 ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
 """Telegram sends `/start` by itself when a chat is opened."""
 
@@ -61,9 +64,17 @@ def topic(text: str) -> str:
     return " ".join(argument(text).split())[:TOPIC_CHARS].rstrip()
 
 
-def help_text() -> str:
-    """Return the answer to `/help`."""
+def pair_argument(text: str) -> str | None:
+    """Return what stands behind `/pair`; None for any other text."""
+    match = _COMMAND.fullmatch(text.strip())
+    return (match[2] or "").strip() if match and match[1].lower() == "pair" else None
+
+
+def help_text(*, to_owner: bool = False) -> str:
+    """Return the answer to `/help`; an owner reads of `/pair` as well."""
     lines = [f"- `/{name}`: {what}" for name, what in DESCRIPTIONS.items()]
+    if to_owner:
+        lines.append("- `/pair`: say who may write to me")
     return "Write to me in plain words. I also know these commands:\n\n" + "\n".join(lines)
 
 

@@ -4,7 +4,7 @@ Only the socket's owner can connect to it. An action is one transaction function
 the only writer while it runs.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -14,7 +14,9 @@ import aiohttp
 from aiohttp import web
 from sqlalchemy import Connection
 
+from gateway import pairing
 from gateway.errors import GatewayError, NotFound, StorageUnavailable
+from gateway.pairing import COMMAND_LINE, Decision
 from gateway.storage import deadletters, maintenance
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database
@@ -29,16 +31,45 @@ def _forget(conn: Connection, target: str) -> int:
     return maintenance.forget(conn, int(target))
 
 
+def _approve(conn: Connection, code: str) -> Decision:
+    return pairing.approve(conn, code, COMMAND_LINE)
+
+
+def _deny(conn: Connection, code: str) -> Decision:
+    return pairing.deny(conn, code, COMMAND_LINE)
+
+
+def _revoke(conn: Connection, member: str) -> Decision:
+    return pairing.revoke(conn, member, COMMAND_LINE)
+
+
 Action = Callable[[Connection, str], Any]
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": deadletters.retry,
     "drop-dead-letter": deadletters.drop,
     "forget": _forget,
+    "approve-pairing": _approve,
+    "deny-pairing": _deny,
+    "revoke-member": _revoke,
 }
 
 
-def routes(database: Database, wakeups: Wakeups) -> list[web.RouteDef]:
-    """Return the control route; for the Unix socket only."""
+async def _tell_nobody() -> None:
+    """Those who were approved are told at the next start."""
+
+
+def routes(
+    database: Database,
+    wakeups: Wakeups,
+    tell_approved: Callable[[], Awaitable[None]] = _tell_nobody,
+) -> list[web.RouteDef]:
+    """Return the control route; for the Unix socket only.
+
+    Args:
+        database: The gateway's.
+        wakeups: Told what a retried dead letter brings.
+        tell_approved: `GatewayIntake.tell_approved`.
+    """
 
     async def act(request: web.Request) -> web.Response:
         action = ACTIONS.get(request.match_info["action"])
@@ -52,6 +83,9 @@ def routes(database: Database, wakeups: Wakeups) -> list[web.RouteDef]:
         if isinstance(result, deadletters.DeadLetter):
             wakeups.work(result.conversation)
             wakeups.outbox(result.conversation)
+        if isinstance(result, Decision) and result.happened is not None:
+            pairing.report(result.happened)
+            await tell_approved()
         return web.json_response({"result": _plain(result)})
 
     return [web.post("/control/{action}", act)]

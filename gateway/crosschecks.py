@@ -1,6 +1,7 @@
 """Rules that hold between settings, and settings that this version accepts but does not use."""
 
 import ipaddress
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,21 @@ Contradiction = tuple[str, str]
 
 # Shorter values cannot be kept out of the logs without making those unreadable.
 MIN_SECRET_CHARS = 4
+_IDS = {
+    "telegram": re.compile(r"[0-9]+"),
+    "discord": re.compile(r"[0-9]+"),
+    "slack": re.compile(r"[A-Za-z0-9_]+"),
+}
+_ID_NAMES = {
+    "telegram": "numeric id",
+    "discord": "numeric id",
+    "slack": "member id (U…)",
+}
+_CHATS = {
+    "telegram": re.compile(r"-?[0-9]+"),
+    "discord": re.compile(r"[0-9]+"),
+    "slack": re.compile(r"[A-Za-z0-9_]+"),
+}
 _WITHOUT_EFFECT = (
     "tools.approval",
     "tools.mcp",
@@ -37,15 +53,31 @@ def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[
     yield from _webhooks(values)
     yield from _double_names(settings)
     yield from _owners(settings)
-    yield from _telegram_ids(settings)
+    yield from _listed_ids(settings)
+    yield from _groups(settings)
     yield from _storage(settings)
 
 
-def _telegram_ids(settings: "Settings") -> Iterator[Contradiction]:
-    for entry in settings.access.telegram:
-        if not entry.isdecimal():
-            text = f"{entry!r} is no numeric id; the bot tells it to whoever writes to it"
-            yield "access.telegram", text
+def _listed_ids(settings: "Settings") -> Iterator[Contradiction]:
+    for platform in _IDS:
+        for entry in getattr(settings.access, platform):
+            if not _IDS[platform].fullmatch(entry):
+                yield f"access.{platform}", _no_id(entry, platform)
+
+
+def _no_id(entry: str, platform: str) -> str:
+    return f"{entry!r} is no {_ID_NAMES[platform]}; the bot tells it to whoever writes to it"
+
+
+def _groups(settings: "Settings") -> Iterator[Contradiction]:
+    for key in settings.access.groups:
+        platform, colon, chat = key.partition(":")
+        known = _CHATS.get(platform)
+        if key != "*" and (known is None or not colon):
+            text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
+            yield "access.groups", text
+        elif known is not None and chat != "*" and not known.fullmatch(chat):
+            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
 
 
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
@@ -123,8 +155,11 @@ def _double_names(settings: "Settings") -> Iterator[Contradiction]:
 
 def _owners(settings: "Settings") -> Iterator[Contradiction]:
     for owner in settings.access.owners:
-        if not all(owner.partition(":")):
+        platform, _, sender = owner.partition(":")
+        if platform not in _IDS or not sender:
             yield "access.owners", f"{owner!r} must be PLATFORM:ID, such as telegram:123456"
+        elif not _IDS[platform].fullmatch(sender):
+            yield "access.owners", f"{owner!r}: {_no_id(sender, platform)}"
 
 
 def _storage(settings: "Settings") -> Iterator[Contradiction]:

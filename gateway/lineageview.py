@@ -9,6 +9,7 @@ from rich.text import Text
 
 from agent.messages import ChatMessage, decode
 from agent.redaction import printable
+from agent.tokens import IMAGE_PARTS
 from agent.view import Summary, ViewPlan
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.history import Overview, Recorded, Segment
@@ -104,8 +105,11 @@ def text_with_labels(message: ChatMessage) -> str:
     content = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
-    labels = (str(part.get("text", f"[{part.get('type', 'part')}]")) for part in content)
-    return "\n".join(labels)
+    return "\n".join(str(part.get("text", _label(part.get("type", "part")))) for part in content)
+
+
+def _label(kind: str) -> str:
+    return "[image]" if kind in IMAGE_PARTS else f"[{kind}]"
 
 
 def show_lineage(

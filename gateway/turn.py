@@ -17,7 +17,7 @@ from adapters.messages import Mark
 from agent.costs import cost_usd
 from agent.errors import AgentError, ModelError, ModelRefused, RateLimited, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Content
 from agent.planner import Planner
 from agent.ports import ModelCall
 from agent.prompt import build_system_prompt
@@ -27,21 +27,32 @@ from agent.view import View
 from gateway import commands, hygiene, notices
 from gateway.access import Access
 from gateway.asked import burst, merged_text, with_notes
+from gateway.attachments import Attachments
 from gateway.context import ContextParts, open_view
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.journal import Journal, Reader
 from gateway.live import LiveAnswer
 from gateway.preparing import Preparations
 from gateway.sessions import reset_due
-from gateway.settings import QueueSettings, SessionSettings
+from gateway.settings import AttachmentSettings, QueueSettings, SessionSettings
 from gateway.spending import Budgets, TurnSpending
 from gateway.stops import Stops
-from gateway.storage import compactions, inbox, leases, lineage, outbox, transcript, turns
+from gateway.storage import (
+    attachments,
+    compactions,
+    inbox,
+    leases,
+    lineage,
+    outbox,
+    transcript,
+    turns,
+)
+from gateway.storage.contents import content_of
 from gateway.storage.engine import Database
 from gateway.storage.inbox import Entry
 from gateway.storage.leases import Lease
 from gateway.storage.lineage import PromptBase
-from gateway.storage.outbox import Part, parts_of
+from gateway.storage.outbox import Part, file_part, parts_of
 from gateway.storage.totals import Totals
 from gateway.storage.turns import Turn, TurnEnd
 from gateway.wakeups import Wakeups
@@ -64,6 +75,7 @@ class TurnRules:
     sessions: SessionSettings
     budgets: Budgets
     access: Access
+    attachments: AttachmentSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +107,7 @@ class TurnRunner:
         wakeups: Wakeups,
     ) -> None:
         self._database = database
+        self.files = Attachments(database, adapters, rules.attachments)
         self._agent = agent
         self._context = context
         self._adapters = adapters
@@ -103,6 +116,10 @@ class TurnRunner:
         self.stops = Stops()
         self.preparations = Preparations(database, agent, context, rules.budgets.exhausted)
         self._base = prompt_base(agent)
+
+    async def fetch_files(self, lease: Lease) -> None:
+        """Download what came with the messages that wait; see `Attachments.fetch_pending`."""
+        await self.files.fetch_pending(lease.conversation)
 
     async def next_turn(self, lease: Lease) -> Turn | None:
         """Freeze or resume the conversation's next turn; commands before it are carried out.
@@ -164,6 +181,7 @@ class TurnRunner:
         try:
             done = await self._think(journal, live)
             parts = self._parts(journal.turn, done.kind, done.text, live.ref)
+            parts += await self._made_files(journal.turn)
             totals = await self._database.write(
                 turns.commit, journal.turn, done.messages, parts, done.end
             )
@@ -226,6 +244,8 @@ class TurnRunner:
             reader=Reader(self._database, turn.lease.conversation),
             clock=lambda: datetime.now(UTC),
             engine=planner.engine,
+            files=self.files.files(turn),
+            may_act=await self._database.read(self._rules.access.may_act, turn.senders),
         )
         ports = TurnPorts(
             journal, planner, live, context, journal.spending, self._trouble_teller(turn)
@@ -307,6 +327,11 @@ class TurnRunner:
             choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
         )
 
+    async def _made_files(self, turn: Turn) -> list[Part]:
+        """Return the rows of the files that the turn's tools have made."""
+        made = await self._database.read(attachments.of_turn, turn.id)
+        return [file_part(f"turn:{turn.id}:file:{file.id}", file.id, file.name) for file in made]
+
     def _adapter(self, lease: Lease) -> Adapter:
         return self._adapters[lease.address.platform, lease.address.account]
 
@@ -315,7 +340,7 @@ class TurnRunner:
         running = turns.find_running(conn, lease, self._base)
         if running is not None:
             return running, False
-        waiting = inbox.queued(conn, lease.conversation)
+        waiting = self._with_files(conn, inbox.queued(conn, lease.conversation))
         commanded = bool(waiting) and waiting[0].kind == "command"
         while waiting and waiting[0].kind == "command":
             retried = self._carry_out(conn, lease, waiting.pop(0))
@@ -329,10 +354,17 @@ class TurnRunner:
         asked = self._asked(conn, lease, entries)
         return turns.begin(conn, lease, entries, asked, self._base), commanded
 
-    def _asked(self, conn: Connection, lease: Lease, entries: Sequence[Entry]) -> str:
+    def _with_files(self, conn: Connection, waiting: list[Entry]) -> list[Entry]:
+        """Return what waits, up to the first message whose files are not there yet."""
+        pending = attachments.first_pending(conn, waiting[0].conversation) if waiting else None
+        return [entry for entry in waiting if pending is None or entry.seq < pending]
+
+    def _asked(self, conn: Connection, lease: Lease, entries: Sequence[Entry]) -> Content:
         """Return what the model reads of these messages."""
         notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
-        return with_notes(merged_text(entries, named=lease.shared), notes)
+        text = with_notes(merged_text(entries, named=lease.shared), notes)
+        chars = self._rules.attachments.text_chars
+        return content_of(conn, lease.conversation, [*notes, *entries], text, chars)
 
     def _carry_out(self, conn: Connection, lease: Lease, command: Entry) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
@@ -340,6 +372,7 @@ class TurnRunner:
         `/retry` asks the newest question again, `/new` what stands behind it; `/compress` takes
         a turn of its own.
         """
+        asked: Content
         name = commands.parse(command.text)
         if name == "compress":
             return turns.begin(conn, lease, [command], None, self._base)

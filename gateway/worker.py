@@ -137,6 +137,7 @@ class Worker:
         """Run turns; return whether the lease was given back because nothing waits."""
         for _ in range(TURNS_PER_LEASE):
             await self._settle(lease.conversation)
+            await self._turns.fetch_files(lease)
             if self._stopping:
                 return False
             if await self._run_next(lease):

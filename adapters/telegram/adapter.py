@@ -1,23 +1,31 @@
 """The Telegram adapter: receives (step 1), renders and sends (steps 8 and 9) for one bot."""
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
 from adapters.base import Intake
-from adapters.errors import FetchRejected
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import TelegramSettings
+from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import Client
+from adapters.telegram.files import Files
+from adapters.telegram.flood import Flood
+from adapters.telegram.inbound import PLATFORM
 from adapters.telegram.ingest import Ingest
+from adapters.telegram.previews import Previews
+from adapters.telegram.reactions import Reactions
 from adapters.telegram.receiver import Receiver, webhook_secret
 from adapters.telegram.render import render
-from adapters.telegram.sender import LIMITS, Sender
+from adapters.telegram.sender import Sender
 from adapters.telegram.webhook import Webhook
 
 POLL_TIMEOUT_S = 30
+LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
+"""Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
 
 
 class TelegramAdapter:
@@ -38,7 +46,7 @@ class TelegramAdapter:
         AdapterRefused: There is no token.
     """
 
-    platform: str = "telegram"
+    platform: str = PLATFORM
     idempotent_sends: bool = False
     preview_interval_s: float = 1.5
 
@@ -54,13 +62,19 @@ class TelegramAdapter:
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
-        self._client = Client(settings)
-        self._ingest = Ingest(settings.name, intake)
+        self._client = client = Client(settings)
+        pacer = Pacer(limits, clock=clock)
+        flood = Flood(pacer, clock)
+        self._sender = Sender(client, pacer, flood)
+        drafts = settings.preview == "draft"
+        self._previews = Previews(client, pacer, flood, drafts=drafts, clock=clock)
+        self._reactions = Reactions(client, pacer, flood)
+        self._files = Files(client, local=settings.base_url is not None)
+        self._buttons = Buttons(client, pacer, flood)
+        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons.put)
         self._receiver = Receiver(
             settings, self._ingest, commands, poll_timeout_s=poll_timeout_s, clock=clock
         )
-        pacer = Pacer(limits, clock=clock)
-        self._sender = Sender(self._client, pacer, drafts=settings.preview == "draft")
 
     @property
     def connected(self) -> bool:
@@ -69,7 +83,13 @@ class TelegramAdapter:
 
     async def run(self) -> None:
         """Receive updates until cancelled; see `Adapter.run`."""
-        await self._receiver.run()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._buttons.run(), name="telegram buttons")
+                await self._receiver.run()
+        except BaseExceptionGroup as failures:
+            # The supervisor tells errors apart by their class.
+            raise failures.exceptions[0] from failures
 
     async def close(self) -> None:
         """Close the connections of the sending half; those of `run` end with it."""
@@ -91,19 +111,22 @@ class TelegramAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
+        self._previews.end(message.address, message.preview_ref)
         return await self._sender.send(message)
 
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
-        """Download a file; see `Adapter.fetch`."""
-        raise FetchRejected("files cannot be read from Telegram yet")
+        """Download a file, of at most 20 MB from Telegram's own server; see `Adapter.fetch`."""
+        return await self._files.fetch(address, attachment, limit_bytes)
 
     async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._sender.preview(question.address, text, ref)
+        return await self._previews.show(question, text, ref)
 
     async def show_working(self, question: Question) -> None:
         """Show "typing" for about 5 s."""
-        await self._sender.show_working(question.address)
+        await self._previews.show_working(question)
 
     async def acknowledge(self, question: Question, mark: Mark) -> None:
-        """React to a message; see `Adapter.acknowledge`."""
+        """React to a message unless `reactions` is off; see `Adapter.acknowledge`."""
+        if self._settings.reactions:
+            await self._reactions.show(question, mark)

@@ -4,10 +4,13 @@ The stock request class tells an error answer apart from a broken connection onl
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes.
 """
 
+import functools
 import json
+import ssl
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import telegram
 from telegram.error import NetworkError, TelegramError
 from telegram.request import HTTPXRequest
@@ -19,9 +22,11 @@ if TYPE_CHECKING:
     from adapters.settings import TelegramSettings
 
 PUBLIC_ROOT = "https://api.telegram.org"
-ALLOWED_UPDATES = ("message", "edited_message")
+ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 _ANSWER_TIMEOUT_S = 20.0
-_CONNECTIONS = 32
+_UPLOAD_TIMEOUT_S = 60.0
+_CONNECTIONS = 64
+_DOWNLOADS = 8
 
 
 class TooManyRequests(TelegramError):
@@ -74,17 +79,36 @@ class RawBot(telegram.Bot):
         data = {"offset": offset, "timeout": timeout_s, "allowed_updates": list(ALLOWED_UPDATES)}
         return await self._post("getUpdates", data, read_timeout=timeout_s + _ANSWER_TIMEOUT_S)
 
+    async def raw_file(self, file_id: str) -> Any:
+        """Return the unchecked result of getFile; the SDK's own makes an address of the path."""
+        return await self._post("getFile", {"file_id": file_id})
+
 
 class Client:
-    """One bot with its own connections; it may be closed at any time, and only once."""
+    """One bot with its own connections; it may be closed at any time, and only once.
+
+    Attributes:
+        downloads: For files, which are no answers of the Bot API.
+        files_root: Begins the address of every file.
+    """
 
     def __init__(self, settings: "TelegramSettings") -> None:
         self.token = token_of(settings)
         self._request = CheckedRequest(
-            connection_pool_size=_CONNECTIONS, read_timeout=_ANSWER_TIMEOUT_S, pool_timeout=5
+            connection_pool_size=_CONNECTIONS,
+            read_timeout=_ANSWER_TIMEOUT_S,
+            pool_timeout=5,
+            media_write_timeout=_UPLOAD_TIMEOUT_S,
+            httpx_kwargs={"verify": _tls()},
         )
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         files = (settings.base_file_url or root).rstrip("/")
+        self.files_root = f"{files}/file/bot{self.token}/"
+        self.downloads = httpx.AsyncClient(
+            timeout=_ANSWER_TIMEOUT_S,
+            limits=httpx.Limits(max_connections=_DOWNLOADS),
+            verify=_tls(),
+        )
         self.bot = RawBot(
             self.token,
             base_url=f"{root}/bot",
@@ -96,6 +120,13 @@ class Client:
     async def close(self) -> None:
         """Close the connections; `Bot.shutdown` would leave those of a bot it never started."""
         await self._request.shutdown()
+        await self.downloads.aclose()
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Read the certificates once per process: it takes 30 ms, in which nothing else runs."""
+    return httpx.create_ssl_context()
 
 
 def token_of(settings: "TelegramSettings") -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 
 import httpx
 import structlog
@@ -19,6 +20,9 @@ from adapters.errors import (
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
+    ChatMoved,
+    FetchDelayed,
+    FetchRejected,
     SendDelayed,
     SendRejected,
     SendUnknown,
@@ -36,9 +40,15 @@ _NOT_SENT = (
     httpx.UnsupportedProtocol,
     httpx.InvalidURL,
 )
+_TOO_BIG = "file is too big"
+_FOR_NOW = "temporarily unavailable"
 _GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
 # What decoding a success answer of the wrong shape raises inside of the SDK.
-_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
+
+
+class Flooded(SendDelayed):
+    """Telegram asked for a pause; the own budgets' delays are plain SendDelayed."""
 
 
 class MessageGone(SendRejected):
@@ -59,13 +69,16 @@ def mapped_receiving(token: str) -> Iterator[None]:
         raise AdapterDisconnected(reason) from exc
     except TelegramError as exc:
         raise AdapterDisconnected(redact(str(exc), token)) from exc
-    except _UNREADABLE as exc:
+    except UNREADABLE as exc:
         raise AdapterDisconnected("Telegram's answer cannot be understood") from exc
 
 
 @contextmanager
 def mapped_send(token: str) -> Iterator[None]:
-    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected."""
+    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected.
+
+    A group that has become a supergroup is a ChatMoved.
+    """
     try:
         yield
     except TelegramError as exc:
@@ -73,7 +86,7 @@ def mapped_send(token: str) -> Iterator[None]:
         if _maybe_shown(exc):
             raise SendUnknown(reason) from exc
         raise _send_error(exc, reason) from exc
-    except _UNREADABLE as exc:
+    except UNREADABLE as exc:
         raise SendUnknown("Telegram's answer cannot be understood") from exc
 
 
@@ -97,8 +110,32 @@ def mapped_edit(token: str) -> Iterator[None]:
         raise SendRejected(reason) from exc
     except TelegramError as exc:
         raise _send_error(exc, redact(str(exc), token)) from exc
-    except _UNREADABLE as exc:
+    except UNREADABLE as exc:
         raise SendDelayed("Telegram's answer cannot be understood") from exc
+
+
+@contextmanager
+def mapped_fetch(token: str) -> Iterator[None]:
+    """Turn what the SDK and the transport raise on a download into a FetchDelayed or -Rejected."""
+    try:
+        yield
+    except BadRequest as exc:
+        reason = redact(exc.message, token)
+        if _FOR_NOW in reason.lower():
+            raise FetchDelayed(reason) from exc
+        raise FetchRejected(_why_no_file(reason)) from exc
+    except Forbidden as exc:
+        raise FetchRejected(_why_no_file(redact(exc.message, token))) from exc
+    except (TelegramError, httpx.HTTPError) as exc:
+        raise FetchDelayed(redact(str(exc), token)) from exc
+    except UNREADABLE as exc:
+        raise FetchDelayed("Telegram's answer cannot be understood") from exc
+
+
+def _why_no_file(reason: str) -> str:
+    if _TOO_BIG in reason.lower():
+        return "Telegram lets bots have files of up to 20 MB only"
+    return f"Telegram does not hand out the file ({reason})"
 
 
 def _maybe_shown(exc: TelegramError) -> bool:
@@ -116,8 +153,12 @@ def _maybe_shown(exc: TelegramError) -> bool:
 
 def _send_error(exc: TelegramError, reason: str) -> AdapterError:
     if isinstance(exc, TooManyRequests):
-        return SendDelayed(reason, exc.retry_after_s)
-    if isinstance(exc, BadRequest | Forbidden | ChatMigrated):
+        return Flooded(reason, exc.retry_after_s)
+    if isinstance(exc, ChatMigrated):
+        return ChatMoved(str(exc.new_chat_id))
+    if isinstance(exc, BadRequest | Forbidden):
         return SendRejected(reason)
+    if isinstance(exc, ServerTrouble) and exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return SendRejected("the file is too large for the server")
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(reason)

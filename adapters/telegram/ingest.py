@@ -1,14 +1,16 @@
 """Hands decoded updates to the intake (end of step 1); shared by polling and webhook."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import structlog
 
 from adapters.base import Intake
 from adapters.errors import AdapterDisconnected
-from adapters.messages import Cursor, InboundMessage, Poison
-from adapters.telegram.inbound import BotIdentity, source_name, to_inbound
+from adapters.messages import Admission, Cursor, InboundMessage, Move, Poison
+from adapters.telegram.addressing import BotIdentity
+from adapters.telegram.buttons import Press, press_of
+from adapters.telegram.inbound import PRESS_PREFIX, Reader, source_name
 
 log = structlog.get_logger()
 
@@ -16,15 +18,30 @@ log = structlog.get_logger()
 class Ingest:
     """The way from raw updates of one account to its intake.
 
-    Attributes:
-        identity: Who the bot is, once Telegram has said so; nothing can be decoded before.
+    Args:
+        account: The account's name.
+        intake: Durable admission.
+        allow_bots: Ids of bots that are listened to.
+        pressed: Called for each pressed button after it was committed.
     """
 
-    def __init__(self, account: str, intake: Intake) -> None:
+    def __init__(
+        self,
+        account: str,
+        intake: Intake,
+        allow_bots: Iterable[str],
+        pressed: Callable[[Press, Admission], None],
+    ) -> None:
         self.source = source_name(account)
-        self.identity: BotIdentity | None = None
         self._account = account
         self._intake = intake
+        self._allow_bots = frozenset(allow_bots)
+        self._pressed = pressed
+        self._reader: Reader | None = None
+
+    def introduce(self, bot: BotIdentity) -> None:
+        """Say who the bot is, as Telegram told; nothing can be decoded before."""
+        self._reader = Reader(self._account, bot, self._allow_bots)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -33,15 +50,22 @@ class Ingest:
             updates: Decoded JSON, in order; of any shape.
             last: Number of the newest update of a poll, committed as the source's cursor.
         """
-        if self.identity is None:
+        if self._reader is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        read = [to_inbound(update, self._account, self.identity) for update in updates]
-        messages = [item for item in read if isinstance(item, InboundMessage)]
-        bad = [item for item in read if isinstance(item, Poison)]
+        read = [(update, self._reader.read(update)) for update in updates]
+        said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
+        bad = [item for _, item in read if isinstance(item, Poison)]
         for item in bad:
             self._log_poison(item)
-        cursors = [] if last is None else [Cursor(self.source, last)]
-        await self._intake.accept(messages, cursors=cursors, poison=bad)
+        admissions = await self._intake.accept(
+            [message for _, message in said],
+            cursors=[] if last is None else [Cursor(self.source, last)],
+            poison=bad,
+            moves=[item for _, item in read if isinstance(item, Move)],
+        )
+        for (update, message), admission in zip(said, admissions, strict=True):
+            if message.dedupe_key.startswith(PRESS_PREFIX):
+                self._pressed(press_of(update), admission)
 
     async def store_poison(self, item: Poison) -> None:
         """Commit what is not even JSON."""

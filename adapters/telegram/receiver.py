@@ -10,13 +10,19 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import structlog
-from telegram import BotCommand
+from telegram import (
+    BotCommand,
+    BotCommandScope,
+    BotCommandScopeAllGroupChats,
+    BotCommandScopeDefault,
+)
 from telegram.error import BadRequest, TelegramError
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.telegram.addressing import BotIdentity
 from adapters.telegram.client import ALLOWED_UPDATES, Client, redact
-from adapters.telegram.errors import mapped_receiving
-from adapters.telegram.inbound import BotIdentity, update_id
+from adapters.telegram.errors import UNREADABLE, mapped_receiving
+from adapters.telegram.inbound import update_id
 from adapters.telegram.ingest import Ingest
 
 if TYPE_CHECKING:
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+# A menu for groups that somebody set earlier would hide the default one.
+_MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 
@@ -80,12 +88,18 @@ class Receiver:
         with mapped_receiving(client.token):
             me = await client.bot.get_me()
         self._reached_at = self._clock()
-        self._ingest.identity = BotIdentity(me.id, me.username or "")
+        self._ingest.introduce(BotIdentity(me.id, me.username or ""))
         try:
-            await client.bot.set_my_commands(self._commands)
-        except TelegramError as exc:
+            for scope in _MENU_SCOPES:
+                await self._set_commands(client, scope)
+        except (TelegramError, *UNREADABLE) as exc:
             log.warning("telegram_commands_not_set", reason=redact(str(exc), client.token))
         log.info("telegram_connected", bot=me.username, mode=self._settings.mode)
+
+    async def _set_commands(self, client: Client, scope: BotCommandScope) -> None:
+        """Change the menu only where it is another one: clients fetch it anew each time."""
+        if list(await client.bot.get_my_commands(scope)) != self._commands:
+            await client.bot.set_my_commands(self._commands, scope)
 
     async def _poll(self, client: Client) -> NoReturn:
         with mapped_receiving(client.token):

@@ -1,29 +1,28 @@
-"""Sends answers, previews and typing signals (steps 8 and 9), each within its budget."""
+"""Sends answers and files (steps 8 and 9), each within its budget."""
 
-from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 import orjson
 import structlog
-from telegram import LinkPreviewOptions, MessageEntity, ReplyParameters
-from telegram.constants import ChatAction
+from telegram import LinkPreviewOptions, Message, MessageEntity
 
-from adapters.errors import AdapterError, SendDelayed, SendUnknown
-from adapters.messages import Address, Outgoing, Receipt
-from adapters.pacing import PaceLimits, Pacer
+from adapters.errors import SendDelayed, SendRejected
+from adapters.messages import Outgoing, OutgoingFile, Receipt
+from adapters.pacing import Pacer
+from adapters.telegram.buttons import keyboard
 from adapters.telegram.client import Client
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
-from adapters.telegram.render import preview_text
+from adapters.telegram.flood import Flood
+from adapters.telegram.places import is_group, reply_to, topic
 from adapters.telegram.split import RESENT_MARK, units
 
 log = structlog.get_logger()
 
-# Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this
-LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
-_REMEMBERED_PREVIEWS = 1024
-# One draft per chat: the next answer takes the place of a draft that was never finished.
-_DRAFT_ID = 1
+# Source: https://core.telegram.org/bots/api#sending-files and #sendphoto
+MAX_PHOTO_BYTES = 10 * 1000 * 1000
+MAX_FILE_BYTES = 50 * 1000 * 1000
+MAX_CAPTION_UNITS = 1024
+_PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
 _NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
@@ -33,160 +32,127 @@ class Sender:
     Args:
         client: The bot; closed by its owner.
         pacer: The budgets of the bot.
-        drafts: Preview by draft in private chats instead of by a message that is edited.
+        flood: What is done about a 429.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, *, drafts: bool) -> None:
+    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
         self._client = client
         self._pacer = pacer
-        self._drafts = drafts
-        self._previews: OrderedDict[tuple[Address, str], str] = OrderedDict()
-        self._lost_previews: set[Address] = set()
+        self._flood = flood
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
-        text, entities = _content(message.payload)
         chat = message.address.chat
-        await self._pacer.wait(chat, group=_is_group(chat))
-        self._lost_previews.discard(message.address)
-        try:
-            return await self._show(message, text, entities)
-        except SendDelayed as exc:
-            self._heed_flood(chat, exc)
-            raise
+        with await self._pacer.wait(chat, group=is_group(chat)):
+            try:
+                if message.file is not None:
+                    return await self._show_file(message, message.file)
+                return await self._show(message, _Content.of(message.payload))
+            except SendDelayed as exc:
+                self._flood.heed(chat, exc)
+                raise
 
-    async def preview(self, address: Address, text: str, ref: str | None) -> str | None:
-        """Show a growing answer, or leave it as it is when it is too early for a new version."""
-        shown = preview_text(text)
-        if shown is None or address in self._lost_previews:
-            return ref
-        if ref is not None and self._previews.get((address, ref)) == shown:
-            return ref
-        if not self._pacer.try_preview(address.chat, group=_is_group(address.chat)):
-            return ref
-        with self._best_effort("preview", address):
-            return await self._show_preview(address, shown, ref)
-        return ref
-
-    async def show_working(self, address: Address) -> None:
-        """Show "typing" for about 5 s."""
-        if not self._pacer.try_typing(address.chat):
-            return
-        with self._best_effort("typing", address), mapped_edit(self._client.token):
-            await self._client.bot.send_chat_action(
-                address.chat, ChatAction.TYPING, message_thread_id=_thread(address)
-            )
-
-    @contextmanager
-    def _best_effort(self, action: str, address: Address) -> Iterator[None]:
-        """Swallow what a preview or typing signal meets; it costs the answer nothing."""
-        try:
-            yield
-        except SendUnknown as exc:
-            # A second message must not follow one that perhaps stands there, unfinished for good.
-            self._lost_previews.add(address)
-            log.debug("telegram_preview_failed", action=action, chat=address.chat, reason=str(exc))
-        except AdapterError as exc:
-            self._heed_flood(address.chat, exc)
-            log.debug("telegram_preview_failed", action=action, chat=address.chat, reason=str(exc))
-
-    async def _show(self, message: Outgoing, text: str, entities: list[MessageEntity]) -> Receipt:
+    async def _show(self, message: Outgoing, content: "_Content") -> Receipt:
         if message.preview_ref is not None:
             try:
-                return await self._replace(message, message.preview_ref, text, entities)
+                return await self._replace(message, message.preview_ref, content)
             except MessageGone as exc:
                 log.info("telegram_preview_missing", chat=message.address.chat, reason=str(exc))
         if message.outcome_unknown:
-            text, entities = _marked_resent(text, entities)
-        return await self._post(message, text, entities)
+            content = content.resent()
+        return await self._post(message, content)
 
-    async def _replace(
-        self, message: Outgoing, ref: str, text: str, entities: list[MessageEntity]
-    ) -> Receipt:
-        self._previews.pop((message.address, ref), None)
+    async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
         with mapped_edit(self._client.token):
             await self._client.bot.edit_message_text(
-                text,
+                content.text,
                 chat_id=message.address.chat,
                 message_id=int(ref),
-                entities=entities,
+                entities=content.entities,
+                reply_markup=keyboard(message.choices),
                 link_preview_options=_NO_LINK_PREVIEW,
             )
         return Receipt(ref)
 
-    async def _post(self, message: Outgoing, text: str, entities: list[MessageEntity]) -> Receipt:
+    async def _post(self, message: Outgoing, content: "_Content") -> Receipt:
         with mapped_send(self._client.token):
             sent = await self._client.bot.send_message(
                 message.address.chat,
-                text,
-                entities=entities,
-                message_thread_id=_thread(message.address),
-                reply_parameters=_reply(message.reply_to),
+                content.text,
+                entities=content.entities,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
                 link_preview_options=_NO_LINK_PREVIEW,
             )
         return Receipt(str(sent.message_id), resent=message.outcome_unknown)
 
-    async def _show_preview(self, address: Address, text: str, ref: str | None) -> str | None:
-        if self._drafts and not _is_group(address.chat):
-            await self._draft(address, text)
-            return None
-        if ref is None:
-            ref = await self._post_preview(address, text)
-        else:
-            await self._edit_preview(address, text, ref)
-        self._previews[address, ref] = text
-        if len(self._previews) > _REMEMBERED_PREVIEWS:
-            self._previews.popitem(last=False)
-        return ref
+    async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
+        if len(file.content) > MAX_FILE_BYTES:
+            raise SendRejected("Telegram takes files of up to 50 MB only")
+        caption = _Content.of(message.payload) if message.payload else _Content("", [])
+        if message.outcome_unknown:
+            caption = caption.resent()
+        if units(caption.text) > MAX_CAPTION_UNITS:
+            raise SendRejected("Telegram takes captions of up to 1024 characters only")
+        sent = await self._upload(message, file, caption)
+        return Receipt(str(sent.message_id), resent=message.outcome_unknown)
 
-    async def _draft(self, address: Address, text: str) -> None:
-        with mapped_edit(self._client.token):
-            await self._client.bot.send_message_draft(
-                int(address.chat), _DRAFT_ID, text, message_thread_id=_thread(address)
-            )
+    async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> Message:
+        """Send a picture to be looked at; what Telegram cannot show as one goes as a file."""
+        if file.mime in _PHOTO_MIMES and len(file.content) <= MAX_PHOTO_BYTES:
+            try:
+                return await self._photo(message, file, caption)
+            except SendRejected as exc:
+                if not any(word in str(exc).upper() for word in ("PHOTO", "IMAGE")):
+                    raise
+                log.info("telegram_photo_refused", chat=message.address.chat, reason=str(exc))
+                await self._pacer.wait(message.address.chat, group=is_group(message.address.chat))
+        return await self._document(message, file, caption)
 
-    async def _post_preview(self, address: Address, text: str) -> str:
+    async def _photo(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> Message:
         with mapped_send(self._client.token):
-            sent = await self._client.bot.send_message(
-                address.chat,
-                text,
-                message_thread_id=_thread(address),
-                link_preview_options=_NO_LINK_PREVIEW,
-            )
-        return str(sent.message_id)
-
-    async def _edit_preview(self, address: Address, text: str, ref: str) -> None:
-        with mapped_edit(self._client.token):
-            await self._client.bot.edit_message_text(
-                text, address.chat, int(ref), link_preview_options=_NO_LINK_PREVIEW
+            return await self._client.bot.send_photo(
+                message.address.chat,
+                file.content,
+                caption=caption.text or None,
+                caption_entities=caption.entities,
+                filename=file.name,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
             )
 
-    def _heed_flood(self, chat: str, exc: AdapterError) -> None:
-        if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
-            self._pacer.block(chat, exc.retry_after_s)
+    async def _document(
+        self, message: Outgoing, file: OutgoingFile, caption: "_Content"
+    ) -> Message:
+        with mapped_send(self._client.token):
+            return await self._client.bot.send_document(
+                message.address.chat,
+                file.content,
+                caption=caption.text or None,
+                caption_entities=caption.entities,
+                filename=file.name,
+                disable_content_type_detection=True,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
+            )
 
 
-def _content(payload: str) -> tuple[str, list[MessageEntity]]:
-    content = orjson.loads(payload)
-    return content["text"], [MessageEntity(**entity) for entity in content["entities"]]
+@dataclass(frozen=True, slots=True)
+class _Content:
+    text: str
+    entities: list[MessageEntity]
 
+    @classmethod
+    def of(cls, payload: str) -> "_Content":
+        content = orjson.loads(payload)
+        return cls(content["text"], [MessageEntity(**entity) for entity in content["entities"]])
 
-def _marked_resent(text: str, entities: list[MessageEntity]) -> tuple[str, list[MessageEntity]]:
-    """Put the mark in front; `split` has left room for it."""
-    shift = units(RESENT_MARK)
-    return RESENT_MARK + text, list(MessageEntity.shift_entities(shift, entities))
-
-
-def _is_group(chat: str) -> bool:
-    """Groups and supergroups have negative ids."""
-    return chat.startswith("-")
-
-
-def _thread(address: Address) -> int | None:
-    return None if address.thread is None else int(address.thread)
-
-
-def _reply(ref: str | None) -> ReplyParameters | None:
-    if ref is None:
-        return None
-    return ReplyParameters(int(ref), allow_sending_without_reply=True)
+    def resent(self) -> "_Content":
+        """Put the mark in front; `split` has left room for it."""
+        if not self.text:
+            return _Content(RESENT_MARK.strip(), [])
+        entities = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)
+        return _Content(RESENT_MARK + self.text, list(entities))

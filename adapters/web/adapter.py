@@ -13,11 +13,13 @@ from aiohttp import web
 from adapters.errors import FetchRejected
 from adapters.messages import Address, Attachment, InboundMessage, Mark, Question, Receipt
 from adapters.web import pages
-from adapters.web.errors import json_response
+from adapters.web.errors import Refusal, json_response
 from adapters.web.events import EventStreams
+from adapters.web.files import file_response
 from adapters.web.guard import Guard
 from adapters.web.hub import Hub
-from adapters.web.requests import PostedMessage, chat_of, posted_message, posted_token
+from adapters.web.requests import PostedMessage, chat_of, file_of, posted_message, posted_token
+from adapters.web.uploads import posted_with_files
 
 if TYPE_CHECKING:
     from adapters.base import History, Intake
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from adapters.settings import WebSettings
 
 PING_S = 15.0
+MAX_FILE_BYTES = 20_000_000
 
 
 class WebAdapter:
@@ -42,13 +45,24 @@ class WebAdapter:
         history: "History",
         *,
         ping_s: float = PING_S,
+        max_file_bytes: int = MAX_FILE_BYTES,
     ) -> None:
+        """Make an adapter that serves nothing yet.
+
+        Args:
+            settings: The token.
+            intake: Takes messages.
+            history: Knows what was said.
+            ping_s: Longest silence of an event stream.
+            max_file_bytes: For the files of a message altogether; 0 for none.
+        """
         self._intake = intake
         self._history = history
         self._hub = Hub()
         self._guard = Guard(settings.token)
         self._streams = EventStreams(history, self._hub, ping_s)
         self._running = False
+        self._max_file_bytes = max_file_bytes
 
     def routes(self) -> list[web.RouteDef]:
         """Return all routes of the web chat, each behind its guard."""
@@ -59,6 +73,7 @@ class WebAdapter:
             web.post("/api/login", protect(self._log_in, public=True)),
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
+            web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
         ]
 
@@ -67,14 +82,25 @@ class WebAdapter:
 
     async def _list_chats(self, _request: web.Request) -> web.Response:
         chats = await self._history.chats(self.platform, self.account)
-        return json_response({"chats": [asdict(chat) for chat in chats]})
+        limit = {"max_file_bytes": self._max_file_bytes}
+        return json_response({"chats": [asdict(chat) for chat in chats]} | limit)
 
     async def _take_message(self, request: web.Request) -> web.Response:
         chat = chat_of(request)
-        posted = await posted_message(request)
+        if request.content_type == "multipart/form-data":
+            posted = await posted_with_files(request, self._max_file_bytes)
+        else:
+            posted = await posted_message(request)
         [admission] = await self._intake.accept([to_inbound(chat, posted)])
         self._hub.refresh(chat)
         return json_response({"outcome": admission.outcome, "seq": admission.seq}, 202)
+
+    async def _show_file(self, request: web.Request) -> web.Response:
+        address, number = Address("web", "default", chat_of(request)), file_of(request)
+        file = await self._history.file(address, number)
+        if file is None:
+            raise Refusal(404, "no_such_file", "There is no such file.")
+        return file_response(file)
 
     @property
     def connected(self) -> bool:
@@ -130,5 +156,8 @@ def to_inbound(chat: str, posted: PostedMessage) -> InboundMessage:
         text=posted.text,
         dedupe_key=f"{chat}:{posted.id}",
         raw=posted.raw,
+        message_ref=posted.edits or posted.id,
+        kind="edit" if posted.edits else "message",
+        attachments=posted.files,
         authenticated=True,
     )

@@ -19,10 +19,11 @@ from aiohttp import web
 from adapters.markdown import to_html
 from adapters.messages import Address
 from adapters.web.errors import Refusal
+from adapters.web.files import INLINE
 from adapters.web.requests import chat_of
 
 if TYPE_CHECKING:
-    from adapters.base import ChatItem, ContextGauge, History
+    from adapters.base import ChatFile, ChatItem, ContextGauge, History
     from adapters.web.hub import Hub, Listener, Preview
 
 STREAM_HEADERS = {
@@ -33,6 +34,8 @@ STREAM_HEADERS = {
 }
 # A client that takes nothing for this long is given up; it comes back with its position.
 WRITE_TIMEOUT_S = 60.0
+# An answer and the files that belong to it arrive together.
+BATCH_BYTES = 32_768
 
 log = structlog.get_logger()
 
@@ -127,9 +130,15 @@ class _Stream:
         items = await self._history.items(
             self.address, after_inbox=self._position.inbox, after_outbox=self._position.outbox
         )
+        batch = bytearray()
         for item, position in zip(items, positions(self._position, items), strict=True):
-            await self.write(frame("item", item_data(item, as_markdown=self.as_markdown), position))
+            batch += frame("item", item_data(item, as_markdown=self.as_markdown), position)
             self._position = position
+            if len(batch) >= BATCH_BYTES:
+                await self.write(bytes(batch))
+                batch.clear()
+        if batch:
+            await self.write(bytes(batch))
         return any(item.outbox_seq for item in items)
 
     async def _write_gauge(self) -> None:
@@ -186,15 +195,26 @@ def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
 def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, object]:
     """Return an item as the page gets it: a person's words as text, an answer as safe HTML.
 
-    Only what is said before the answer has `notice`.
+    What an item has not (files, buttons, a `ref`, `notice`) is left out.
     """
     who = "parley" if item.outbox_seq else "you"
     key, text = _answer(item.markdown, as_markdown=as_markdown)
     if who == "you" and not as_markdown:
         text = escape(item.markdown)
     place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
-    data = {**place, key: text, "who": who, "at": item.at}
-    return data | {"notice": True} if item.notice else data
+    rest = {
+        "notice": item.notice,
+        "ref": item.ref,
+        "files": [_file_data(file) for file in item.files],
+        "choices": [{"label": each.label, "text": each.text} for each in item.choices],
+    }
+    known = {name: value for name, value in rest.items() if value}
+    return {**place, key: text, "who": who, "at": item.at, **known}
+
+
+def _file_data(file: "ChatFile") -> dict[str, object]:
+    is_picture = file.mime in INLINE
+    return {"id": file.id, "name": file.name, "size": file.size_bytes, "picture": is_picture}
 
 
 def page_html(markdown: str) -> str:

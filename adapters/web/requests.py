@@ -3,27 +3,38 @@
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from aiohttp import web
 
 from adapters.web.errors import Refusal
 
+if TYPE_CHECKING:
+    from adapters.messages import Attachment
+
 MAX_BODY_BYTES = 1_500_000
 MAX_TEXT_CHARS = 200_000
 BODY_TIMEOUT_S = 60.0
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class PostedMessage:
-    """What a client posted; `raw` is the JSON text as received."""
+    """What a client posted.
+
+    Attributes:
+        raw: The JSON text as received; of a form what it would be without the bytes of files.
+        edits: The id of the message that it changes; None for a new one.
+    """
 
     id: str
     text: str
     raw: str
+    files: "tuple[Attachment, ...]" = ()
+    edits: str | None = None
 
 
 def chat_of(request: web.Request) -> str:
@@ -32,7 +43,7 @@ def chat_of(request: web.Request) -> str:
     Raises:
         Refusal: It is not an id of 1 to 64 letters, digits, `_` and `-`.
     """
-    return _checked_id(request.match_info["chat"], "chat")
+    return checked_id(request.match_info["chat"], "chat")
 
 
 async def posted_message(request: web.Request) -> PostedMessage:
@@ -42,11 +53,25 @@ async def posted_message(request: web.Request) -> PostedMessage:
         Refusal: Too large, not JSON, or a field is missing or has a wrong form.
     """
     body = await read_json(request)
+    edits = body.fields.get("edits")
     return PostedMessage(
-        id=_checked_id(body.fields.get("id"), "id"),
-        text=_checked_text(body.fields.get("text")),
+        id=checked_id(body.fields.get("id"), "id"),
+        text=checked_text(body.fields.get("text")),
         raw=body.raw,
+        edits=None if edits is None else checked_id(edits, "edits"),
     )
+
+
+def file_of(request: web.Request) -> int:
+    """Return the number of the file that the path names.
+
+    Raises:
+        Refusal: It is none.
+    """
+    number = request.match_info["file"]
+    if not _NUMBER.fullmatch(number):
+        raise Refusal(404, "no_such_file", "There is no such file.")
+    return int(number)
 
 
 async def posted_token(request: web.Request) -> str:
@@ -103,17 +128,27 @@ async def _read_limited(request: web.Request) -> bytes:
     return bytes(body)
 
 
-def _checked_id(value: object, name: str) -> str:
+def checked_id(value: object, name: str) -> str:
+    """Return an id.
+
+    Raises:
+        Refusal: It has not 1 to 64 letters, digits, hyphens and underscores; `name` is told.
+    """
     if not isinstance(value, str) or not _ID.fullmatch(value):
         text = f"{name} has 1 to 64 letters, digits, hyphens and underscores."
         raise Refusal(400, f"bad_{name}", text)
     return value
 
 
-def _checked_text(value: object) -> str:
+def checked_text(value: object, *, may_be_empty: bool = False) -> str:
+    """Return the text of a message.
+
+    Raises:
+        Refusal: Not a string, too long, or empty where that may not be.
+    """
     if not isinstance(value, str):
         raise Refusal(400, "bad_text", "text is a string.")
-    if not value.strip():
+    if not value.strip() and not may_be_empty:
         raise Refusal(400, "empty_text", "The message is empty.")
     if len(value) > MAX_TEXT_CHARS:
         text = f"The message has {len(value):,} characters; at most {MAX_TEXT_CHARS:,} are taken."

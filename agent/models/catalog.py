@@ -29,7 +29,13 @@ def _claude(
     """Return a row; `sizes` are window and longest output in tokens."""
     context_tokens, output_tokens = sizes
     return ModelFacts(
-        name, context_tokens, output_tokens, min_cache_tokens, prices, source, _READ_ON
+        name,
+        context_tokens,
+        output_tokens,
+        min_cache_tokens,
+        prices,
+        source=source,
+        read_on=_READ_ON,
     )
 
 
@@ -95,6 +101,8 @@ def facts_of(name: str, overrides: "FactsSettings") -> ModelFacts:
     facts = replace(row, prices=_overridden(row.prices, overrides))
     if overrides.min_cache_tokens is not None:
         facts = replace(facts, min_cache_tokens=overrides.min_cache_tokens)
+    if overrides.vision is not None:
+        facts = replace(facts, vision=overrides.vision)
     if facts == row:
         return row
     return replace(facts, source=f"settings; the rest: {row.source}" if row.source else "settings")

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from agent.tools.builtin import calculate, current_time, read_conversation
+from agent.tools.builtin import calculate, current_time, read_conversation, send_file
 from agent.tools.registry import ToolRegistry
 
-_BUILTIN = {tool.name: tool for tool in (read_conversation.TOOL, current_time.TOOL, calculate.TOOL)}
+_MODULES = (read_conversation, current_time, calculate, send_file)
+_BUILTIN = {module.TOOL.name: module.TOOL for module in _MODULES}
 
 
 def builtin_tools(enabled: Sequence[str]) -> ToolRegistry:

@@ -18,7 +18,7 @@ from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.models.base import ToolSchema
-from agent.ports import ConversationReader, Effect, ToolStatus
+from agent.ports import ConversationReader, Effect, Files, ToolStatus
 
 log = structlog.get_logger()
 
@@ -32,12 +32,16 @@ class ToolContext:
         reader: Reads the transcript of this conversation, and no other.
         clock: Returns the current time, aware.
         engine: The turn's context engine; None where nothing asks for it.
+        files: Takes files that are to be shown with the answer; None where none can be.
+        may_act: Whether tools may have side effects: not for senders who are only let talk.
     """
 
     conversation: str
     reader: ConversationReader
     clock: Callable[[], datetime]
     engine: ContextEngine | None = None
+    files: Files | None = None
+    may_act: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,8 @@ class ToolRegistry:
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
+        if tool.effect == "side_effect" and not context.may_act:
+            return _failure(f"the sender may not use {name}: it has side effects")
         try:
             arguments = parse_arguments(tool, call["function"]["arguments"])
         except ToolError as error:

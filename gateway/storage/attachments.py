@@ -1,17 +1,313 @@
-"""Attachments: files that came with messages or that tools made, stored in parts."""
+"""Attachments: files that came with messages or that tools made, stored in parts.
 
-from sqlalchemy import Connection, select
+Life of one that came in: pending → stored or failed. The intake enters it with its message, the
+worker has it fetched (gateway/attachments.py), and a turn makes content of it
+(gateway/storage/contents.py). One that a tool made is stored at once; its turn's commit shows it.
+"""
 
-from adapters.messages import OutgoingFile
-from gateway.storage.models import attachment, attachment_part
+import hashlib
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row, delete, func, literal_column, select, update
+
+from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
+from gateway.storage.leases import fence
+from gateway.storage.models import attachment, attachment_part, conversation, inbox, now_s
+from gateway.storage.statements import built_once
+
+if TYPE_CHECKING:
+    from gateway.storage.turns import Turn
+
+PART_BYTES = 1_048_576
+NAME_CHARS = 120
+_MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
+# As the index has it, which is of no use to a value that is bound.
+_WAITING = attachment.c.state == literal_column("'pending'")
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control and formatting characters: they would change how the text around a name is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A file that is to be fetched, and how often that has failed."""
+
+    id: int
+    address: Address
+    attachment: Attachment
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file whose bytes are there."""
+
+    id: int
+    name: str
+    kind: AttachmentKind
+    mime: str
+    size_bytes: int
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    inbox_seq: int,
+    attachments: Sequence[Attachment],
+    limit_bytes: int,
+) -> None:
+    """Enter the files of a message; what came with its bytes is stored at once.
+
+    Args:
+        conn: The writing connection; the message's own transaction.
+        conversation_id: Where the message is.
+        inbox_seq: Its place there.
+        attachments: In the order of the message.
+        limit_bytes: Larger ones are entered as failed.
+    """
+    for each in attachments:
+        size_bytes = each.size_bytes if each.content is None else len(each.content)
+        attachment_id = _insert(
+            conn, conversation_id, each, inbox_seq=inbox_seq, size_bytes=size_bytes
+        )
+        if size_bytes is not None and size_bytes > limit_bytes:
+            fail(conn, attachment_id, too_large(limit_bytes))
+        elif each.content is not None:
+            _store(conn, attachment_id, each.content)
+
+
+def _insert(conn: Connection, conversation_id: int, given: Attachment, **values: int | None) -> int:
+    inserted = conn.execute(
+        attachment
+        .insert()
+        .values(
+            conversation=conversation_id,
+            name=clean_name(given.name),
+            kind=given.kind,
+            mime=clean_mime(given.mime),
+            ref=given.ref,
+            state="pending",
+            at=now_s(),
+            **values,
+        )
+        .returning(attachment.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
+    for n, body in enumerate(parts_of(content)):
+        store_part(conn, attachment_id, n, body)
+    finish(conn, attachment_id, len(content), hashlib.sha256(content).hexdigest())
+
+
+def parts_of(content: bytes) -> list[bytes]:
+    """Return a content in pieces of at most `PART_BYTES`, at least one."""
+    starts = range(0, max(1, len(content)), PART_BYTES)
+    return [content[start : start + PART_BYTES] for start in starts]
+
+
+def too_large(limit_bytes: int) -> str:
+    """Return why a file is not taken, in words for the model."""
+    if limit_bytes == 0:
+        return "files are not taken here"
+    return f"it is larger than the {size_text(limit_bytes)} that are taken"
+
+
+def pending(conn: Connection, conversation_id: int) -> list[Pending]:
+    """Return what is to be fetched of messages that no turn has taken yet, in order."""
+    return [_pending(row) for row in conn.execute(*_find_pending(conversation_id))]
+
+
+@built_once
+def _find_pending(conversation_id: int) -> Any:
+    place = (conversation.c.platform, conversation.c.account, conversation.c.chat)
+    return (
+        select(attachment, *place, conversation.c.thread)
+        .join(conversation, conversation.c.id == attachment.c.conversation)
+        .join(
+            inbox,
+            (inbox.c.conversation == attachment.c.conversation)
+            & (inbox.c.seq == attachment.c.inbox_seq),
+        )
+        .where(
+            attachment.c.conversation == conversation_id,
+            _WAITING,
+            inbox.c.state.in_(("queued", "noted")),
+        )
+        .order_by(attachment.c.id)
+    )
+
+
+def _pending(row: Row[Any]) -> Pending:
+    known = Attachment(
+        name=row.name, kind=row.kind, mime=row.mime, size_bytes=row.size_bytes, ref=row.ref
+    )
+    address = Address(row.platform, row.account, row.chat, row.thread)
+    return Pending(row.id, address, known, row.failures)
+
+
+def first_pending(conn: Connection, conversation_id: int) -> int | None:
+    """Return the first message, by seq, that waits for a file; a turn must end before it."""
+    waiting = conn.execute(*_find_pending(conversation_id))
+    return min((row.inbox_seq for row in waiting), default=None)
+
+
+def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
+    """Store one piece; the first takes those of an earlier attempt away.
+
+    Returns:
+        False where nobody waits for the file any more: it is stored, failed or erased.
+    """
+    if not _is_pending(conn, attachment_id):
+        return False
+    if n == 0:
+        conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
+    conn.execute(attachment_part.insert().values(attachment=attachment_id, n=n, body=body))
+    return True
+
+
+def _is_pending(conn: Connection, attachment_id: int) -> bool:
+    query = select(attachment.c.id).where(attachment.c.id == attachment_id, _WAITING)
+    return conn.execute(query).first() is not None
+
+
+def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
+    """All parts are there."""
+    _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
+
+
+def fail(conn: Connection, attachment_id: int, error: str) -> None:
+    """It will never be there; `error` says why, in words for the model."""
+    if _change(conn, attachment_id, state="failed", error=error):
+        conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
+
+
+def delay(conn: Connection, attachment_id: int) -> int:
+    """Count a failed attempt; returns how many there were."""
+    _change(conn, attachment_id, failures=attachment.c.failures + 1)
+    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
+    return int(conn.scalar(query) or 0)
+
+
+def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:
+    waiting = update(attachment).where(attachment.c.id == attachment_id, _WAITING)
+    return conn.execute(waiting.values(**values)).rowcount == 1
+
+
+def offer(conn: Connection, turn: "Turn", name: str, mime: str, content: bytes) -> Stored:
+    """Store a file that a tool of this turn made; the same again is one file.
+
+    Raises:
+        LeaseLost: Another worker has the conversation.
+    """
+    fence(conn, turn.lease)
+    name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
+    same = [each for each in _made_by(conn, turn.id) if (each.name, each.sha256) == (name, sha256)]
+    if same:
+        return _stored(same[0])
+    kind: AttachmentKind = "image" if mime.startswith("image/") else "file"
+    given = Attachment(name=name, kind=kind, mime=mime)
+    attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
+    _store(conn, attachment_id, content)
+    return Stored(attachment_id, name, kind, clean_mime(mime), len(content))
+
+
+def of_turn(conn: Connection, turn_id: int) -> list[Stored]:
+    """Return the files that the tools of a turn made, in order."""
+    return [_stored(row) for row in _made_by(conn, turn_id)]
+
+
+def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
+    return conn.execute(*_of_turn(turn_id)).all()
+
+
+@built_once
+def _of_turn(turn_id: int) -> Any:
+    made = (attachment.c.turn_id == turn_id, attachment.c.state == "stored")
+    return select(attachment).where(*made).order_by(attachment.c.id)
+
+
+def of_messages(
+    conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
+) -> Sequence[Row[Any]]:
+    """Return the rows of all files that came with these messages, in order."""
+    query = select(attachment).where(
+        attachment.c.conversation == conversation_id, attachment.c.inbox_seq.in_(inbox_seqs)
+    )
+    return conn.execute(query.order_by(attachment.c.inbox_seq, attachment.c.id)).all()
+
+
+def of_conversation(
+    conn: Connection, conversation_id: int, attachment_id: int
+) -> OutgoingFile | None:
+    """Return a stored file of this conversation, and of no other."""
+    query = select(attachment.c.id).where(
+        attachment.c.id == attachment_id,
+        attachment.c.conversation == conversation_id,
+        attachment.c.state == "stored",
+    )
+    return None if conn.scalar(query) is None else outgoing(conn, attachment_id)
 
 
 def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
     """Return a stored file with its bytes."""
     row = conn.execute(select(attachment).where(attachment.c.id == attachment_id)).one()
-    parts = conn.scalars(
-        select(attachment_part.c.body)
-        .where(attachment_part.c.attachment == attachment_id)
-        .order_by(attachment_part.c.n)
-    )
-    return OutgoingFile(row.name, row.mime, b"".join(parts))
+    return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
+
+
+def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
+    """Return the first bytes of a file: at least so many, where it has them; None for all."""
+    query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
+    if size_bytes is not None:
+        query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
+    return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))
+
+
+def forget(conn: Connection, conversation_id: int) -> None:
+    """Erase all files of a conversation."""
+    here = attachment.c.conversation == conversation_id
+    ids = select(attachment.c.id).where(here)
+    conn.execute(delete(attachment_part).where(attachment_part.c.attachment.in_(ids)))
+    conn.execute(delete(attachment).where(here))
+
+
+def _stored(row: Row[Any]) -> Stored:
+    return Stored(row.id, row.name, row.kind, row.mime, row.size_bytes)
+
+
+def count_of_turn(conn: Connection, turn_id: int) -> int:
+    """Return how many files the tools of a turn made."""
+    query = select(func.count()).where(attachment.c.turn_id == turn_id)
+    return int(conn.scalar(query) or 0)
+
+
+def clean_name(name: str) -> str:
+    """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
+    last = re.split(r"[/\\]", name)[-1]
+    seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
+    plain = " ".join(seen.split()).strip(".") or "file"
+    if len(plain) <= NAME_CHARS:
+        return plain
+    stem, dot, ending = plain.rpartition(".")
+    if not dot or len(ending) > NAME_CHARS // 4:
+        return plain[: NAME_CHARS - 1] + "…"
+    return stem[: NAME_CHARS - len(ending) - 2] + "…." + ending
+
+
+def clean_mime(mime: str) -> str:
+    """Return a media type without parameters; "" for what is none."""
+    plain = mime.partition(";")[0].strip().lower()
+    return plain if _MIME.fullmatch(plain) else ""
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size for people: "512 bytes", "34 KB", "3.2 MB"."""
+    if size_bytes < 1000:
+        return f"{size_bytes} bytes"
+    if size_bytes < 999_500:
+        return f"{size_bytes / 1000:.0f} KB"
+    return f"{size_bytes / 1_000_000:.1f}".removesuffix(".0") + " MB"

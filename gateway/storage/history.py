@@ -1,17 +1,18 @@
 """What people and operators look at: chats on the web page, status, statistics, lineages."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, and_, func, literal, select, union_all
+from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
 
-from adapters.base import ChatItem, ChatSummary
+from adapters.base import ChatFile, ChatItem, ChatSummary
 from agent.view import ViewPlan, load_plan
 from gateway.errors import NotFound
 from gateway.storage import compactions
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.models import (
     alias,
+    attachment,
     compaction,
     conversation,
     inbox,
@@ -22,6 +23,7 @@ from gateway.storage.models import (
     session,
     turn,
 )
+from gateway.storage.outbox import choices_of
 from gateway.storage.statements import built_once
 
 CHATS = 200
@@ -46,29 +48,87 @@ def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
 def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:
-    """Return what was said after the two positions, answers behind what they answer."""
-    rows = conn.execute(*_items(session_key, after_inbox, after_outbox))
-    found = [
-        ChatItem(row[0], row[1], row[2], iso_time(row[3]), notice=is_notice(row[4])) for row in rows
-    ]
+    """Return what was said after the two positions, answers behind what they answer.
+
+    An edit is an item of its own, with the `ref` of the message that it changes.
+    """
+    rows = conn.execute(*_items(session_key, after_inbox, after_outbox)).all()
+    files = _files(conn, session_key) if rows else _Files({}, {})
+    found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
 
 @built_once
 def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
-    zero, no_cause = literal(0).label("outbox_seq"), literal("").label("source_key")
-    asked = select(inbox.c.seq, zero, inbox.c.text.label("markdown"), inbox.c.at, no_cause).where(
-        inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox, inbox.c.kind != "edit"
-    )
-    text = func.coalesce(outbox.c.markdown, outbox.c.payload)
-    row = (outbox.c.inbox_seq, outbox.c.seq, text, outbox.c.at, outbox.c.source_key)
-    answered = select(*row).where(
+    asked = select(
+        inbox.c.seq.label("inbox_seq"),
+        literal(0).label("outbox_seq"),
+        inbox.c.text.label("markdown"),
+        inbox.c.at,
+        literal("").label("source_key"),
+        inbox.c.message_ref.label("ref"),
+        null().label("choices"),
+        null().label("attachment"),
+    ).where(inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox)
+    answered = select(
+        outbox.c.inbox_seq,
+        outbox.c.seq,
+        func.coalesce(outbox.c.markdown, outbox.c.payload),
+        outbox.c.at,
+        outbox.c.source_key,
+        null(),
+        outbox.c.choices,
+        outbox.c.attachment,
+    ).where(
         outbox.c.conversation.in_(of_key),
         outbox.c.seq > after_outbox,
         outbox.c.state.in_(SHOWN),
     )
     return union_all(asked, answered)
+
+
+class _Files(NamedTuple):
+    """A conversation's files: those of each message, and each by its id."""
+
+    of_message: dict[int, tuple[ChatFile, ...]]
+    by_id: dict[int, ChatFile]
+
+
+def _files(conn: Connection, session_key: str) -> _Files:
+    of_message: dict[int, tuple[ChatFile, ...]] = {}
+    by_id: dict[int, ChatFile] = {}
+    for row in conn.execute(*_stored(session_key)):
+        by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
+        if row.inbox_seq is not None:
+            of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
+    return _Files(of_message, by_id)
+
+
+@built_once
+def _stored(session_key: str) -> Any:
+    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
+    return (
+        select(attachment)
+        .where(attachment.c.conversation.in_(of_key), attachment.c.state == "stored")
+        .order_by(attachment.c.id)
+    )
+
+
+def _item(row: Row[Any], files: _Files) -> ChatItem:
+    shown = files.by_id.get(row.attachment)
+    of_message = () if row.outbox_seq else files.of_message.get(row.inbox_seq, ())
+    return ChatItem(
+        inbox_seq=row.inbox_seq,
+        outbox_seq=row.outbox_seq,
+        # The file itself is shown in place of the words that stand for it.
+        markdown="" if shown else row.markdown,
+        at=iso_time(row.at),
+        notice=is_notice(row.source_key),
+        files=(shown,) if shown else of_message,
+        choices=choices_of(row.choices),
+        ref=row.ref,
+    )
 
 
 NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from sqlalchemy import Connection, delete, select, update
 
 from gateway.errors import NotFound, StorageUnavailable
+from gateway.storage import attachments
 from gateway.storage.engine import read_only_uri
 from gateway.storage.models import (
     alias,
@@ -17,6 +18,7 @@ from gateway.storage.models import (
     ledger,
     message,
     outbox,
+    pairing,
     quarantine,
     session,
     step,
@@ -56,7 +58,7 @@ def backup(database: Path, target: Path) -> int:
 
 
 def forget(conn: Connection, conversation_id: int) -> int:
-    """Erase one conversation: transcript, inbox, outbox, sessions, outputs, costs, keys and itself.
+    """Erase one conversation: transcript, files, inbox, outbox, sessions, costs, keys and itself.
 
     Free pages and the log still hold the words until the caller has called `Database.scrub`. A
     turn that runs at this moment loses its lease and writes nothing more.
@@ -74,6 +76,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
     _forget_stranger(conn, conversation_id)
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
     conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
+    attachments.forget(conn, conversation_id)
     for table in (
         outbox,
         blob,
@@ -84,6 +87,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
         compaction,
         summary_candidate,
         ledger,
+        pairing,
     ):
         conn.execute(delete(table).where(table.c.conversation == conversation_id))
     conn.execute(

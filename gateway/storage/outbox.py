@@ -270,7 +270,7 @@ def _outgoing(row: Row[Any]) -> Outgoing:
         preview_ref=row.preview_ref,
         reply_to=row.reply_to,
         outcome_unknown=row.state in ("unknown", "sending"),
-        choices=_decoded(row.choices),
+        choices=choices_of(row.choices),
         age_s=row.now - row.at,
     )
 
@@ -279,5 +279,6 @@ def _encoded(choices: Sequence[Choice]) -> str | None:
     return orjson.dumps([[each.label, each.text] for each in choices]).decode() if choices else None
 
 
-def _decoded(choices: str | None) -> tuple[Choice, ...]:
+def choices_of(choices: str | None) -> tuple[Choice, ...]:
+    """Return the buttons that a row's column stands for."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()

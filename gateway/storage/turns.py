@@ -15,10 +15,10 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, bindparam, select, 
 from adapters.messages import Question
 from agent.messages import (
     ChatMessage,
+    Content,
     ToolCall,
     assistant_message,
     open_calls,
-    text_of,
     tool_message,
     user_message,
 )
@@ -130,7 +130,7 @@ def begin(
     conn: Connection,
     lease: Lease,
     entries: Sequence[Entry],
-    user_text: str | None,
+    asked: Content | None,
     base: PromptBase,
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.
@@ -139,7 +139,8 @@ def begin(
         conn: The writing connection.
         lease: The conversation's lease.
         entries: At least one queued message, in order.
-        user_text: Their texts merged; None for a command, which is no message of the transcript.
+        asked: What the model reads of them; None for a command, which is no message of the
+            transcript.
         base: What its requests begin with, where `lineage.settle_base` says so.
     """
     stopped_upto = fence(conn, lease).cancel_upto_seq
@@ -157,11 +158,11 @@ def begin(
     inbox.take(conn, entries, turn_id)
     if stopped_upto >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
-    asked: tuple[Message, ...] = ()
-    if user_text is not None:
-        message = user_message(user_text)
+    recorded: tuple[Message, ...] = ()
+    if asked is not None:
+        message = user_message(asked)
         place = Place(lease.conversation, session.id, turn_id)
-        asked = (Message(transcript.append(conn, place, [message]), message),)
+        recorded = (Message(transcript.append(conn, place, [message]), message),)
     return Turn(
         id=turn_id,
         lease=lease,
@@ -169,10 +170,10 @@ def begin(
         first_seq=entries[0].seq,
         upto_seq=entries[-1].seq,
         attempt=1,
-        entries=asked,
+        entries=recorded,
         reply_to=entries[-1].message_ref,
         refs=_refs(entries),
-        command=entries[0].text if user_text is None else None,
+        command=entries[0].text if asked is None else None,
         sender=_sender(lease, entries),
         senders=_senders(lease, entries),
     )
@@ -313,11 +314,11 @@ def bury(conn: Connection, current: Turn, parts: Sequence[Part], end: TurnEnd) -
     return _close(conn, current, "dead", "dead", end)
 
 
-def hide_newest(conn: Connection, conversation_id: int) -> str | None:
+def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     """Take the newest turn out of the view; return what was asked in it.
 
     Returns:
-        The text of its user message; None where the view has no turn.
+        The content of its user message; None where the view has no turn.
     """
     newest = conn.scalar(
         select(turn.c.id)
@@ -328,7 +329,7 @@ def hide_newest(conn: Connection, conversation_id: int) -> str | None:
     )
     if newest is None or not hide(conn, conversation_id, newest):
         return None
-    return text_of(transcript.of_turn(conn, conversation_id, newest)[0])
+    return transcript.of_turn(conn, conversation_id, newest)[0]["content"]
 
 
 def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:

@@ -37,6 +37,7 @@ from agent.messages import (
 )
 from agent.meter import TokenMeter
 from agent.models.base import Completion, ModelRequest, StopReason, Usage
+from agent.models.images import Images
 from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
 from agent.planner import Planner
 from agent.ports import Effect, ModelCall, ToolStatus
@@ -115,6 +116,7 @@ class Bench:
         self.models: list[ScriptedModel] = [self.model]
         self.caching = CachingSettings()
         self.rests = Rests()
+        self.images = Images()
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []
@@ -154,6 +156,7 @@ class Bench:
             max_output_tokens=77,
             caching=self.caching,
             rests=self.rests,
+            images=self.images,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
         ports = TurnPorts(

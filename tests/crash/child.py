@@ -54,6 +54,7 @@ from agent.settings import AgentSettings, CompressionSettings, OutputSettings
 from agent.tokens import estimate_usage
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from gateway import app, worker
+from gateway.access import Access
 from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings import AccessSettings, QueueSettings, Settings
@@ -169,6 +170,7 @@ class Life:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
         replace_in(opening, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=RETRY_AFTER_S)
+        replace_in(Access, may_act=lambda *_: True)
         if not spec.locked:
             replace_in(opening, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
@@ -182,11 +184,11 @@ class Life:
                 max_concurrent_turns=spec.slots,
                 max_attempts=spec.attempts,
             ),
-            access=AccessSettings(mode="open"),
-            web=WebSettings(port=0),
+            access=AccessSettings(mode="open", rate_per_min=0),
+            web=WebSettings(port=spec.web_port),
             compression=CompressionSettings(protect_last_n=2),
         )
-        await app.run(settings, lambda port, _: self.note("ready", port=port))
+        await app.run(settings, lambda welcome: self.note("ready", port=welcome.port))
 
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
@@ -230,11 +232,14 @@ class Life:
         )
 
     def _tool(self, name: str) -> Tool:
-        async def run(_: ToolContext, arguments: "Line") -> str:
+        async def run(context: ToolContext, arguments: "Line") -> str:
             call = f"{arguments.line}-{name}"
             self.points.reach(f"{name}: before its effect")
             if name == "boom":
                 os.kill(os.getpid(), signal.SIGKILL)
+            if name == "hand":
+                assert context.files is not None
+                await context.files.offer("hand.txt", "text/plain", arguments.line.encode())
             self.note("effect begins", call=call)
             self.points.reach(f"{name}: within its effect")
             self.note("effect ends", call=call)

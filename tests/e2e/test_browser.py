@@ -8,6 +8,7 @@ import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.support.browser import page
+from tests.support.pictures import png
 from tests.support.process import ParleyProcess
 
 SHOTS = os.environ.get("PARLEY_TEST_SHOTS")
@@ -125,3 +126,34 @@ async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
         await tab.fill("#composer", "/")
         await expect(tab.locator("#commands")).to_be_visible()
         await shoot(tab, "10-commands")
+
+
+@pytest.mark.timeout(60)
+async def test_files_go_in_and_edits_too(parley: ParleyProcess) -> None:
+    """A picture and a text file reach the model and stay in the chat; a message can be changed."""
+    async with page() as tab:
+        await open_page(tab, parley)
+        await tab.set_input_files(
+            "#picker",
+            [
+                {"name": "dot.png", "mimeType": "image/png", "buffer": png(320, 200)},
+                {"name": "notes.txt", "mimeType": "text/plain", "buffer": b"Buy ``` milk."},
+            ],
+        )
+        await say(tab, "Look at these")
+        await expect(bodies(tab, "parley")).to_have_count(1)
+        await tab.reload()
+        picture = tab.locator('article[data-who="you"] img')
+        await expect(picture).to_have_js_property("naturalWidth", 320)
+        address = await tab.get_by_role("link", name="notes.txt").get_attribute("href")
+        response = await tab.request.get(f"{parley.url}{address}")
+        assert await response.body() == b"Buy ``` milk."
+        await tab.get_by_label("Edit this message").click()
+        await say(tab, "Look at both")
+        await expect(bodies(tab, "you")).to_have_text(["Look at both"])
+        await expect(tab.locator("article .state").first).to_have_text("edited")
+        await shoot(tab, "11-files")
+    _, asked = parley.transcript()[0]
+    assert "[image: dot.png, image/png, " in asked
+    assert r"````\nBuy ``` milk.\n````" in asked
+    assert "attachment:1" in asked

@@ -13,7 +13,7 @@ from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 from tests.support.process import ParleyProcess, free_port
 
-ANN, GROUP = 4711, -1001
+ANN, BOB, GROUP = 4711, 4712, -1001
 HELP = "Write to me in plain words."
 COMMAND = [{"type": "bot_command", "offset": 0, "length": 16}]
 
@@ -108,6 +108,29 @@ async def test_a_stranger_learns_their_id_once(
     assert len(api.shown(ANN)) == 2
     assert api.shown(GROUP) == []
     assert model.requests[0].body["messages"][-1]["content"] == "and now?"
+
+
+@pytest.mark.timeout(60)
+async def test_an_owner_lets_somebody_in_by_a_button(
+    api: BotApi, model: OpenAIServer, tmp_path: Path
+) -> None:
+    """A stranger's press changes nothing; the owner's does, and takes the buttons off."""
+    settings = bot_settings(api, model, mode="pairing")
+    settings["access"]["owners"] = [f"telegram:{ANN}"]
+    async with ParleyProcess(tmp_path, settings):
+        api.push_text(ANN, "hello")
+        await said(api, "Fine.")
+        api.push_text(BOB, "let me in")
+        await said(api, "asks to be let in")
+        query = api.press(ANN, "Approve", {"id": BOB, "is_bot": False, "first_name": "Bob"})
+        await api.wait_for(lambda: query in api.answered)
+        assert [it.buttons != [] for it in api.messages if "asks" in it.text] == [True]
+        api.press(ANN, "Approve")
+        await said(api, "→ Approve")
+        await said(api, "You may write to me now", BOB)
+        api.push_text(BOB, "and now?")
+        await said(api, "Fine.", BOB)
+    assert [it.buttons for it in api.messages if "asks" in it.text] == [[]]
 
 
 @pytest.mark.timeout(60)

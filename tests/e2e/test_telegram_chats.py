@@ -1,5 +1,6 @@
 """Chats on Telegram that share one running Parley: how messages come together and get through."""
 
+import base64
 import itertools
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.e2e.conftest import bot_settings
-from tests.support.bot_api import BLOCKED, CUT, HTML_502, BotApi, flood
+from tests.support.bot_api import BLOCKED, CUT, HTML_502, BotApi, Fault, flood
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer
 from tests.support.process import ParleyProcess, Record
@@ -17,6 +18,11 @@ from tests.support.process import ParleyProcess, Record
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 MENTION = [{"type": "mention", "offset": 0, "length": 11}]
+
+ANN = {"id": 1, "is_bot": False, "first_name": "Ann"}
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 SLOW = Reply(text="This answer takes its time, about two seconds.", piece=2, pause_s=0.09)
 """Long enough for a preview to be shown before it ends."""
@@ -42,6 +48,12 @@ class Bot:
     def shown(self) -> list[str]:
         """What stands in the chat."""
         return self.api.shown(self.chat)
+
+    @property
+    def reactions(self) -> list[str]:
+        """The bot's reactions in the chat, in order."""
+        made = [it.params for it in self.api.made("setMessageReaction")]
+        return [it["reaction"][0]["emoji"] for it in made if it["chat_id"] == str(self.chat)]
 
     def write(self, text: str) -> None:
         """Let the person write."""
@@ -132,6 +144,76 @@ async def test_in_a_group_only_what_is_addressed_counts(bot: Bot) -> None:
     query = "SELECT text FROM inbox JOIN conversation c ON c.id = conversation WHERE c.chat = ?"
     assert bot.parley.rows(query, str(group)) == [("what do you think?",), ("and me?",)]
     assert [len(it.body["messages"]) for it in bot.model.requests[before:]] == [2, 2]
+
+
+async def test_a_topic_keeps_to_itself(bot: Bot) -> None:
+    """Two topics of one group are two conversations, each answered where it was asked."""
+    api, group = bot.api, -bot.chat
+    api.add_chat(group, topics=(3, 4))
+    before = len(bot.model.requests)
+    for thread in (3, 4):
+        place = {"message_thread_id": thread, "is_topic_message": True}
+        api.push_text(group, f"@parley_bot topic {thread}", ANN, entities=MENTION, **place)
+    await api.wait_for(lambda: len(api.shown(group)) == 2)
+    assert {it.thread for it in api.messages if it.chat == group} == {3, 4}
+    assert [len(it.body["messages"]) for it in bot.model.requests[before:]] == [2, 2]
+
+
+async def test_a_closed_topic_is_no_reason_to_write_elsewhere(bot: Bot) -> None:
+    """The answer is buried with its reason, the group gets nothing."""
+    api, group = bot.api, -bot.chat
+    api.add_chat(group, topics=(3,))
+    api.close_topic(group, 3)
+    place = {"message_thread_id": 3, "is_topic_message": True}
+    api.push_text(group, "@parley_bot hello", ANN, entities=MENTION, **place)
+    buried = await bot.parley.event("message_buried")
+    assert "topic_closed" in buried["reason"].lower()
+    assert api.shown(group) == []
+
+
+async def test_a_group_that_becomes_a_supergroup_goes_on(bot: Bot) -> None:
+    """What was said before is known after it, and answered in the new chat."""
+    api, group, moved = bot.api, -bot.chat, -1_000_000 - bot.chat
+    api.add_chat(group, "group")
+    api.push_text(group, "@parley_bot one", ANN, entities=MENTION)
+    await api.wait_for(lambda: api.shown(group))
+    api.migrate(group, moved)
+    api.push_text(moved, "@parley_bot two", ANN, entities=MENTION)
+    await api.wait_for(lambda: api.shown(moved))
+    asked = [
+        it["content"] for it in bot.model.requests[-1].body["messages"] if it["role"] == "user"
+    ]
+    assert asked == ["one", "two"]
+
+
+async def test_an_album_is_one_question(bot: Bot) -> None:
+    """Its pictures, of which one has a caption, are shown to the model together."""
+    for caption in ("which is nicer?", ""):
+        photo = [bot.api.add_file(PNG, f"photos/{bot.chat}{len(caption)}.png")]
+        bot.api.push_text(bot.chat, None, photo=photo, media_group_id="a", caption=caption)
+    await bot.said("Fine.")
+    parts = bot.model.requests[-1].body["messages"][-1]["content"]
+    assert [it["type"] for it in parts].count("image_url") == 2
+    assert "which is nicer?" in str(parts)
+    assert len(bot.shown) == 1
+
+
+async def test_a_file_that_is_too_large_is_told(bot: Bot) -> None:
+    """Telegram refuses to hand it out; the model learns why."""
+    refusal = Fault("error", 400, "Bad Request: file is too big")
+    bot.api.fail("getFile", refusal)
+    document = bot.api.add_file(b"x") | {"file_name": "film.mkv"}
+    bot.api.push_text(bot.chat, None, document=document, caption="read this")
+    await bot.said("Fine.")
+    assert "film.mkv" in str(bot.model.requests[-1].body["messages"][-1])
+
+
+async def test_reactions_tell_how_far_it_is(bot: Bot) -> None:
+    """Eyes when it is received, another one when it is answered."""
+    bot.write("hello")
+    await bot.said("Fine.")
+    await bot.api.wait_for(lambda: "👌" in bot.reactions)
+    assert bot.reactions == ["👀", "👌"]
 
 
 async def test_an_edit_of_a_waiting_message_counts(bot: Bot) -> None:

@@ -1,86 +1,171 @@
-"""Access: nobody is allowed unless a setting says so."""
+"""Access: nobody is allowed unless a setting or an owner says so, and what is for the bot."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from adapters.messages import Address, InboundMessage
-from gateway.access import Access, stranger_notice
-from gateway.settings import AccessSettings
-from tests.support.storage import inbound
+from gateway.access import Access, Standing, is_for_bot
+from gateway.settings import AccessSettings, GroupRule
+from gateway.storage import members
+from tests.support.storage import Store, inbound
+
+StandingOf = Callable[..., Standing]
 
 
 def access(**values: Any) -> Access:
-    return Access(AccessSettings(**values))
+    return Access(AccessSettings.model_validate(values))
 
 
 def sent(sender: str = "7", platform: str = "telegram", **changes: Any) -> InboundMessage:
     return inbound(sender=sender, address=Address(platform, "default", "c"), **changes)
 
 
+@pytest.fixture
+def standing(store: Store) -> StandingOf:
+    """Return what a message's sender may do under these settings."""
+    return lambda message, **values: store.run(access(**values).standing, message)
+
+
 @pytest.mark.parametrize("mode", ["pairing", "allowlist"])
-def test_a_stranger_is_denied(mode: str) -> None:
+def test_a_stranger_is_denied(standing: StandingOf, mode: str) -> None:
     """By default, in every mode but open."""
-    assert not access(mode=mode).allows(sent())
-    assert not access().allows(sent())
+    assert standing(sent(), mode=mode) == "stranger"
+    assert standing(sent()) == "stranger"
 
 
-def test_open_lets_everybody_in() -> None:
+def test_open_lets_everybody_in_as_guests(standing: StandingOf) -> None:
     """On every platform."""
-    assert access(mode="open").allows(sent(platform="slack"))
+    assert standing(sent(platform="slack"), mode="open") == "guest"
 
 
-@pytest.mark.parametrize("mode", ["pairing", "allowlist"])
-def test_a_listed_sender_is_allowed_on_their_platform_only(mode: str) -> None:
+@pytest.mark.parametrize("mode", ["pairing", "allowlist", "open"])
+def test_a_listed_sender_is_a_member_on_their_platform_only(
+    standing: StandingOf, mode: str
+) -> None:
     """The same id on another platform is another person."""
-    rules = access(mode=mode, telegram=["7"])
-    assert rules.allows(sent("7"))
-    assert not rules.allows(sent("70"))
-    assert not rules.allows(sent("7", platform="discord"))
+    values = {"mode": mode, "telegram": ["7"]}
+    others = "guest" if mode == "open" else "stranger"
+    assert standing(sent("7"), **values) == "member"
+    assert standing(sent("70"), **values) == others
+    assert standing(sent("7", platform="discord"), **values) == others
 
 
-def test_ids_may_be_written_as_numbers() -> None:
+def test_ids_may_be_written_as_numbers(standing: StandingOf) -> None:
     """YAML reads an unquoted id as a number."""
-    assert access(telegram=[7]).allows(sent("7"))
+    assert standing(sent("7"), telegram=[7]) == "member"
 
 
-def test_an_owner_is_allowed() -> None:
-    """Owners are named with their platform."""
-    rules = access(owners=["telegram:7"])
-    assert rules.allows(sent("7"))
-    assert not rules.allows(sent("7", platform="slack"))
+def test_an_owner_is_named_with_their_platform(standing: StandingOf) -> None:
+    """The same id elsewhere is a stranger."""
+    assert standing(sent("7"), owners=["telegram:7"]) == "owner"
+    assert standing(sent("7", platform="slack"), owners=["telegram:7"]) == "stranger"
 
 
-def test_whom_the_adapter_knows_is_allowed() -> None:
+@pytest.mark.parametrize("role", ["member", "owner"])
+def test_whoever_was_let_in_is_allowed(
+    store: Store, standing: StandingOf, role: members.Role
+) -> None:
+    """From the next message on, and until it is taken back."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", role, "code")
+    assert standing(sent("7"), mode="allowlist") == role
+    assert standing(sent("7", platform="discord"), mode="allowlist") == "stranger"
+    store.run(members.revoke, "telegram", "7")
+    assert standing(sent("7"), mode="allowlist") == "stranger"
+
+
+def test_an_owner_by_code_may_be_listed_too(store: Store, standing: StandingOf) -> None:
+    """The higher standing counts."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", "owner", "code")
+    assert standing(sent("7"), telegram=["7"]) == "owner"
+
+
+def test_whom_the_adapter_knows_is_an_owner(standing: StandingOf) -> None:
     """The web chat has made sure itself who is there."""
-    assert access().allows(sent(platform="web", authenticated=True))
-    assert not access().allows(sent(platform="web"))
+    assert standing(sent(platform="web", authenticated=True), mode="allowlist") == "owner"
+    assert standing(sent(platform="web"), mode="allowlist") == "stranger"
 
 
-def test_a_platform_without_a_list_lists_nobody() -> None:
-    """Where no senders can be configured, only the adapter's word counts."""
-    assert not access(telegram=["7"]).allows(sent("7", platform="null"))
+@pytest.mark.parametrize("platform", ["mode", "groups", "owners", "null"])
+def test_a_platform_without_a_list_lists_nobody(standing: StandingOf, platform: str) -> None:
+    """Whatever its name: other settings are no lists of senders."""
+    values = {"mode": "allowlist", "groups": {"7": {}}, "owners": ["7"], "telegram": ["7"]}
+    assert standing(sent("7", platform=platform), **values) == "stranger"
+
+
+def test_anyone_in_a_group_may_be_a_guest(standing: StandingOf) -> None:
+    """Where its rule says so, and nowhere else."""
+    groups = {"telegram:c": {"senders": "anyone"}}
+    assert standing(sent(chat_kind="group"), groups=groups) == "guest"
+    assert standing(sent(chat_kind="thread"), groups=groups) == "guest"
+    assert standing(sent(chat_kind="dm"), groups=groups) == "stranger"
+    assert standing(sent(chat_kind="group", platform="slack"), groups=groups) == "stranger"
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind", "answered"),
+    ("senders", "may"),
     [
-        ("pairing", "dm", True),
-        ("pairing", "group", False),
-        ("pairing", "thread", False),
-        ("allowlist", "dm", False),
+        (["telegram:1"], True),
+        (["telegram:2"], True),
+        (["slack:3"], True),
+        (["web:web"], True),
+        (["telegram:1", "telegram:2", "slack:3", "web:web"], True),
+        (["telegram:9"], False),
+        (["telegram:1", "telegram:9"], False),
+        (["slack:1"], False),
+        (["telegram:"], False),
+        ([""], False),
+        ([], False),
     ],
 )
-def test_a_stranger_gets_an_answer_in_a_direct_chat_only(
-    mode: str, kind: str, answered: bool
-) -> None:
-    """And only where strangers are meant to ask for access."""
-    assert access(mode=mode).answers_strangers(sent(chat_kind=kind)) is answered
+def test_who_may_have_tools_act(store: Store, senders: list[str], may: bool) -> None:
+    """All who asked: owners, listed ones, those who were let in, the web chat. No guest."""
+    store.run(members.let_in, ("slack", "3"), "Ann", "member", "telegram:1")
+    rules = access(mode="open", owners=["telegram:1"], telegram=["2"])
+    assert store.run(rules.may_act, senders) is may
 
 
-def test_the_notice_tells_the_operator_what_to_do() -> None:
-    """It holds the sender's id, ready to be pasted, and nothing of their message."""
-    notice = stranger_notice(sent("12345", text="my secret"))
-    assert "`12345`" in notice
-    assert "access:\n  telegram: ['12345']" in notice
-    assert "secret" not in notice
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        (["telegram:c", "telegram:*", "*"], "telegram:c"),
+        (["telegram:*", "*"], "telegram:*"),
+        (["slack:c", "telegram:d", "*"], "*"),
+        (["slack:*"], None),
+    ],
+)
+def test_the_closest_rule_holds(keys: list[str], found: str | None) -> None:
+    """The chat's, its platform's, that of all, the defaults."""
+    rules = {key: {"respond": "always", "context": key == found} for key in keys}
+    wanted = GroupRule(respond="always", context=True) if found else GroupRule()
+    assert access(groups=rules).rule(sent(chat_kind="group")) == wanted
+
+
+def test_a_direct_chat_has_no_rule() -> None:
+    """Rules are for groups and threads."""
+    assert access(groups={"*": {"respond": "never"}}).rule(sent(chat_kind="dm")) is None
+
+
+@pytest.mark.parametrize(
+    ("respond", "addressed", "in_thread", "is_for"),
+    [
+        ("mention", "direct", False, True),
+        ("mention", "thread", True, True),
+        ("mention", "thread", False, False),
+        ("mention", "overheard", True, False),
+        ("always", "overheard", False, True),
+        ("always", "thread", False, True),
+        ("never", "direct", True, False),
+        ("never", "thread", True, False),
+    ],
+)
+def test_what_is_for_the_bot(respond: Any, addressed: Any, in_thread: bool, is_for: bool) -> None:
+    """By the group's rule, and by whom a message addresses."""
+    message = sent(chat_kind="group", addressed=addressed)
+    assert is_for_bot(GroupRule(respond=respond), message, in_thread=in_thread) is is_for
+
+
+def test_all_in_a_direct_chat_is_for_the_bot() -> None:
+    """Whatever an adapter says."""
+    assert is_for_bot(None, sent(addressed="overheard"), in_thread=False)

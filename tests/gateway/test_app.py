@@ -19,6 +19,7 @@ from agent.models.facts import ModelFacts, Prices
 from agent.models.scripted import ScriptedModel
 from agent.settings import ModelSettings
 from gateway.app import (
+    Welcome,
     build_adapters,
     build_agent,
     build_context,
@@ -174,9 +175,9 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     ports: list[int] = []
     told: list[str] = []
 
-    def on_ready(port: int, caching: str) -> None:
-        ports.append(port)
-        told.append(caching)
+    def on_ready(welcome: Welcome) -> None:
+        ports.append(welcome.port)
+        told.append(welcome.caching)
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()) as lines:
@@ -192,8 +193,8 @@ async def started(settings: Settings) -> list[str]:
     """Start a gateway, stop it when it is ready, and return what it said about caching."""
     told: list[str] = []
 
-    def on_ready(_: int, caching: str) -> None:
-        told.append(caching)
+    def on_ready(welcome: Welcome) -> None:
+        told.append(welcome.caching)
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()):

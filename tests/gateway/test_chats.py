@@ -5,7 +5,7 @@ from pathlib import Path
 
 from adapters.base import Adapter, ContextGauge
 from adapters.errors import SendRejected
-from adapters.messages import Address
+from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.models.scripted import ScriptedModel
 from agent.settings import AgentSettings
@@ -46,6 +46,19 @@ async def test_chats_come_newest_first(tmp_path: Path) -> None:
         assert [(it.chat, it.title) for it in found] == [("a", "one"), ("b", "two")]
         assert found[0].updated_at.endswith("Z")
         assert await history_of(chat).chats("telegram", "other") == []
+
+
+async def test_a_file_is_handed_out_to_its_own_chat_only(tmp_path: Path) -> None:
+    """By its number, to whoever looks at that chat."""
+    photo = Attachment(name="a.txt", kind="file", mime="text/plain", content=b"hi")
+    async with running(tmp_path) as chat:
+        await chat.ask("see", attachments=(photo,))
+        await chat.ask("hello", "c2")
+        history = history_of(chat)
+        [[file], *_] = [item.files for item in await history.items(HERE)]
+        assert await history.file(HERE, file.id) == OutgoingFile("a.txt", "text/plain", b"hi")
+        assert await history.file(Address("telegram", "default", "c2"), file.id) is None
+        assert await history.file(Address("telegram", "default", "nobody"), file.id) is None
 
 
 async def test_an_answer_stands_behind_its_question(tmp_path: Path) -> None:
@@ -141,12 +154,13 @@ async def test_a_failure_is_no_notice(tmp_path: Path) -> None:
         assert [item.notice for item in await history_of(chat).items(HERE)] == [False, False]
 
 
-async def test_edits_are_no_items_of_their_own(tmp_path: Path) -> None:
-    """A waiting message is shown in its newest wording."""
+async def test_an_edit_comes_behind_what_it_changes(tmp_path: Path) -> None:
+    """A page that has the message shows the new wording in its place."""
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("teh", message_ref="m1")
         await chat.say("the", message_ref="m1", kind="edit")
-        assert await said(chat) == [(1, 0, "the")]
+        items = await history_of(chat).items(HERE)
+        assert [(item.markdown, item.ref) for item in items] == [("the", "m1"), ("the", "m1")]
 
 
 async def test_a_buried_answer_is_still_readable(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from agent.context_engine import Level
 from agent.ports import Compaction
 from agent.view import Summary, ViewPlan
 from gateway import commands
-from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, StatusFacts
+from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, UNLIMITED, StatusFacts
 from gateway.storage.history import Status
 from gateway.storage.usage import Context, Standing
 from tests.support.storage import compaction
@@ -99,6 +99,37 @@ def test_commands_fit_into_telegrams_menu(name: str, description: str) -> None:
 def test_the_topic_of_compress(text: str, topic: str) -> None:
     """One line of limited length: it goes into the prompt of the summary."""
     assert commands.topic(text) == topic
+
+
+@pytest.mark.parametrize(
+    ("text", "argument"),
+    [
+        ("/pair", ""),
+        ("/pair list", "list"),
+        (" /Pair@my_bot  approve ABCD2345 ", "approve ABCD2345"),
+        ("/pairs", None),
+        ("pair list", None),
+        ("/new pair", None),
+    ],
+)
+def test_what_stands_behind_pair(text: str, argument: str | None) -> None:
+    """It is a command for owners alone: the parser of the others does not know it."""
+    assert commands.pair_argument(text) == argument
+    assert commands.parse("/pair list") is None
+    assert "pair" not in DESCRIPTIONS
+
+
+def test_help_tells_an_owner_more() -> None:
+    """One line, behind the others."""
+    assert commands.help_text(to_owner=True).startswith(commands.help_text())
+    assert "`/pair`" in commands.help_text(to_owner=True)
+    assert "pair" not in commands.help_text()
+
+
+def test_some_commands_have_no_limit() -> None:
+    """They must work when everything else is too much."""
+    assert {"stop", "status"} == UNLIMITED
+    assert UNLIMITED < BYPASSING
 
 
 def test_help_lists_every_command() -> None:

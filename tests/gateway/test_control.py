@@ -1,16 +1,21 @@
 """Writes of the command line: through the running gateway, directly where none runs."""
 
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from adapters.errors import SendRejected
 from gateway import control
 from gateway.errors import DatabaseLocked, NotFound, StorageUnavailable
+from gateway.pairing import APPROVED
 from gateway.storage import models
-from tests.support.gateway import HeldModel, running, serving
+from gateway.wakeups import Wakeups
+from tests.support.gateway import HeldModel, Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.storage import copy_database
 
@@ -54,7 +59,9 @@ async def test_without_a_gateway_it_is_done_directly(tmp_path: Path) -> None:
         assert [row.state for row in await chat.rows(models.outbox)] == ["dropped"]
 
 
-@pytest.mark.parametrize("action", ["retry-dead-letter", "drop-dead-letter", "forget"])
+@pytest.mark.parametrize(
+    "action", ["retry-dead-letter", "drop-dead-letter", "forget", "revoke-member"]
+)
 @pytest.mark.parametrize("target", ["t99", "nonsense", "99"])
 async def test_what_is_not_there_is_said(
     tmp_path: Path, database_template: Path, action: str, target: str
@@ -68,6 +75,78 @@ async def test_what_is_not_there_is_said(
             await control.act(tmp_path, database, action, target)
     assert str(asked.value) == str(directly.value)
     assert target in str(asked.value)
+
+
+OWNED = {"mode": "pairing", "owners": ["telegram:1"]}
+
+
+async def asked(chat: Running) -> str:
+    """Have a stranger ask to be let in; returns the code."""
+    await chat.say("hi", "dm", sender="666", sender_name="Ann")
+    [request] = await chat.rows(models.pairing)
+    return str(request.code)
+
+
+@asynccontextmanager
+async def controlled(home: Path, chat: Running) -> AsyncIterator[None]:
+    """Serve the control socket of a gateway."""
+    gateway = chat.gateway
+    app = web.Application()
+    app.add_routes(control.routes(gateway.database, Wakeups(), gateway.intake.tell_approved))
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(home / control.SOCKET)).start()
+    yield
+    await runner.cleanup()
+
+
+async def test_approving_through_the_running_gateway(tmp_path: Path) -> None:
+    """The stranger is told at once, and heard; once, however often it is approved."""
+    async with running(tmp_path, access=OWNED) as chat, controlled(tmp_path, chat):
+        code = await asked(chat)
+        for words in ("may write to me now", "is let in already"):
+            decision = await control.act(tmp_path, tmp_path, "approve-pairing", code)
+            assert words in decision["text"]
+        assert (await chat.answers(2, "dm"))[1:] == [APPROVED]
+        assert await chat.ask("hi again", "dm", sender="666") == "re: hi again"
+        [line] = chat.events("pairing_approved")
+        assert (line["sender"], line["by"]) == ("666", "command line")
+        assert code not in str(chat.log)
+
+
+async def test_denying_and_revoking_through_the_running_gateway(tmp_path: Path) -> None:
+    """Nobody is told; the log tells."""
+    async with running(tmp_path, access=OWNED) as chat, controlled(tmp_path, chat):
+        code = await asked(chat)
+        for action, target in (
+            ("deny-pairing", code),
+            ("approve-pairing", code),
+            ("revoke-member", "telegram:666"),
+        ):
+            await control.act(tmp_path, tmp_path, action, target)
+        assert await chat.rows(models.member) == []
+        for event in ("pairing_denied", "pairing_approved", "member_revoked"):
+            assert len(chat.events(event)) == 1
+
+
+async def test_who_is_approved_without_a_gateway_is_told_later(tmp_path: Path) -> None:
+    """At the next start."""
+    async with running(tmp_path, at_work=False, access=OWNED) as chat:
+        code = await asked(chat)
+    database = tmp_path / "parley.db"
+    decision = await control.act(tmp_path, database, "approve-pairing", code.lower())
+    assert decision["text"] == "`Ann` (telegram 666) may write to me now."
+    async with running(tmp_path, access=OWNED) as chat:
+        await chat.gateway.intake.tell_approved()
+        assert APPROVED in await chat.answers(2, "dm")
+
+
+@pytest.mark.parametrize("action", ["approve-pairing", "deny-pairing"])
+async def test_a_code_that_is_none(tmp_path: Path, database_template: Path, action: str) -> None:
+    """The command line says so, and the code is not repeated."""
+    database = copy_database(database_template, tmp_path / "parley.db")
+    with pytest.raises(NotFound, match=r"^There is no such code, or it has expired\.$"):
+        await control.act(tmp_path, database, action, "ABCD2345")
 
 
 async def test_forgetting_ends_a_running_turn(tmp_path: Path) -> None:

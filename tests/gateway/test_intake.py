@@ -1,11 +1,12 @@
 """Admission: every outcome of a message, sessions, edits, cursors, and texts that hurt."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from adapters.messages import Admission, Cursor, Poison
+from adapters.messages import Address, Admission, Cursor, Move, Poison
 from agent.errors import CredentialsRefused
 from agent.models.scripted import ScriptedModel
 from gateway.errors import StorageUnavailable
@@ -144,13 +145,14 @@ async def test_a_caption_is_read_without_its_picture(tmp_path: Path) -> None:
         assert answer.startswith("re: What is this?\n\n[It came with a photo")
 
 
-async def test_a_stranger_is_told_once_a_day(tmp_path: Path) -> None:
-    """The notice names the stranger's id and the setting; the message goes to quarantine."""
+async def test_a_stranger_is_told_once(tmp_path: Path) -> None:
+    """The notice has a code and the stranger's id; the messages go to quarantine."""
     async with running(tmp_path, access={"mode": "pairing"}) as chat:
         assert (await chat.say("hi", sender="666")).outcome == "denied"
         assert (await chat.say("hello?", sender="666")).outcome == "denied"
         [told] = await chat.answers(1)
-        assert "telegram: ['666']" in told
+        assert "tell them the code" in told
+        assert "`666`" in told
         await chat.gateway.delivery.wait_idle()
         assert len(await notices(chat)) == 1
         assert [row.reason for row in await chat.rows(models.quarantine)] == ["stranger"] * 2
@@ -158,7 +160,7 @@ async def test_a_stranger_is_told_once_a_day(tmp_path: Path) -> None:
 
 
 async def test_each_stranger_has_a_notice_of_their_own(tmp_path: Path) -> None:
-    """One a day for each sender."""
+    """One for each sender."""
     async with running(tmp_path, access={"mode": "pairing"}) as chat:
         for sender in ("666", "667"):
             await chat.say("hi", f"dm{sender}", sender=sender)
@@ -168,16 +170,16 @@ async def test_each_stranger_has_a_notice_of_their_own(tmp_path: Path) -> None:
 async def test_a_refused_update_is_a_duplicate_when_it_comes_again(tmp_path: Path) -> None:
     """Also where the sender was allowed in between: the platform repeats what is old."""
     async with running(tmp_path, at_work=False, access={"mode": "pairing"}) as chat:
-        await chat.say("hi", dedupe_key="7")
+        await chat.say("hi", sender="666", dedupe_key="7")
     async with running(tmp_path, at_work=False) as chat:
-        assert (await chat.say("hi", dedupe_key="7")).outcome == "duplicate"
+        assert (await chat.say("hi", sender="666", dedupe_key="7")).outcome == "duplicate"
 
 
 @pytest.mark.parametrize(("mode", "kind"), [("allowlist", "dm"), ("pairing", "group")])
 async def test_strangers_get_no_word_elsewhere(tmp_path: Path, mode: str, kind: str) -> None:
     """Neither with an allowlist nor in a group."""
     async with running(tmp_path, at_work=False, access={"mode": mode}) as chat:
-        assert await chat.say("hi", chat_kind=kind) == Admission("denied")
+        assert await chat.say("hi", sender="666", chat_kind=kind) == Admission("denied")
         assert await notices(chat) == []
         assert await chat.rows(models.conversation) == []
 
@@ -216,20 +218,6 @@ async def test_an_edit_of_a_waiting_message_changes_it(tmp_path: Path) -> None:
         assert await chat.answers(1) == ["re: the question\nanother"]
 
 
-async def test_an_edit_of_a_taken_message_is_only_noted(tmp_path: Path) -> None:
-    """The transcript does not change under a turn, and the edit gets no turn."""
-    model = HeldModel()
-    async with running(tmp_path, model) as chat:
-        gate = model.hold("one")
-        await chat.say("one", message_ref="m1")
-        await chat.until(lambda: model.waiting)
-        assert (await chat.say("uno", message_ref="m1", kind="edit")).outcome == "updated"
-        gate.set()
-        assert await chat.answers(1) == ["re: one"]
-        assert [row.text for row in await chat.rows(models.inbox)] == ["one", "uno"]
-        assert await chat.ask("two") == "re: two"
-
-
 async def test_cursor_and_poison_are_stored_with_the_messages(tmp_path: Path) -> None:
     """What could not be understood is set aside, and the source is read on behind it."""
     async with running(tmp_path, at_work=False) as chat:
@@ -249,6 +237,33 @@ async def test_a_cursor_never_goes_back(tmp_path: Path) -> None:
         for position in (5, 9, 7):
             await chat.gateway.intake.accept([], cursors=[Cursor("bot", position)])
         assert await chat.gateway.intake.position("bot") == 9
+
+
+async def test_positions_of_many_sources(tmp_path: Path) -> None:
+    """By the beginning of their names."""
+    async with running(tmp_path, at_work=False) as chat:
+        cursors = [Cursor(name, n) for n, name in enumerate(["d:a:1", "d:a:2", "d:b:1"])]
+        await chat.gateway.intake.accept([], cursors=cursors)
+        assert await chat.gateway.intake.positions("d:a:") == {"d:a:1": 0, "d:a:2": 1}
+
+
+async def test_a_thread_is_known_once_it_has_a_conversation(tmp_path: Path) -> None:
+    """Its channel is none for that."""
+    async with running(tmp_path, at_work=False) as chat:
+        thread = Address("telegram", "default", "c1", "t1")
+        assert not await chat.gateway.intake.is_conversation(thread)
+        await chat.say("hi", "c1", thread="t1", chat_kind="thread")
+        assert await chat.gateway.intake.is_conversation(thread)
+        assert not await chat.gateway.intake.is_conversation(replace(thread, thread=None))
+
+
+async def test_a_chat_that_moved_goes_on(tmp_path: Path) -> None:
+    """Before the messages of the same call are looked at."""
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("hi", "old")
+        moves = [Move("telegram", "default", "old", "new")]
+        [admission] = await chat.gateway.intake.accept([message("again", "new")], moves=moves)
+        assert admission == Admission("queued", 1, 2)
 
 
 async def test_a_failed_admission_stores_nothing_at_all(tmp_path: Path) -> None:

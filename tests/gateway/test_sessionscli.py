@@ -171,7 +171,7 @@ def test_show_labels_what_is_no_text(sessions: Run, empty: Store) -> None:
     image = ChatMessage(role="user", content=parts_of_it, synthetic=True)
     empty.run(turns.record_message, current, image)
     shown = sessions("show", "1", "--from", "2").out
-    assert "see:\n[image_url]\n" in shown
+    assert "see:\n[image]\n" in shown
     assert "user (by Parley)" in shown
 
 

@@ -11,40 +11,67 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import aiohttp
 from aiohttp import web
 
+from tests.support.bot_wire import (
+    BLOCKED,
+    CUT,
+    DROP,
+    ENTITY_TYPES,
+    HANG,
+    HTML_502,
+    JUNK,
+    MAX_CAPTION_UNITS,
+    MAX_DOWNLOAD_BYTES,
+    MAX_ENTITIES,
+    MAX_PHOTO_BYTES,
+    MAX_TEXT_UNITS,
+    MAX_UPLOAD_BYTES,
+    REACTIONS,
+    SECRET_CHARS,
+    SERVER_ERROR,
+    SHOWING,
+    ApiError,
+    Call,
+    Fault,
+    Json,
+    broken,
+    excesses,
+    flood,
+    params_of,
+    refusal,
+    refused,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "BLOCKED",
+    "BOT_ID",
+    "CUT",
+    "DROP",
+    "HANG",
+    "HTML_502",
+    "JUNK",
+    "SERVER_ERROR",
+    "TOKEN",
+    "BotApi",
+    "Fault",
+    "flood",
+]
+
 TOKEN = "123456:loopback-TOKEN"
 BOT_ID = 123456
 USERNAME = "parley_bot"
-MAX_TEXT_UNITS = 4096
-MAX_ENTITIES = 100
-_SECRET_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
-_ENTITY_TYPES = frozenset({
-    "bold",
-    "italic",
-    "strikethrough",
-    "code",
-    "pre",
-    "text_link",
-    "blockquote",
-})
-_NESTED = frozenset({
-    "entities",
-    "reply_parameters",
-    "link_preview_options",
-    "allowed_updates",
-    "commands",
-})
-
-Json = dict[str, Any]
 
 
 @dataclass
 class Shown:
-    """A message that people see, as last edited."""
+    """A message that people see, as last edited; `text` is the caption of a file."""
 
     chat: int
     message_id: int
@@ -53,58 +80,9 @@ class Shown:
     thread: int | None = None
     reply_to: int | None = None
     edits: int = 0
-
-
-@dataclass
-class Call:
-    """One request of the bot; `at` is the monotonic time of its arrival."""
-
-    method: str
-    params: Json
-    at: float
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with one request.
-
-    Attributes:
-        kind: error (answered with `status`, nothing shown), html (an error page of a proxy), cut
-            (carried out, then the connection is dropped without an answer), drop (dropped before
-            anything is done), junk (carried out, answered with invalid JSON), reply (carried out,
-            answered with `body`), slow (`delay_s` later, without fault).
-    """
-
-    kind: Literal["error", "html", "cut", "drop", "junk", "reply", "slow"]
-    status: int = 500
-    description: str = "Internal Server Error"
-    parameters: Json = field(default_factory=dict)
-    delay_s: float = 0.0
-    body: Any = None
-
-
-def flood(retry_after: int) -> Fault:
-    """Return a 429."""
-    text = f"Too Many Requests: retry after {retry_after}"
-    return Fault("error", 429, text, {"retry_after": retry_after})
-
-
-BLOCKED = Fault("error", 403, "Forbidden: bot was blocked by the user")
-SERVER_ERROR = Fault("error", 500, "Internal Server Error")
-HTML_502 = Fault("html", 502)
-CUT = Fault("cut")
-DROP = Fault("drop")
-JUNK = Fault("junk")
-
-
-class ApiError(Exception):
-    """An answer of the form {"ok": false, …}."""
-
-    def __init__(self, status: int, description: str, parameters: Json | None = None) -> None:
-        super().__init__(description)
-        self.status = status
-        self.description = description
-        self.parameters = parameters or {}
+    buttons: list[list[Json]] = field(default_factory=list)
+    kind: str = "text"
+    file: tuple[str, bytes] | None = None
 
 
 class BotApi:
@@ -113,9 +91,15 @@ class BotApi:
     Attributes:
         root: What `platforms.telegram.base_url` has to be.
         messages: Everything shown by the bot, in order of first appearance.
-        pending: Updates that no getUpdates offset has confirmed yet.
+        pending: Updates that no getUpdates offset has confirmed yet; put into another order, or
+            put in twice, they are delivered so.
         calls: Every request with a known token, in order.
         violations: What a correct bot never does; tests assert that it is empty.
+        menus: Commands by scope; `commands` are those of the default scope.
+        reactions: The bot's own, by (chat, message id).
+        answered: What presses of buttons were answered with, by query id.
+        without_reactions: Chats that do not allow any.
+        files_dir: Where the server stores files; it is one in local mode then.
     """
 
     def __init__(self, token: str = TOKEN, *, bot_id: int = BOT_ID, username: str = USERNAME):
@@ -127,12 +111,19 @@ class BotApi:
         self.pending: list[Any] = []
         self.calls: list[Call] = []
         self.violations: list[str] = []
-        self.commands: list[Json] = []
+        self.menus: dict[str, list[Json]] = defaultdict(list)
         self.drafts: list[tuple[int, str]] = []
+        self.reactions: dict[tuple[int, int], str] = {}
+        self.answered: dict[str, Json] = {}
+        self.without_reactions: set[int] = set()
+        self.files_dir: Path | None = None
         self.webhook: Json | None = None
         self._chats: dict[int, Json] = {}
         self._topics: dict[int, set[int]] = defaultdict(set)
-        self._blocked: set[int] = set()
+        self._closed_topics: set[tuple[int, int]] = set()
+        self._unreachable: dict[int, ApiError] = {}
+        self._files: dict[str, tuple[str, bytes]] = {}
+        self._queries: set[str] = set()
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._known_ids: set[tuple[int, int]] = set()
         self._next_update = 1000
@@ -141,8 +132,9 @@ class BotApi:
         self._changed = asyncio.Condition()
 
     async def __aenter__(self) -> Self:
-        app = web.Application()
+        app = web.Application(client_max_size=MAX_UPLOAD_BYTES + (1 << 20))
         app.router.add_post("/bot{token}/{method}", self._handle)
+        app.router.add_get("/file/bot{token}/{path:.*}", self._hand_out)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -153,6 +145,11 @@ class BotApi:
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()
 
+    @property
+    def commands(self) -> list[Json]:
+        """The menu of the default scope."""
+        return self.menus["default"]
+
     def add_chat(self, chat: int, kind: str = "", topics: tuple[int, ...] = ()) -> None:
         """Make a chat known; without a kind it is private for positive ids, else a supergroup."""
         self._chats[chat] = {"id": chat, "type": kind or ("private" if chat > 0 else "supergroup")}
@@ -160,16 +157,50 @@ class BotApi:
 
     def block(self, chat: int) -> None:
         """Let the person block the bot."""
-        self._blocked.add(chat)
+        self._unreachable[chat] = ApiError(403, "Forbidden: bot was blocked by the user")
+        self._push_membership(chat, "kicked")
+
+    def kick(self, chat: int) -> None:
+        """Throw the bot out of a group."""
+        self._unreachable[chat] = ApiError(
+            403, "Forbidden: bot was kicked from the supergroup chat"
+        )
+        self._push_membership(chat, "kicked")
+
+    def mute(self, chat: int) -> None:
+        """Take the right to send from the bot."""
+        text = "Bad Request: not enough rights to send text messages to the chat"
+        self._unreachable[chat] = ApiError(400, text)
+
+    def migrate(self, chat: int, new_chat: int) -> None:
+        """Make a group a supergroup; both chats tell of it."""
+        self.push_text(chat, None, migrate_to_chat_id=new_chat)
+        self.push_text(new_chat, None, migrate_from_chat_id=chat)
+        text = "Bad Request: group chat was upgraded to a supergroup chat"
+        self._unreachable[chat] = ApiError(400, text, {"migrate_to_chat_id": new_chat})
 
     def delete_topic(self, chat: int, thread: int) -> None:
         """Delete a forum topic."""
         self._topics[chat].discard(thread)
 
+    def close_topic(self, chat: int, thread: int) -> None:
+        """Close a forum topic; the bot is no administrator."""
+        self._closed_topics.add((chat, thread))
+
     def delete_message(self, chat: int, message_id: int) -> None:
-        """Delete a message of the bot."""
+        """Delete a message."""
         self.messages = [m for m in self.messages if (m.chat, m.message_id) != (chat, message_id)]
         self._known_ids.discard((chat, message_id))
+
+    def add_file(self, content: bytes, path: str = "documents/file_0.bin") -> Json:
+        """Store a file; return the part of a message that names it."""
+        number = len(self._files)
+        self._files[f"file{number}"] = (path, content)
+        return {
+            "file_id": f"file{number}",
+            "file_unique_id": f"u{number}",
+            "file_size": len(content),
+        }
 
     def message_update(
         self, chat: int, text: str | None, sender: Json | None = None, **extra: Any
@@ -189,11 +220,43 @@ class BotApi:
         self._next_update += 1
         return {"update_id": self._next_update, "message": message | extra}
 
+    def press_update(self, chat: int, label: str, sender: Json | None = None) -> Json:
+        """Return an update with the press of a button that stands in a chat."""
+        shown, button = next(
+            (shown, button)
+            for shown in reversed(self.messages)
+            for row in shown.buttons
+            for button in row
+            if shown.chat == chat and button["text"] == label
+        )
+        self._next_update += 1
+        query_id = f"query{self._next_update}"
+        self._queries.add(query_id)
+        query = {
+            "id": query_id,
+            "from": sender or {"id": abs(chat), "is_bot": False, "first_name": "Ann"},
+            "message": self._message(shown),
+            "chat_instance": "1",
+            "data": button["callback_data"],
+        }
+        return {"update_id": self._next_update, "callback_query": query}
+
     def push_text(
         self, chat: int, text: str | None, sender: Json | None = None, **extra: Any
     ) -> int:
         """Let a person write; returns the update_id."""
         return self.push_raw(self.message_update(chat, text, sender, **extra))
+
+    def press(self, chat: int, label: str, sender: Json | None = None) -> str:
+        """Let a person press a button; returns the query's id."""
+        update = self.press_update(chat, label, sender)
+        self.push_raw(update)
+        query_id: str = update["callback_query"]["id"]
+        return query_id
+
+    def expire(self, query_id: str) -> None:
+        """Let it be too late to answer a press."""
+        self._queries.discard(query_id)
 
     def push_raw(self, update: Any) -> int:
         """Queue an update of any shape; an object without update_id gets the next one."""
@@ -206,7 +269,7 @@ class BotApi:
         return _number(update)
 
     def fail(self, method: str, *faults: Fault) -> None:
-        """Let the next requests of a method go wrong, one fault each."""
+        """Let the next requests of a method (of a file: "file") go wrong, one fault each."""
         self._faults[method].extend(faults)
 
     def shown(self, chat: int) -> list[str]:
@@ -219,12 +282,15 @@ class BotApi:
 
     def rate_stamps(self, chat: int) -> list[float]:
         """Return when messages and edits were requested for a chat; monotonic seconds."""
-        charged = {"sendMessage", "editMessageText"}
         return [
             call.at
             for call in self.calls
-            if call.method in charged and call.params.get("chat_id") == str(chat)
+            if call.method in SHOWING and call.params.get("chat_id") == str(chat)
         ]
+
+    def excesses(self) -> list[str]:
+        """Return where requests came faster than Telegram allows."""
+        return excesses(self.calls)
 
     async def wait_for(self, predicate: Callable[[], object], timeout_s: float = 10.0) -> None:
         """Wait until the predicate holds; it is looked at after every request."""
@@ -247,34 +313,45 @@ class BotApi:
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if request.match_info["token"] != self.token:
-            return _refusal(ApiError(401, "Unauthorized"))
+            return refusal(ApiError(401, "Unauthorized"))
         method = request.match_info["method"]
         perform = getattr(self, f"_do_{method.lower()}", None)
         if perform is None:
             self.violations.append(f"unknown method {method}")
-            return _refusal(ApiError(404, "Not Found"))
-        params = await _params(request)
+            return refusal(ApiError(404, "Not Found"))
+        params = await params_of(request)
         self.calls.append(Call(method, params, time.monotonic()))
         await self._notify()
-        fault = self._faults[method].popleft() if self._faults[method] else None
         try:
-            return await self._answer(request, perform, params, fault)
+            return await self._answer(request, perform, params, self._fault(method))
         finally:
             await self._notify()
 
     async def _answer(
         self, request: web.Request, perform: Any, params: Json, fault: Fault | None
     ) -> web.StreamResponse:
-        if fault is not None and fault.kind == "slow":
-            await asyncio.sleep(fault.delay_s)
-        refused = _refused(request, fault)
-        if refused is not None:
-            return refused
+        answer = await refused(request, fault)
+        if answer is not None:
+            return answer
         try:
             result = await perform(params)
         except ApiError as exc:
-            return _refusal(exc)
-        return _broken(request, fault) or web.json_response({"ok": True, "result": result})
+            return refusal(exc)
+        return broken(request, fault) or web.json_response({"ok": True, "result": result})
+
+    async def _hand_out(self, request: web.Request) -> web.StreamResponse:
+        fault = self._fault("file")
+        await self._notify()
+        answer = await refused(request, fault)
+        if answer is not None:
+            return answer
+        for path, content in self._files.values():
+            if (request.match_info["token"], request.match_info["path"]) == (self.token, path):
+                return broken(request, fault) or web.Response(body=content)
+        return refusal(ApiError(404, "Not Found"))
+
+    def _fault(self, method: str) -> Fault | None:
+        return self._faults[method].popleft() if self._faults[method] else None
 
     async def _notify(self) -> None:
         async with self._changed:
@@ -284,8 +361,13 @@ class BotApi:
         name = {"first_name": "Parley", "username": self.username}
         return {"id": self.bot_id, "is_bot": True, **name}
 
+    async def _do_getmycommands(self, params: Json) -> list[Json]:
+        return self.menus[_scope(params)]
+
     async def _do_setmycommands(self, params: Json) -> bool:
-        self.commands = params["commands"]
+        if self.menus[_scope(params)] == params["commands"]:
+            self.violations.append("the same menu set again")
+        self.menus[_scope(params)] = params["commands"]
         return True
 
     async def _do_getupdates(self, params: Json) -> list[Any]:
@@ -306,7 +388,7 @@ class BotApi:
     async def _do_setwebhook(self, params: Json) -> bool:
         if not params.get("url", "").startswith(("https://", "http://127.0.0.1")):
             raise ApiError(400, "Bad Request: bad webhook: an HTTPS URL must be provided")
-        if not _SECRET_CHARS.issuperset(params.get("secret_token", "")):
+        if not SECRET_CHARS.issuperset(params.get("secret_token", "")):
             raise ApiError(400, "Bad Request: secret token contains unallowed characters")
         self._refuse_drop(params)
         self.webhook = params
@@ -320,20 +402,35 @@ class BotApi:
     async def _do_sendmessage(self, params: Json) -> Json:
         chat = self._chat(params)
         text, entities = self._checked_text(params)
-        thread = self._thread(chat, params)
-        shown = Shown(chat, 0, text, entities, thread, self._reply(chat, params))
-        shown.message_id = self._new_message_id(chat)
-        self.messages.append(shown)
-        return self._message(shown)
+        return self._show(chat, params, Shown(chat, 0, text, entities))
+
+    async def _do_sendphoto(self, params: Json) -> Json:
+        name, content = params["photo"]
+        if len(content) > MAX_PHOTO_BYTES:
+            self._refuse("PHOTO_SAVE_FILE_INVALID: too large")
+        if not content.startswith((b"\x89PNG", b"\xff\xd8", b"RIFF")):
+            raise ApiError(400, "Bad Request: IMAGE_PROCESS_FAILED")
+        return self._show_file(params, "photo", (name, content))
+
+    async def _do_senddocument(self, params: Json) -> Json:
+        name, content = params["document"]
+        if not content:
+            self._refuse("file must be non-empty")
+        if len(content) > MAX_UPLOAD_BYTES:
+            self._refuse("file is too big")
+        return self._show_file(params, "document", (name, content))
 
     async def _do_editmessagetext(self, params: Json) -> Json:
         chat = self._chat(params)
         text, entities = self._checked_text(params)
-        number = int(params["message_id"])
-        for shown in self.messages:
-            if (shown.chat, shown.message_id) == (chat, number):
-                return self._edited(shown, text, entities)
-        raise ApiError(400, "Bad Request: message to edit not found")
+        shown = self._found(chat, params)
+        if shown.kind != "text":
+            raise ApiError(400, "Bad Request: there is no text in the message to edit")
+        return self._edited(shown, text, entities, self._buttons(params))
+
+    async def _do_editmessagereplymarkup(self, params: Json) -> Json:
+        shown = self._found(self._chat(params), params)
+        return self._edited(shown, shown.text, shown.entities, self._buttons(params))
 
     async def _do_sendmessagedraft(self, params: Json) -> bool:
         chat = self._chat(params)
@@ -349,6 +446,42 @@ class BotApi:
         if params.get("action") != "typing":
             raise ApiError(400, "Bad Request: wrong parameter action in request")
         return True
+
+    async def _do_setmessagereaction(self, params: Json) -> bool:
+        chat, number = self._chat(params), int(params["message_id"])
+        if (chat, number) not in self._known_ids:
+            raise ApiError(400, "Bad Request: message to react not found")
+        emoji = [it["emoji"] for it in params.get("reaction", [])]
+        if not REACTIONS.issuperset(emoji) or len(emoji) > 1:
+            self._refuse("REACTION_INVALID")
+        if chat in self.without_reactions:
+            raise ApiError(400, "Bad Request: REACTION_INVALID")
+        self.reactions[chat, number] = "".join(emoji)
+        return True
+
+    async def _do_answercallbackquery(self, params: Json) -> bool:
+        if params["callback_query_id"] not in self._queries:
+            text = "query is too old and response timeout expired or query ID is invalid"
+            raise ApiError(400, f"Bad Request: {text}")
+        if len(params.get("text", "")) > 200:
+            self._refuse("MESSAGE_TOO_LONG")
+        self._queries.discard(params["callback_query_id"])
+        self.answered[params["callback_query_id"]] = params
+        return True
+
+    async def _do_getfile(self, params: Json) -> Json:
+        if params["file_id"] not in self._files:
+            raise ApiError(400, "Bad Request: invalid file_id")
+        path, content = self._files[params["file_id"]]
+        if self.files_dir is None and len(content) > MAX_DOWNLOAD_BYTES:
+            raise ApiError(400, "Bad Request: file is too big")
+        if self.files_dir is not None:
+            stored = self.files_dir / self.token / path
+            stored.parent.mkdir(parents=True, exist_ok=True)
+            stored.write_bytes(content)
+            path = str(stored)
+        ids = {"file_id": params["file_id"], "file_unique_id": "u"}
+        return ids | {"file_size": len(content), "file_path": path}
 
     def _confirm(self, offset: int) -> None:
         if offset < 0:
@@ -372,13 +505,26 @@ class BotApi:
             self.violations.append("pending updates dropped")
             self.pending.clear()
 
+    def _push_membership(self, chat: int, status: str) -> None:
+        if chat not in self._chats:
+            self.add_chat(chat)
+        me = {"id": self.bot_id, "is_bot": True, "first_name": "Parley"}
+        change = {
+            "chat": self._chats[chat],
+            "from": {"id": abs(chat), "is_bot": False, "first_name": "Ann"},
+            "date": 1_700_000_000,
+            "old_chat_member": {"user": me, "status": "member"},
+            "new_chat_member": {"user": me, "status": status, "until_date": 0},
+        }
+        self.push_raw({"my_chat_member": change})
+
     def _chat(self, params: Json) -> int:
         try:
             chat = int(params["chat_id"])
         except (KeyError, ValueError):
             raise ApiError(400, "Bad Request: chat_id is empty") from None
-        if chat in self._blocked:
-            raise ApiError(403, "Forbidden: bot was blocked by the user")
+        if chat in self._unreachable:
+            raise self._unreachable[chat]
         if chat not in self._chats:
             raise ApiError(400, "Bad Request: chat not found")
         return chat
@@ -389,6 +535,8 @@ class BotApi:
         thread = int(params["message_thread_id"])
         if thread not in self._topics[chat]:
             raise ApiError(400, "Bad Request: message thread not found")
+        if (chat, thread) in self._closed_topics:
+            raise ApiError(400, "Bad Request: TOPIC_CLOSED")
         return thread
 
     def _reply(self, chat: int, params: Json) -> int | None:
@@ -401,16 +549,27 @@ class BotApi:
             return None
         raise ApiError(400, "Bad Request: message to be replied not found")
 
-    def _checked_text(self, params: Json) -> tuple[str, list[Json]]:
-        text = params.get("text", "")
+    def _buttons(self, params: Json) -> list[list[Json]]:
+        rows: list[list[Json]] = params.get("reply_markup", {}).get("inline_keyboard", [])
+        for button in (it for row in rows for it in row):
+            if not button["text"].strip():
+                self._refuse("Text buttons are unallowed in the inline keyboard")
+            if not 1 <= len(button.get("callback_data", "").encode()) <= 64:
+                self._refuse("BUTTON_DATA_INVALID")
+        return rows
+
+    def _checked_text(
+        self, params: Json, name: str = "text", most_units: int = MAX_TEXT_UNITS
+    ) -> tuple[str, list[Json]]:
+        text = params.get(name, "")
         units = text.encode("utf-16-le", "surrogatepass")
-        if not text.strip():
+        if name == "text" and not text.strip():
             self._refuse("message text is empty")
-        if len(units) // 2 > MAX_TEXT_UNITS:
-            self._refuse("message is too long")
+        if len(units) // 2 > most_units:
+            self._refuse(f"message {name} is too long")
         if "parse_mode" in params:
             self.violations.append("parse_mode used")
-        entities = params.get("entities", [])
+        entities = params.get("entities" if name == "text" else "caption_entities", [])
         if len(entities) > MAX_ENTITIES:
             self.violations.append(f"{len(entities)} entities")
         for entity in entities:
@@ -419,7 +578,7 @@ class BotApi:
 
     def _check_entity(self, entity: Json, units: bytes) -> None:
         start, end = entity["offset"], entity["offset"] + entity["length"]
-        if entity["type"] not in _ENTITY_TYPES:
+        if entity["type"] not in ENTITY_TYPES:
             self._refuse(f"unsupported entity type {entity['type']}")
         if entity["length"] <= 0 or start < 0 or end > len(units) // 2:
             self._refuse("entity out of bounds")
@@ -434,26 +593,53 @@ class BotApi:
         self.violations.append(reason)
         raise ApiError(400, f"Bad Request: {reason}")
 
-    def _edited(self, shown: Shown, text: str, entities: list[Json]) -> Json:
-        if (shown.text, shown.entities) == (text, entities):
+    def _show_file(self, params: Json, kind: str, file: tuple[str, bytes]) -> Json:
+        chat = self._chat(params)
+        caption, entities = self._checked_text(params, "caption", MAX_CAPTION_UNITS)
+        return self._show(chat, params, Shown(chat, 0, caption, entities, kind=kind, file=file))
+
+    def _show(self, chat: int, params: Json, shown: Shown) -> Json:
+        shown.thread = self._thread(chat, params)
+        shown.reply_to = self._reply(chat, params)
+        shown.buttons = self._buttons(params)
+        shown.message_id = self._new_message_id(chat)
+        self.messages.append(shown)
+        return self._message(shown)
+
+    def _found(self, chat: int, params: Json) -> Shown:
+        number = int(params["message_id"])
+        for shown in self.messages:
+            if (shown.chat, shown.message_id) == (chat, number):
+                return shown
+        raise ApiError(400, "Bad Request: message to edit not found")
+
+    def _edited(
+        self, shown: Shown, text: str, entities: list[Json], buttons: list[list[Json]]
+    ) -> Json:
+        if (shown.text, shown.entities, shown.buttons) == (text, entities, buttons):
             raise ApiError(
                 400,
                 "Bad Request: message is not modified: specified new message content and reply "
                 "markup are exactly the same as a current content and reply markup of the message",
             )
-        shown.text, shown.entities = text, entities
+        shown.text, shown.entities, shown.buttons = text, entities, buttons
         shown.edits += 1
         return self._message(shown) | {"edit_date": 1_700_000_001}
 
     def _message(self, shown: Shown) -> Json:
-        return {
+        message = {
             "message_id": shown.message_id,
             "date": 1_700_000_000,
             "chat": self._chats[shown.chat],
             "from": {"id": self.bot_id, "is_bot": True, "first_name": "Parley"},
-            "text": shown.text,
-            "entities": shown.entities,
         }
+        if shown.thread is not None:
+            message |= {"message_thread_id": shown.thread, "is_topic_message": True}
+        if shown.buttons:
+            message["reply_markup"] = {"inline_keyboard": shown.buttons}
+        if shown.kind == "text":
+            return message | {"text": shown.text, "entities": shown.entities}
+        return message | {"caption": shown.text, "caption_entities": shown.entities}
 
     def _new_message_id(self, chat: int) -> int:
         self._next_message += 1
@@ -466,15 +652,9 @@ def _number(update: Any) -> int:
     return number if isinstance(number, int) else 0
 
 
-async def _params(request: web.Request) -> Json:
-    """Return the parameters; as in the Bot API, nested values of a form are JSON texts."""
-    if request.content_type == "application/json":
-        params: Json = await request.json()
-        return params
-    form = await request.post()
-    return {
-        name: json.loads(str(value)) if name in _NESTED else value for name, value in form.items()
-    }
+def _scope(params: Json) -> str:
+    kind: str = params.get("scope", {"type": "default"})["type"]
+    return kind
 
 
 async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
@@ -483,40 +663,3 @@ async def _set_within(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
     except TimeoutError:
         return
-
-
-def _refusal(exc: ApiError) -> web.Response:
-    body = {"ok": False, "error_code": exc.status, "description": exc.description}
-    if exc.parameters:
-        body["parameters"] = exc.parameters
-    return web.json_response(body, status=exc.status)
-
-
-def _refused(request: web.Request, fault: Fault | None) -> web.StreamResponse | None:
-    """Return the answer of a fault that lets nothing happen."""
-    if fault is None:
-        return None
-    if fault.kind == "error":
-        return _refusal(ApiError(fault.status, fault.description, fault.parameters))
-    if fault.kind == "html":
-        page = f"<html><h1>{fault.status} Bad Gateway</h1></html>"
-        return web.Response(text=page, status=fault.status, content_type="text/html")
-    return _hang_up(request) if fault.kind == "drop" else None
-
-
-def _broken(request: web.Request, fault: Fault | None) -> web.StreamResponse | None:
-    """Return the answer of a fault after the request was carried out."""
-    if fault is None:
-        return None
-    if fault.kind == "junk":
-        return web.Response(text='{"ok": true, "resu', content_type="application/json")
-    if fault.kind == "reply":
-        return web.json_response(fault.body)
-    return _hang_up(request) if fault.kind == "cut" else None
-
-
-def _hang_up(request: web.Request) -> web.Response:
-    """Drop the connection; the answer returned goes nowhere."""
-    if request.transport is not None:
-        request.transport.abort()
-    return web.Response()

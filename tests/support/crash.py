@@ -73,6 +73,7 @@ class Spec:
     window: int = 100_000
     locked: bool = True
     real: tuple[str, dict[str, Any]] | None = None
+    web_port: int = 0
 
 
 class Nursery:

@@ -19,8 +19,10 @@ TOOLS: dict[str, Effect] = {
     "put": "idempotent",
     "note": "side_effect",
     "boom": "read",
+    "hand": "idempotent",
 }
-"""Verbs that are tools. The outputs of `long` and `huge` are stored apart; `boom` kills."""
+"""Verbs that are tools. The outputs of `long` and `huge` are stored apart; `boom` kills, `hand` has
+a file shown."""
 
 ModelVerb = Literal["gate", "die", "trouble", "parts"]
 """Verbs of the model: wait at the platform, kill the process, be unreachable for three calls,
@@ -42,7 +44,7 @@ RESENT = "(re-sent) "
 
 def ids_of(text: str) -> list[str]:
     """Return the ids of the messages in a turn's text."""
-    return [line.split()[0] for line in text.splitlines()]
+    return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
 def asks(text: str, verb: ModelVerb) -> bool:

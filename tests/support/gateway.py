@@ -94,10 +94,10 @@ class HeldModel(RecordingModel):
 
 
 def settings_of(home: Path, **sections: dict[str, Any]) -> Settings:
-    """Return settings without waiting times and with open access, changed by `sections`."""
+    """Return settings without waiting times, open to all and owned by u1, changed by `sections`."""
     defaults: dict[str, dict[str, Any]] = {
         "queue": {"debounce_ms": 0, "grace_s": 10},
-        "access": {"mode": "open", "rate_per_min": 0},
+        "access": {"mode": "open", "rate_per_min": 0, "owners": ["telegram:u1"]},
         "web": {"port": 0},
         "logging": {"file": False},
     }

@@ -4,9 +4,18 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from adapters.base import ChatItem, ChatSummary, ContextGauge
-from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
+from adapters.base import ChatFile, ChatItem, ChatSummary, ContextGauge
+from adapters.messages import (
+    Address,
+    Admission,
+    Cursor,
+    InboundMessage,
+    Move,
+    OutgoingFile,
+    Poison,
+)
 
 AT = "2026-11-21T14:05:00+00:00"
 
@@ -31,13 +40,15 @@ class MemoryHistory:
     on_admitted: Callable[[str, int, str], None] = lambda chat, seq, text: None
     store: defaultdict[str, MemoryChat] = field(default_factory=lambda: defaultdict(MemoryChat))
     keys: set[str] = field(default_factory=set)
+    files: dict[int, tuple[str, OutgoingFile]] = field(default_factory=dict)
 
     async def accept(
         self,
         messages: Sequence[InboundMessage],
         *,
-        cursor: Cursor | None = None,
+        cursors: Sequence[Cursor] = (),
         poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
     ) -> list[Admission]:
         """Store new messages, recognise known dedupe keys."""
         return [self._admit(message) for message in messages]
@@ -47,7 +58,12 @@ class MemoryHistory:
             return Admission("duplicate", 1)
         self.keys.add(message.dedupe_key)
         self.messages.append(message)
-        seq = self.write(message.address.chat, message.text)
+        chat = message.address.chat
+        files = tuple(
+            self.keep(chat, OutgoingFile(file.name, file.mime, file.content or b""))
+            for file in message.attachments
+        )
+        seq = self.write(chat, message.text, files=files, ref=message.message_ref)
         self.admitted.set()
         self.on_admitted(message.address.chat, seq, message.text)
         return Admission("queued", 1, seq)
@@ -56,22 +72,39 @@ class MemoryHistory:
         """Return None: the web chat has no cursor."""
         return None
 
-    def write(self, chat: str, text: str) -> int:
+    async def positions(self, prefix: str) -> dict[str, int]:
+        """Return none: the web chat has no cursor."""
+        return {}
+
+    async def is_conversation(self, address: Address) -> bool:
+        """Whether something was said there."""
+        return address.chat in self.store
+
+    def write(self, chat: str, text: str, **fields: Any) -> int:
         """Add a person's message; return its position."""
         state = self.store[chat]
         state.inbox_head += 1
-        state.items.append(ChatItem(state.inbox_head, 0, text, AT))
+        state.items.append(ChatItem(state.inbox_head, 0, text, AT, **fields))
         return state.inbox_head
 
-    def answer(
-        self, chat: str, markdown: str, inbox_seq: int | None = None, *, notice: bool = False
-    ) -> int:
+    def answer(self, chat: str, markdown: str, inbox_seq: int | None = None, **fields: Any) -> int:
         """Commit an answer to a message (the newest one unless given); return its position."""
         state = self.store[chat]
         state.outbox_head += 1
         seq = state.inbox_head if inbox_seq is None else inbox_seq
-        state.items.append(ChatItem(seq, state.outbox_head, markdown, AT, notice))
+        state.items.append(ChatItem(seq, state.outbox_head, markdown, AT, **fields))
         return state.outbox_head
+
+    def keep(self, chat: str, file: OutgoingFile) -> ChatFile:
+        """Store a file of a chat."""
+        number = len(self.files) + 1
+        self.files[number] = chat, file
+        return ChatFile(number, file.name, file.mime, len(file.content))
+
+    async def file(self, address: Address, file_id: int) -> OutgoingFile | None:
+        """Return a file of this chat."""
+        chat, file = self.files.get(file_id, ("", None))
+        return file if chat == address.chat else None
 
     async def chats(self, platform: str, account: str) -> list[ChatSummary]:
         """Return all chats, titled by their first message."""

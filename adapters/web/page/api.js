@@ -8,12 +8,19 @@ export class ApiError extends Error {
   }
 }
 
-export async function listChats() {
-  return (await request("GET", "/api/chats")).chats;
+// {chats, max_file_bytes}
+export function listChats() {
+  return request("GET", "/api/chats");
 }
 
-export function postMessage({ chat, id, text }) {
-  return request("POST", `/api/chats/${chat}/messages`, { id, text });
+export function postMessage({ chat, id, text, edits }, files) {
+  const path = `/api/chats/${chat}/messages`;
+  if (!files.length) return request("POST", path, { id, text, edits });
+  const form = new FormData();
+  form.append("id", id);
+  form.append("text", text);
+  for (const file of files) form.append("file", file, file.name);
+  return request("POST", path, form);
 }
 
 export function logIn(token) {
@@ -21,11 +28,13 @@ export function logIn(token) {
 }
 
 async function request(method, path, body) {
+  const form = body instanceof FormData;
+  const type = form ? {} : { "Content-Type": "application/json" };
   const response = await reach(path, {
     method,
-    headers: body ? { "Content-Type": "application/json", "X-Parley": "1" } : {},
-    body: body && JSON.stringify(body),
-    signal: AbortSignal.timeout(30_000),
+    headers: body ? { ...type, "X-Parley": "1" } : {},
+    body: form ? body : body && JSON.stringify(body),
+    signal: AbortSignal.timeout(form ? 600_000 : 30_000),
   });
   const data = await response.json().catch(() => null);
   if (!response.ok) throw new ApiError(response.status, data?.message ?? response.statusText);

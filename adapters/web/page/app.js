@@ -15,7 +15,11 @@ let chat = null;
 let chats = [];
 let titleTimer = 0;
 
-const list = new MessageList({ onDiscard: (id) => outbox.discard(id) });
+const list = new MessageList({
+  onDiscard: (id) => outbox.discard(id),
+  onChoose: (text) => send(text),
+  onEdit: (ref, text) => composer.edit(ref, text),
+});
 const outbox = new Outbox({
   onAccepted: (message, admission) => message.chat === chat && list.accept(message.id, admission.seq),
   onFailed: (message) => list.fail(message),
@@ -59,7 +63,7 @@ function openChat(id) {
   chat = id;
   save("last", id);
   showDrawer(false);
-  list.clear(outbox.of(id));
+  list.clear(id, outbox.of(id));
   showGauge({ used: null, window: 0 });
   composer.open(id);
   stream.open(id);
@@ -69,8 +73,8 @@ function openChat(id) {
   if (!narrow.matches) composer.focus();
 }
 
-function send(text) {
-  outbox.add(chat, text);
+function send(text, options) {
+  outbox.add(chat, text, options);
   list.showPending(outbox.of(chat));
   list.toBottom();
 }
@@ -101,7 +105,9 @@ function showTitle() {
 
 async function refreshChats() {
   try {
-    chats = await listChats();
+    const answer = await listChats();
+    chats = answer.chats;
+    composer.maxFileBytes = answer.max_file_bytes;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) askForToken();

@@ -1,8 +1,10 @@
-// The message box: drafts for each chat, growing height, the list of commands.
+// The message box: drafts for each chat, growing height, files, edits, the list of commands.
 
+import { sizeText, small } from "./files.js";
 import { load, remove, save } from "./storage.js";
 
 const MAX_CHARS = 200_000;
+const MAX_FILES = 10;
 const COMMANDS = [
   ["/new", "start over with an empty context"],
   ["/stop", "stop the answer that is being made"],
@@ -18,11 +20,28 @@ export class Composer {
   #hint = document.querySelector("#hint");
   #hintNodes = [...this.#hint.childNodes];
   #commands = document.querySelector("#commands");
+  #attach = document.querySelector("#attach");
+  #picker = document.querySelector("#picker");
+  #chosen = document.querySelector("#chosen");
+  #editing = document.querySelector("#editing");
   #chat = null;
+  #files = [];
+  #edits = null;
+  #maxFileBytes = 0;
 
-  // onSend(text)
+  // onSend(text, {files, edits})
   constructor({ onSend }) {
     this.onSend = onSend;
+    this.#attach.addEventListener("click", () => this.#picker.click());
+    this.#picker.addEventListener("change", () => {
+      this.#add(this.#picker.files);
+      this.#picker.value = "";
+    });
+    this.#editing.querySelector("button").addEventListener("click", () => this.#endEdit());
+    const main = document.querySelector("#main");
+    main.addEventListener("dragover", (event) => this.#takesFiles(event.dataTransfer) && event.preventDefault());
+    main.addEventListener("drop", (event) => this.#drop(event, event.dataTransfer));
+    this.#text.addEventListener("paste", (event) => this.#drop(event, event.clipboardData));
     this.#form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -35,8 +54,23 @@ export class Composer {
 
   open(chat) {
     this.#chat = chat;
-    this.#text.value = load(`draft.${chat}`, "");
+    this.#files = [];
+    this.#endEdit();
+  }
+
+  // 0: no files are taken.
+  set maxFileBytes(bytes) {
+    this.#maxFileBytes = bytes;
+    this.#attach.hidden = bytes === 0;
+  }
+
+  // The next text replaces that of the message `edits`.
+  edit(edits, text) {
+    this.#edits = edits;
+    this.#files = [];
+    this.#text.value = text;
     this.#refresh();
+    this.focus();
   }
 
   fill(text) {
@@ -49,18 +83,73 @@ export class Composer {
     this.#text.focus();
   }
 
+  #endEdit() {
+    const focused = this.#editing.contains(document.activeElement);
+    this.#edits = null;
+    this.#text.value = load(`draft.${this.#chat}`, "");
+    this.#refresh();
+    if (focused) this.focus();
+  }
+
+  #takesFiles(transfer) {
+    return this.#maxFileBytes > 0 && !this.#edits && transfer.types.includes("Files");
+  }
+
+  #drop(event, transfer) {
+    if (!this.#takesFiles(transfer)) return;
+    event.preventDefault();
+    this.#add(transfer.files);
+  }
+
+  #add(files) {
+    this.#files = [...this.#files, ...files];
+    this.#refresh();
+    this.focus();
+  }
+
+  #remove(file) {
+    this.#files = this.#files.filter((other) => other !== file);
+    this.#refresh();
+    this.focus();
+  }
+
   #changed() {
+    if (this.#edits) return this.#refresh();
     if (this.#text.value) save(`draft.${this.#chat}`, this.#text.value);
     else remove(`draft.${this.#chat}`);
     this.#refresh();
   }
 
   #refresh() {
-    const tooLong = this.#text.value.length > MAX_CHARS;
-    this.#send.disabled = tooLong || !this.#text.value.trim();
-    this.#showHint(tooLong ? "This is longer than the 200,000 characters Parley takes." : "");
+    const problem = this.#problem();
+    this.#send.disabled = problem !== "" || !(this.#text.value.trim() || this.#files.length);
+    this.#showHint(problem);
+    this.#editing.hidden = !this.#edits;
+    this.#attach.disabled = Boolean(this.#edits);
+    this.#chosen.hidden = !this.#files.length;
+    this.#chosen.replaceChildren(...this.#files.map((file) => this.#chip(file)));
     this.#showCommands();
     this.#grow();
+  }
+
+  #problem() {
+    const bytes = this.#files.reduce((sum, file) => sum + file.size, 0);
+    if (this.#text.value.length > MAX_CHARS) return "This is longer than the 200,000 characters Parley takes.";
+    if (this.#files.length > MAX_FILES) return `A message has at most ${MAX_FILES} files.`;
+    if (bytes <= this.#maxFileBytes) return "";
+    return `These files have ${sizeText(bytes)}; at most ${sizeText(this.#maxFileBytes)} are taken.`;
+  }
+
+  #chip(file) {
+    const item = document.createElement("li");
+    item.className = "file";
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "×";
+    button.setAttribute("aria-label", `Remove ${file.name}`);
+    button.addEventListener("click", () => this.#remove(file));
+    item.append(file.name, small(sizeText(file.size)), button);
+    return item;
   }
 
   #showHint(problem) {
@@ -83,6 +172,7 @@ export class Composer {
       event.preventDefault();
       this.#commands.lastElementChild.focus();
     } else if (event.key === "Escape") {
+      if (this.#commands.hidden && this.#edits) this.#endEdit();
       this.#commands.hidden = true;
     }
   }
@@ -90,9 +180,14 @@ export class Composer {
   #submit() {
     const text = wellFormed(this.#text.value);
     if (this.#send.disabled) return;
-    this.#text.value = "";
-    this.#changed();
-    this.onSend(text);
+    const [files, edits] = [this.#files, this.#edits];
+    this.#files = [];
+    if (edits) this.#endEdit();
+    else {
+      this.#text.value = "";
+      this.#changed();
+    }
+    this.onSend(text, { files, edits: edits ?? undefined });
     this.focus();
   }
 

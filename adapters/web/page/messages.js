@@ -2,6 +2,7 @@
 // below it the answer that is being written.
 
 import { answerNodes } from "./answer.js";
+import { fileNodes, nameNodes } from "./files.js";
 
 const NEAR_BOTTOM_PX = 80;
 const WORKING_MS = 7000;
@@ -16,7 +17,12 @@ export class MessageList {
   #working = document.querySelector("#working");
   #preview = document.querySelector("#preview");
   #previewBody = document.querySelector("#preview .body");
+  #chat = null;
   #items = new Set();
+  #said = new Map(); // inbox_seq → what the person wrote
+  #byRef = new Map(); // id of a person's message → its article
+  #offers = []; // answers with buttons
+  #pencil = pencilButton(() => this.#edit());
   #pending = new Map();
   #synced = false;
   #stick = true;
@@ -24,9 +30,10 @@ export class MessageList {
   #html = null;
   #workingTimer = 0;
 
-  // onDiscard(id): the person gives up an unsent message
-  constructor({ onDiscard }) {
-    this.onDiscard = onDiscard;
+  // onDiscard(id): the person gives up an unsent message; onChoose(text): they press a button;
+  // onEdit(ref, text): they want to change a message
+  constructor({ onDiscard, onChoose, onEdit }) {
+    Object.assign(this, { onDiscard, onChoose, onEdit });
     this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
     this.#jump.addEventListener("click", () => this.toBottom());
     const observer = new ResizeObserver(() => this.#follow());
@@ -34,8 +41,13 @@ export class MessageList {
     observer.observe(this.#scroller);
   }
 
-  clear(pending) {
+  clear(chat, pending) {
+    this.#chat = chat;
     this.#items.clear();
+    this.#said.clear();
+    this.#byRef.clear();
+    this.#offers = [];
+    this.#pencil.remove();
     this.#pending.clear();
     this.#log.replaceChildren();
     this.#log.setAttribute("aria-busy", "true");
@@ -55,11 +67,15 @@ export class MessageList {
   addItem(item) {
     const key = `${item.inbox_seq}-${item.outbox_seq}`;
     if (this.#items.has(key)) return;
-    const article = itemArticle(key, item);
     this.#items.add(key);
+    if (item.ref && this.#byRef.has(item.ref)) return this.#changeText(item);
+    const article = itemArticle(key, item);
+    if (item.files) article.append(fileNodes(this.#chat, item.files));
     this.#place(article, [item.inbox_seq, item.outbox_seq]);
-    if (item.who === "you") this.#dropPendingFor(item.inbox_seq, article);
+    if (item.who === "you") this.#heard(item, article);
     else this.#answered();
+    if (item.choices) this.#offer(item, article);
+    this.#refreshChoices();
     this.#refreshWelcome();
     if (!this.#stick && this.#synced) this.#jump.hidden = false;
   }
@@ -70,8 +86,10 @@ export class MessageList {
       if (!wanted.has(id) && entry.state !== "sent") this.#dropPending(id);
     }
     for (const message of messages) {
-      if (!this.#pending.has(message.id)) this.#addPending(message);
+      if (message.edits) this.#setText(message.edits, message.text, "saving…");
+      else if (!this.#pending.has(message.id)) this.#addPending(message);
     }
+    this.#refreshChoices();
     this.#refreshWelcome();
   }
 
@@ -87,6 +105,10 @@ export class MessageList {
   fail(message) {
     const entry = this.#pending.get(message.id);
     if (entry) this.#setFailed(entry, message);
+    this.#refreshChoices();
+    if (!message.edits) return;
+    this.#setText(message.edits, message.text, `Not saved: ${message.failed}`);
+    this.onDiscard(message.id);
   }
 
   showPreview(html) {
@@ -126,6 +148,7 @@ export class MessageList {
   #addPending(message) {
     const article = messageArticle("you");
     article.querySelector(".body").textContent = message.text;
+    if (message.files?.length) article.append(nameNodes(message.files));
     const entry = { article, text: message.text, seq: null, state: "" };
     this.#pending.set(message.id, entry);
     if (message.failed) this.#setFailed(entry, message);
@@ -133,10 +156,76 @@ export class MessageList {
     this.#log.append(article);
   }
 
+  #heard(item, article) {
+    this.#said.set(item.inbox_seq, article.querySelector(".body").textContent);
+    this.#dropPendingFor(item.inbox_seq, article);
+    if (!item.ref) return;
+    this.#byRef.set(item.ref, article);
+    article.dataset.ref = item.ref;
+    // The newest message that is no command can be changed.
+    const before = this.#pencil.closest("article");
+    const newest = !before || follows(orderOf(article), orderOf(before));
+    if (newest && !bodyOf(article).textContent.startsWith("/")) {
+      article.querySelector("header").prepend(this.#pencil);
+    }
+  }
+
+  #edit() {
+    const article = this.#pencil.closest("article");
+    this.onEdit(article.dataset.ref, bodyOf(article).textContent);
+  }
+
+  #changeText(item) {
+    const text = document.createElement("div");
+    text.append(answerNodes(item.html));
+    this.#setText(item.ref, text.textContent, "edited");
+  }
+
+  #setText(ref, text, state) {
+    const article = this.#byRef.get(ref);
+    if (!article) return;
+    bodyOf(article).textContent = text;
+    article.querySelector(".state").textContent = state;
+  }
+
+  #offer(item, article) {
+    const group = document.createElement("div");
+    group.className = "choices";
+    group.setAttribute("role", "group");
+    group.setAttribute("aria-label", "Choices");
+    for (const { label, text } of item.choices) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.textContent = label;
+      button.dataset.text = text;
+      button.addEventListener("click", () => this.onChoose(text));
+      group.append(button);
+    }
+    article.append(group);
+    this.#offers.push({ seq: item.inbox_seq, group });
+  }
+
+  // A choice is made by the first message behind it that has the text of one of its buttons.
+  #refreshChoices() {
+    if (!this.#offers.length) return;
+    const said = [...this.#said].sort(([seq], [other]) => seq - other);
+    const waiting = [...this.#pending.values()].filter((entry) => entry.state !== "failed");
+    for (const { seq, group } of this.#offers) {
+      const buttons = [...group.children];
+      const texts = said.filter(([other]) => other > seq).map(([, text]) => text);
+      texts.push(...waiting.map((entry) => entry.text));
+      const made = texts.find((text) => buttons.some((button) => button.dataset.text === text));
+      for (const button of buttons) {
+        button.disabled = made !== undefined;
+        button.setAttribute("aria-pressed", String(button.dataset.text === made));
+      }
+    }
+  }
+
   // The item of a message may arrive before the answer to its post, hence the look at the text.
   #dropPendingFor(seq, article) {
     if (!this.#synced) return;
-    const text = article.querySelector(".body").textContent;
+    const text = bodyOf(article).textContent;
     for (const [id, entry] of this.#pending) {
       const same = entry.seq === null ? entry.state !== "failed" && entry.text === text : entry.seq === seq;
       if (same) return this.#dropPending(id);
@@ -208,6 +297,22 @@ function follows([inbox, outbox], [otherInbox, otherOutbox]) {
 
 function orderOf(article) {
   return article.dataset.key.split("-").map(Number);
+}
+
+function bodyOf(article) {
+  return article.querySelector(".body");
+}
+
+function pencilButton(onClick) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "pencil";
+  button.setAttribute("aria-label", "Edit this message");
+  button.title = "Edit this message";
+  button.innerHTML =
+    '<svg viewBox="0 0 20 20" aria-hidden="true"><path d="M4 16l.8-3.6L13 4.2l2.8 2.8-8.2 8.2z"/></svg>';
+  button.addEventListener("click", onClick);
+  return button;
 }
 
 function itemArticle(key, item) {

@@ -2,6 +2,7 @@
 // posted, it is taken once. They go out one after another, so that their order is kept.
 
 import { ApiError, postMessage } from "./api.js";
+import { heldFiles, hold, letGo } from "./files.js";
 import { load, newId, save } from "./storage.js";
 
 const KEY = "outbox";
@@ -21,14 +22,17 @@ export class Outbox {
     return load(KEY, []).filter((message) => message.chat === chat);
   }
 
-  add(chat, text) {
-    const message = { id: newId(), chat, text };
+  // `edits` is the id of the message that this one changes, if it does.
+  add(chat, text, { files = [], edits } = {}) {
+    const message = { id: newId(), chat, text, edits, files: files.map((file) => file.name) };
+    if (files.length) hold(message.id, files);
     save(KEY, [...load(KEY, []), message]);
     this.flush();
     return message;
   }
 
   discard(id) {
+    letGo(id);
     save(
       KEY,
       load(KEY, []).filter((message) => message.id !== id),
@@ -50,7 +54,9 @@ export class Outbox {
     let pause = 0;
     for (let next; (next = load(KEY, []).find((message) => !message.failed)); ) {
       try {
-        const admission = await postMessage(next);
+        const files = next.files?.length ? await heldFiles(next.id) : [];
+        if (!files) throw new ApiError(400, "its files are gone; please add them again.");
+        const admission = await postMessage(next, files);
         pause = 0;
         this.discard(next.id);
         this.onAccepted(next, admission);

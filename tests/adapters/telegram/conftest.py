@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from adapters.messages import Admission, Cursor, InboundMessage, Poison
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
 from adapters.pacing import PaceLimits
 from adapters.settings import TelegramSettings
 from adapters.telegram.adapter import TelegramAdapter
@@ -37,6 +37,8 @@ class RecordingIntake:
         self.messages: list[InboundMessage] = []
         self.poison: list[Poison] = []
         self.cursors: list[Cursor] = []
+        self.moves: list[Move] = []
+        self.outcome: Any = "queued"
         self.broken = False
         self.attempts = 0
         self._changed = asyncio.Condition()
@@ -45,25 +47,36 @@ class RecordingIntake:
         self,
         messages: Sequence[InboundMessage],
         *,
-        cursor: Cursor | None = None,
+        cursors: Sequence[Cursor] = (),
         poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
     ) -> list[Admission]:
         self.attempts += 1
         if self.broken:
             raise NotStored("disk full")
-        known = {message.dedupe_key for message in self.messages}
-        self.messages += [message for message in messages if message.dedupe_key not in known]
+        admissions = [self._admit(message) for message in messages]
         self.poison += poison
-        self.cursors += [] if cursor is None else [cursor]
+        self.cursors += cursors
+        self.moves += moves
         async with self._changed:
             self._changed.notify_all()
-        return [
-            Admission("duplicate" if message.dedupe_key in known else "queued")
-            for message in messages
-        ]
+        return admissions
+
+    def _admit(self, message: InboundMessage) -> Admission:
+        name = message.address.account, message.dedupe_key
+        if name in {(it.address.account, it.dedupe_key) for it in self.messages}:
+            return Admission("duplicate")
+        self.messages.append(message)
+        return Admission(self.outcome)
 
     async def position(self, source: str) -> int | None:
         return None
+
+    async def positions(self, prefix: str) -> dict[str, int]:
+        return {}
+
+    async def is_conversation(self, address: Address) -> bool:
+        return False
 
     @property
     def texts(self) -> list[str]:

@@ -1,5 +1,6 @@
 """What an update means: pure decoding, no server."""
 
+import json
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.messages import Address, InboundMessage, Poison
-from adapters.telegram.inbound import BotIdentity, to_inbound
+from adapters.messages import Address, InboundMessage, Move, Poison
+from adapters.telegram.addressing import BotIdentity
+from adapters.telegram.inbound import Reader
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
@@ -23,8 +25,12 @@ def update(text: str | None = None, *, key: str = "message", **fields: Any) -> d
     return {"update_id": 900, key: message}
 
 
+def item_of(raw: Any) -> Any:
+    return Reader("main", BOT).read(raw)
+
+
 def read(*args: Any, **fields: Any) -> InboundMessage:
-    message = to_inbound(update(*args, **fields), "main", BOT)
+    message = item_of(update(*args, **fields))
     assert isinstance(message, InboundMessage)
     return message
 
@@ -36,8 +42,8 @@ def mark(kind: str, text: str, marked: str, **fields: Any) -> dict[str, Any]:
     return {"type": kind, "offset": units[0], "length": units[1]} | fields
 
 
-def in_group(text: str, *marks: dict[str, Any], **fields: Any) -> Any:
-    return to_inbound(update(text, chat=GROUP, entities=list(marks), **fields), "main", BOT)
+def in_group(text: str, *marks: dict[str, Any], **fields: Any) -> InboundMessage:
+    return read(text, **{"chat": GROUP, "entities": list(marks)} | fields)
 
 
 def test_a_private_text() -> None:
@@ -53,9 +59,10 @@ def test_a_private_text() -> None:
 
 
 def test_an_edit_is_a_version_of_its_own() -> None:
-    """An edited message is keyed by its edit time and marked as an edit."""
+    """An edited message names the one it changes, and is keyed by its own update."""
     message = read("hello!", key="edited_message", edit_date=77)
-    assert (message.kind, message.dedupe_key) == ("edit", "7:5:e77")
+    assert (message.kind, message.message_ref) == ("edit", "5")
+    assert message.dedupe_key == "7:5:e900"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +79,8 @@ def test_the_best_name_of_a_sender(user: dict[str, Any], name: str) -> None:
 
 
 def test_a_group_message_that_is_not_for_the_bot() -> None:
-    """Talk between people in a group is ignored."""
-    assert in_group("hello all") is None
+    """Talk between people in a group is handed over as such; the intake decides."""
+    assert in_group("hello all").addressed == "overheard"
 
 
 def test_a_mention_in_a_group_is_cut_off() -> None:
@@ -86,14 +93,15 @@ def test_a_mention_in_a_group_is_cut_off() -> None:
 def test_a_mention_after_emoji_is_found() -> None:
     """Entity offsets count UTF-16 units: an emoji in front counts two."""
     text = "🎉🎉 ask @parley_bot now"
-    assert in_group(text, mark("mention", text, "@parley_bot")).text == text
-    assert in_group(text, {"type": "mention", "offset": 7, "length": 11}) is None
+    assert in_group(text, mark("mention", text, "@parley_bot")).addressed == "direct"
+    wrong = {"type": "mention", "offset": 7, "length": 11}
+    assert in_group(text, wrong).addressed == "overheard"
 
 
 def test_a_mention_of_somebody_else() -> None:
     """A mention of another name is not for the bot."""
     text = "@parley_bot2 hi"
-    assert in_group(text, mark("mention", text, "@parley_bot2")) is None
+    assert in_group(text, mark("mention", text, "@parley_bot2")).addressed == "overheard"
 
 
 def test_a_text_mention_of_the_bot() -> None:
@@ -102,7 +110,8 @@ def test_a_text_mention_of_the_bot() -> None:
     user = {"id": 42, "is_bot": True, "first_name": "Parley"}
     assert in_group(text, mark("text_mention", text, "Parley", user=user)).text == "hello"
     other = user | {"id": 43}
-    assert in_group(text, mark("text_mention", text, "Parley", user=other)) is None
+    named = mark("text_mention", text, "Parley", user=other)
+    assert (in_group(text, named).text, in_group(text, named).addressed) == (text, "overheard")
 
 
 def test_a_mention_without_more_stays() -> None:
@@ -119,15 +128,16 @@ def test_a_reply_to_the_bot_is_for_the_bot() -> None:
 
 
 def test_a_reply_to_a_person_is_not() -> None:
-    """A reply to somebody else in a group is ignored."""
-    assert in_group("yes", reply_to_message={"message_id": 4, "from": ANN, "text": "?"}) is None
+    """A reply to somebody else in a group is overheard."""
+    replied = {"message_id": 4, "from": ANN, "text": "?"}
+    assert in_group("yes", reply_to_message=replied).addressed == "overheard"
 
 
 def test_a_message_in_a_topic_that_the_bot_created_is_no_reply() -> None:
     """Every message of a forum topic replies to its creation; that addresses nobody."""
     created = {"from": {"id": 42, "is_bot": True}, "forum_topic_created": {"name": "t"}}
     fields = {"message_thread_id": 3, "is_topic_message": True, "reply_to_message": created}
-    assert in_group("hello all", **fields) is None
+    assert in_group("hello all", **fields).addressed == "overheard"
 
 
 @pytest.mark.parametrize(
@@ -144,16 +154,17 @@ def test_a_command_to_the_bot(text: str, command: str, expected: str) -> None:
 
 
 def test_a_command_to_another_bot() -> None:
-    """A command with another bot's name is ignored, in a reply to the bot too."""
+    """A command with another bot's name is overheard whole, in a reply to the bot too."""
     text = "/new@other_bot"
     replied = {"from": {"id": 42, "is_bot": True}, "text": "hi"}
-    assert in_group(text, mark("bot_command", text, text), reply_to_message=replied) is None
+    message = in_group(text, mark("bot_command", text, text), reply_to_message=replied)
+    assert (message.text, message.addressed) == (text, "overheard")
 
 
 def test_a_command_within_a_text_addresses_nobody() -> None:
     """Only a leading command counts in a group."""
     text = "try /new please"
-    assert in_group(text, mark("bot_command", text, "/new")) is None
+    assert in_group(text, mark("bot_command", text, "/new")).addressed == "overheard"
 
 
 def test_a_command_gets_no_quote_in_front() -> None:
@@ -191,37 +202,104 @@ def test_the_quoted_part_is_preferred() -> None:
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"photo": [{}]}, "a photo"),
-        ({"voice": {}}, "a voice message"),
-        ({"animation": {}, "document": {}}, "an animation"),
+        ({"sticker": {"file_id": "f", "is_video": True}}, "an animated sticker"),
         ({"venue": {}, "location": {}}, "a place"),
-        ({"document": {}}, "a file"),
+        ({"contact": {}}, "a contact"),
+        ({"dice": {"emoji": "x", "value": 3}}, "a dice"),
         ({"hologram": {}}, "a message of an unknown kind"),
         ({"text": "  "}, "an empty message"),
     ],
 )
 def test_what_cannot_be_read_is_named(fields: dict[str, Any], name: str) -> None:
-    """Content without text is named, so that the sender can be told."""
-    assert read(**fields).unreadable == name
+    """Content that is neither text nor a file is named, so that the sender can be told."""
+    message = read(**fields)
+    assert (message.unreadable, message.attachments) == (name, ())
+
+
+FILE = {"file_id": "id", "file_unique_id": "u", "file_size": 9}
+NAMED = FILE | {"file_name": "a.pdf", "mime_type": "application/pdf"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "name", "mime"),
+    [
+        ({"document": NAMED}, "file", "a.pdf", "application/pdf"),
+        ({"document": NAMED | {"mime_type": "image/png"}}, "image", "a.pdf", "image/png"),
+        ({"document": NAMED | {"mime_type": "audio/flac"}}, "audio", "a.pdf", "audio/flac"),
+        ({"document": FILE}, "file", "file_5", ""),
+        ({"voice": FILE}, "voice", "voice_5.ogg", "audio/ogg"),
+        ({"audio": FILE | {"title": "Song"}}, "audio", "Song.mp3", "audio/mpeg"),
+        ({"audio": FILE}, "audio", "audio_5.mp3", "audio/mpeg"),
+        ({"video": FILE}, "video", "video_5.mp4", "video/mp4"),
+        ({"video_note": FILE}, "video", "video_5.mp4", "video/mp4"),
+        ({"animation": FILE, "document": FILE}, "video", "video_5.mp4", "video/mp4"),
+        ({"sticker": FILE}, "image", "sticker_5.webp", "image/webp"),
+    ],
+)
+def test_files_become_attachments(fields: dict[str, Any], kind: str, name: str, mime: str) -> None:
+    """One attachment for each file, with what is needed to fetch it later."""
+    message = read(**fields)
+    (file,) = message.attachments
+    assert (file.kind, file.name, file.mime, file.size_bytes) == (kind, name, mime, 9)
+    assert json.loads(file.ref) == {"file_id": "id", "file_unique_id": "u"}
+    assert (message.text, message.unreadable) == ("", None)
+
+
+def test_the_largest_size_of_a_photo_counts() -> None:
+    """A photo comes in several sizes; the one with most pixels is taken."""
+    sizes = [
+        {"file_id": name, "width": side, "height": side}
+        for name, side in zip("sbm", (9, 99, 50), strict=True)
+    ]
+    (file,) = read(photo=sizes).attachments
+    assert (file.kind, file.name, json.loads(file.ref)["file_id"]) == ("image", "photo_5.jpg", "b")
 
 
 def test_a_caption_is_the_text() -> None:
-    """A captioned photo gives both its text and what could not be read."""
-    message = read(photo=[{}], caption="what is this?")
-    assert (message.text, message.unreadable) == ("what is this?", "a photo")
+    """A captioned photo gives both its text and its file."""
+    message = read(photo=[FILE], caption="what is this?")
+    assert (message.text, len(message.attachments)) == ("what is this?", 1)
+
+
+def test_an_album_is_for_the_bot_as_a_whole() -> None:
+    """Its caption names the bot; the pictures behind it come without one, other albums do too."""
+    reader = Reader("main", BOT)
+    text = "@parley_bot compare"
+    named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
+
+    def said(album: str, **fields: Any) -> Any:
+        photo = {"photo": [FILE], "media_group_id": album, "chat": GROUP}
+        item: Any = reader.read(update(**photo | fields))
+        return item.addressed
+
+    assert [said("a", **named), said("a"), said("b")] == ["direct", "direct", "overheard"]
+    assert said("a", chat={"id": -200, "type": "group"}) == "overheard"
+
+
+def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the last ones are known."""
+    monkeypatch.setattr("adapters.telegram.inbound._REMEMBERED_ALBUMS", 2)
+    reader = Reader("main", BOT)
+    command = mark("bot_command", "/new", "/new")
+    for album in "abc":
+        fields: Any = {"entities": [command], "chat": GROUP, "media_group_id": album}
+        reader.read(update("/new", **fields))
+    assert len(reader._albums) == 2
 
 
 def test_a_caption_can_address_the_bot() -> None:
     """Mentions in captions count in groups."""
     text = "@parley_bot look"
     fields: dict[str, Any] = {
-        "photo": [{}],
+        "photo": [{"file_id": "f"}],
         "caption": text,
         "caption_entities": [mark("mention", text, text[:11])],
     }
-    message = to_inbound(update(chat=GROUP, **fields), "main", BOT)
-    assert isinstance(message, InboundMessage)
-    assert message.text == "look"
+    message = read(chat=GROUP, **fields)
+    assert (message.text, message.addressed) == ("look", "direct")
+
+
+CHANNEL = {"id": -5, "type": "channel", "title": "News"}
 
 
 @pytest.mark.parametrize(
@@ -230,32 +308,101 @@ def test_a_caption_can_address_the_bot() -> None:
         {"new_chat_members": [ANN]},
         {"pinned_message": {"message_id": 3}},
         {"from": {"id": 8, "is_bot": True}, "text": "beep"},
-        {"chat": {"id": -5, "type": "channel"}, "text": "news"},
+        {"from": {"id": 42, "is_bot": True}, "text": "what I said myself"},
+        {"chat": CHANNEL, "text": "news"},
+        {"chat": GROUP, "sender_chat": CHANNEL, "is_automatic_forward": True, "text": "news"},
+        {"key": "edited_message", "location": {}, "edit_date": 5},
     ],
 )
 def test_what_nobody_said_to_the_bot(fields: dict[str, Any]) -> None:
-    """Service messages, other bots and channels are ignored."""
-    assert to_inbound(update(**fields), "main", BOT) is None
+    """Service messages, other bots, channels and points that move on a map are ignored."""
+    assert item_of(update(**fields)) is None
+
+
+def test_other_bots_may_be_listened_to() -> None:
+    """One that is named in `allow_bots` counts like a person; the bot itself never does."""
+    reader = Reader("main", BOT, frozenset({"8", "42"}))
+    other: Any = {"from": {"id": 8, "is_bot": True}}
+    myself: Any = {"from": {"id": 42, "is_bot": True}}
+    assert isinstance(reader.read(update("beep", **other)), InboundMessage)
+    assert reader.read(update("me", **myself)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "sender", "name"),
+    [
+        ({"sender_chat": GROUP | {"title": "Club"}}, "-100", "Club"),
+        ({"sender_chat": GROUP, "author_signature": "Ann"}, "-100", "Ann"),
+        ({"sender_chat": CHANNEL}, "-5", "News"),
+        ({"sender_chat": {"id": -6, "type": "channel"}}, "-6", "-6"),
+    ],
+)
+def test_who_speaks_in_the_name_of_a_chat(fields: dict[str, Any], sender: str, name: str) -> None:
+    """An anonymous administrator, or a person as a channel, is known by the chat's id."""
+    stand_in = {"id": 1087968824, "is_bot": True, "first_name": "Group"}
+    message = read("hello", chat=GROUP, **{"from": stand_in} | fields)
+    assert (message.sender, message.sender_name) == (sender, name)
+
+
+PRESSED = {
+    "id": "91",
+    "from": ANN,
+    "data": "/pair approve ABCD2345",
+    "message": {
+        "message_id": 4,
+        "date": 1,
+        "chat": GROUP,
+        "message_thread_id": 3,
+        "is_topic_message": True,
+    },
+}
+
+
+def test_a_pressed_button_is_a_message() -> None:
+    """It says what the button stands for, in the chat and topic of the button."""
+    message = item_of({"update_id": 1, "callback_query": PRESSED})
+    assert message.address == Address("telegram", "main", "-100", "3")
+    assert (message.text, message.sender, message.addressed) == (PRESSED["data"], "7", "direct")
+    assert (message.dedupe_key, message.message_ref, message.chat_kind) == ("cb:91", None, "thread")
+
+
+@pytest.mark.parametrize("missing", ["message", "data"])
+def test_a_press_that_says_nothing(missing: str) -> None:
+    """A button of an inline message or of a game is none of ours."""
+    query = {name: value for name, value in PRESSED.items() if name != missing}
+    assert item_of({"update_id": 1, "callback_query": query}) is None
 
 
 def test_an_update_of_another_kind_is_ignored() -> None:
     """What was not asked for is no poison."""
-    assert to_inbound({"update_id": 1, "my_chat_member": {}}, "main", BOT) is None
+    assert item_of({"update_id": 1, "poll_answer": {}}) is None
 
 
-def test_a_migration_is_logged() -> None:
-    """A group that became a supergroup is reported with both ids."""
+def test_being_thrown_out_is_logged() -> None:
+    """Who blocks the bot, or removes it from a group, leaves a line."""
+    change = {"chat": GROUP, "new_chat_member": {"status": "kicked"}}
     with structlog.testing.capture_logs() as logs:
-        fields: dict[str, Any] = {"chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": -1005}
-        assert to_inbound(update(**fields), "main", BOT) is None
+        assert item_of({"update_id": 1, "my_chat_member": change}) is None
     assert logs == [
         {
-            "event": "telegram_chat_migrated",
-            "log_level": "warning",
-            "chat": "-5",
-            "new_chat": "-1005",
+            "event": "telegram_membership_changed",
+            "log_level": "info",
+            "chat": "-100",
+            "status": "kicked",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"chat": {"id": -5, "type": "group"}, "migrate_to_chat_id": -1005},
+        {"chat": {"id": -1005, "type": "supergroup"}, "migrate_from_chat_id": -5},
+    ],
+)
+def test_a_migration_is_a_move(fields: dict[str, Any]) -> None:
+    """A group that became a supergroup goes on there, whichever of the two tells."""
+    assert item_of(update(**fields)) == Move("telegram", "main", "-5", "-1005")
 
 
 @pytest.mark.parametrize(
@@ -269,7 +416,7 @@ def test_a_migration_is_logged() -> None:
 )
 def test_an_undecodable_update_is_poison(broken: Any, reason: str) -> None:
     """What cannot be decoded is kept whole, under the update's number."""
-    item = to_inbound(broken, "main", BOT)
+    item = item_of(broken)
     assert isinstance(item, Poison)
     assert (item.source, item.dedupe_key) == ("telegram:main", "u900")
     assert reason in item.reason
@@ -288,10 +435,10 @@ def test_what_cannot_be_stored_is_replaced() -> None:
 @pytest.mark.parametrize("broken", [7, None, [], "text", {}, {"update_id": True}])
 def test_poison_without_a_number_is_named_by_its_content(broken: Any) -> None:
     """Different nameless updates stay apart; the same one is recognised."""
-    item = to_inbound(broken, "main", BOT)
+    item = item_of(broken)
     assert isinstance(item, Poison)
     assert item.dedupe_key.startswith("x")
-    assert item == to_inbound(broken, "main", BOT)
+    assert item == item_of(broken)
 
 
 JSON = st.recursive(
@@ -317,5 +464,5 @@ FIELDS = st.dictionaries(
 @given(FIELDS)
 def test_no_update_raises(fields: dict[str, Any]) -> None:
     """Whatever the JSON, decoding ends in one of its three outcomes."""
-    item = to_inbound({**update("hello"), "message": update("x")["message"] | fields}, "main", BOT)
-    assert item is None or isinstance(item, InboundMessage | Poison)
+    item = item_of({**update("hello"), "message": update("x")["message"] | fields})
+    assert item is None or isinstance(item, InboundMessage | Move | Poison)

@@ -8,13 +8,15 @@ from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from adapters.messages import Cursor
+from adapters.messages import Cursor, Move
 from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import ALLOWED_UPDATES
 from tests.adapters.telegram.conftest import MakeAdapter, NotStored, RecordingIntake, running
 from tests.support.bot_api import (
     BOT_ID,
     CUT,
     DROP,
+    HANG,
     HTML_502,
     JUNK,
     TOKEN,
@@ -37,7 +39,7 @@ async def test_updates_are_stored_then_confirmed(
     first, second = api.made("getUpdates")[:2]
     assert "offset" not in first.params
     assert second.params["offset"] == str(last + 1)
-    assert first.params["allowed_updates"] == ["message", "edited_message"]
+    assert first.params["allowed_updates"] == list(ALLOWED_UPDATES)
     assert intake.texts == ["one", "two"]
     assert intake.cursors == [Cursor("telegram:default", last)]
 
@@ -76,7 +78,7 @@ async def test_ignored_updates_move_the_cursor(
     api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
 ) -> None:
     """What is not for the bot is confirmed too, and its number committed."""
-    last = api.push_text(-100, "people talking")
+    last = api.push_text(-100, None, pinned_message={"message_id": 3})
     async with running(adapter):
         await api.wait_for(lambda: not api.pending)
     assert intake.messages == []
@@ -125,6 +127,31 @@ async def test_the_start_registers_commands_and_drops_a_webhook(
         await api.wait_for(lambda: api.made("getUpdates"))
     assert api.webhook is None
     assert [command["command"] for command in api.commands] == ["new", "stop"]
+    assert api.menus["all_group_chats"] == api.commands
+
+
+async def test_a_menu_is_set_only_where_it_differs(api: BotApi, make: MakeAdapter) -> None:
+    """The next start leaves it alone; a menu that somebody changed is put right."""
+    for _ in range(2):
+        async with running(make()):
+            await api.wait_for(lambda: api.made("getUpdates"))
+        api.calls.remove(api.made("getUpdates")[0])
+        api.calls = [call for call in api.calls if call.method != "getUpdates"]
+    assert len(api.made("setMyCommands")) == 2
+    api.menus["all_group_chats"] = [{"command": "other", "description": "x"}]
+    async with running(make()):
+        await api.wait_for(lambda: api.made("getUpdates"))
+    assert api.menus["all_group_chats"] == api.commands
+
+
+async def test_a_menu_that_cannot_be_read(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> None:
+    """An answer of the wrong shape does not keep the bot from receiving."""
+    api.fail("getMyCommands", Fault("reply", body={"ok": True, "result": [{"no": "name"}]}))
+    api.push_text(7, "hello")
+    async with running(adapter):
+        await intake.has(1)
 
 
 async def test_commands_are_best_effort(
@@ -188,6 +215,70 @@ async def test_trouble_while_polling_disconnects(
     assert intake.messages == []
     async with running(adapter):
         await intake.has(1)
+
+
+async def test_a_poll_that_is_never_answered(
+    api: BotApi, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A half-open connection is given up when its time is over, and a new run gets everything."""
+    monkeypatch.setattr("adapters.telegram.client._ANSWER_TIMEOUT_S", 0.2)
+    adapter = make(poll_timeout_s=0)
+    api.push_text(7, "hello")
+    api.fail("getUpdates", HANG)
+    with pytest.raises(AdapterDisconnected):
+        await adapter.run()
+    async with running(adapter):
+        await intake.has(1)
+
+
+async def test_updates_twice_and_in_another_order(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> None:
+    """All are confirmed by the highest number; the same message has the same key."""
+    for text in ("one", "two", "three"):
+        api.push_text(7, text)
+    api.pending.reverse()
+    api.pending.append(api.pending[0])
+    async with running(adapter):
+        await api.wait_for(lambda: not api.pending)
+    assert sorted(intake.texts) == ["one", "three", "two"]
+
+
+async def test_a_group_that_moves(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> None:
+    """The intake is told in the same transaction as of what was said before and after."""
+    api.push_text(-5, "before")
+    api.migrate(-5, -1005)
+    api.push_text(-1005, "after")
+    async with running(adapter):
+        await intake.has(2)
+    move = Move("telegram", "default", "-5", "-1005")
+    assert intake.moves == [move, move]
+    assert [message.address.chat for message in intake.messages] == ["-5", "-1005"]
+
+
+async def test_two_bots_in_one_process(
+    api: BotApi, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """Each has its own server, token, name and messages; one that is refused stops alone."""
+    async with BotApi("999:other-TOKEN", bot_id=999, username="other_bot") as other:
+        second = make(name="two", token=SecretStr(other.token), base_url=other.root)
+        text = "@other_bot hi"
+        mention = [{"type": "mention", "offset": 0, "length": 10}]
+        async with running(make()), running(second) as task:
+            for server in (api, other):
+                server.push_text(-1, text, entities=mention)
+            await intake.has(2)
+            other.token = "revoked"
+            other.push_text(7, "wake up")
+            with pytest.raises(AdapterRefused):
+                await asyncio.wait_for(task, 5)
+            api.push_text(7, "still there")
+            await intake.has(3)
+    told = {(it.address.account, it.addressed, it.text) for it in intake.messages}
+    assert ("default", "overheard", text) in told
+    assert ("two", "direct", "hi") in told
 
 
 async def test_a_malformed_greeting_disconnects(api: BotApi, adapter: TelegramAdapter) -> None:

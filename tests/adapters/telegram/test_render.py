@@ -7,8 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapters.telegram.render import MAX_MARKDOWN_CHARS, preview_text, render, styled
-from adapters.telegram.split import MAX_ENTITIES, MAX_TEXT_UNITS, is_blank
+from adapters.chunks import is_blank
+from adapters.styled import MAX_MARKDOWN_CHARS, styled
+from adapters.telegram.render import CONVENTIONS, preview_text, render
+from adapters.telegram.split import MAX_ENTITIES, MAX_TEXT_UNITS
 
 
 def parts(markdown: str) -> list[dict[str, Any]]:
@@ -201,7 +203,7 @@ def test_every_text_becomes_valid_payloads(markdown: str) -> None:
     shown = parts(markdown)
     for part in shown:
         check(part)
-    whole = styled(markdown).text
+    whole = styled(markdown, CONVENTIONS).text
     joined = "".join(part["text"] for part in shown)
     assert joined == "…" if is_blank(whole) else visible(joined) == visible(whole)
 

@@ -6,11 +6,10 @@ import orjson
 import pytest
 from aiohttp.test_utils import unused_port
 
-from adapters.errors import AdapterError, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Outgoing, Receipt
+from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Address, Outgoing, Question, Receipt
 from adapters.pacing import PaceLimits
-from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.sender import LIMITS
+from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
     BLOCKED,
@@ -23,6 +22,7 @@ from tests.support.bot_api import (
     Fault,
     flood,
 )
+from tests.support.bot_wire import Call, excesses
 
 ANN = Address("telegram", "default", "7")
 TOPIC = Address("telegram", "default", "-100", "3")
@@ -41,6 +41,11 @@ def row(adapter: TelegramAdapter, text: str, address: Address = ANN, **fields: o
     payload = adapter.render(text)[0]
     values = {"conversation": 1, "seq": 1, "nonce": "0" * 24} | fields
     return Outgoing(address=address, payload=payload, **values)  # type: ignore[arg-type]
+
+
+def asked(address: Address, ref: str | None = None) -> Question:
+    """Return what an answer belongs to."""
+    return Question(address, "7", ref)
 
 
 async def test_a_new_message(api: BotApi, adapter: TelegramAdapter) -> None:
@@ -73,7 +78,7 @@ async def test_an_answer_to_a_message(api: BotApi, adapter: TelegramAdapter) -> 
 
 async def test_the_final_answer_replaces_its_preview(api: BotApi, adapter: TelegramAdapter) -> None:
     """The message sent early is edited; nothing new appears."""
-    ref = await adapter.preview(ANN, "Hel", None)
+    ref = await adapter.preview(asked(ANN), "Hel", None)
     assert api.shown(7) == ["Hel …"]
     assert await adapter.send(row(adapter, "**Hello**", preview_ref=ref)) == Receipt(ref or "")
     assert api.shown(7) == ["Hello"]
@@ -82,7 +87,7 @@ async def test_the_final_answer_replaces_its_preview(api: BotApi, adapter: Teleg
 
 async def test_an_edit_done_twice_is_a_success(api: BotApi, adapter: TelegramAdapter) -> None:
     """After a lost answer the same edit is "not modified", which means shown."""
-    ref = await adapter.preview(ANN, "Hel", None)
+    ref = await adapter.preview(asked(ANN), "Hel", None)
     api.fail("editMessageText", CUT)
     with pytest.raises(SendDelayed):
         await adapter.send(row(adapter, "Hello", preview_ref=ref))
@@ -135,7 +140,7 @@ async def test_the_mark_fits_into_a_full_message(api: BotApi, adapter: TelegramA
         (ODD_REPLY, SendUnknown),
         (Fault("reply", body={"ok": False}), SendUnknown),
         (BLOCKED, SendRejected),
-        (MIGRATED, SendRejected),
+        (MIGRATED, ChatMoved),
         (Fault("error", 400, "Bad Request: message is too long"), SendRejected),
     ],
     ids=lambda value: getattr(value, "description", None),
@@ -145,9 +150,8 @@ async def test_what_becomes_of_a_failed_send(
 ) -> None:
     """The class of the error says whether the message can have been shown."""
     api.fail("sendMessage", fault)
-    with pytest.raises(error) as caught:
+    with pytest.raises(error):
         await adapter.send(row(adapter, "Hello"))
-    assert type(caught.value) is error
     assert len(api.shown(7)) <= (error is SendUnknown)
 
 
@@ -168,7 +172,7 @@ async def test_what_becomes_of_a_failed_edit(
     api: BotApi, adapter: TelegramAdapter, fault: Fault, error: type[AdapterError]
 ) -> None:
     """An edit can be repeated, so no outcome of it is unknown."""
-    ref = await adapter.preview(ANN, "Hel", None)
+    ref = await adapter.preview(asked(ANN), "Hel", None)
     api.fail("editMessageText", fault)
     with pytest.raises(error):
         await adapter.send(row(adapter, "Hello", preview_ref=ref))
@@ -176,10 +180,11 @@ async def test_what_becomes_of_a_failed_edit(
 
 
 async def test_a_migrated_chat_names_its_new_id(api: BotApi, adapter: TelegramAdapter) -> None:
-    """The reason of the burial says where the chat has gone."""
-    api.fail("sendMessage", MIGRATED)
-    with pytest.raises(SendRejected, match="-1007"):
-        await adapter.send(row(adapter, "Hello"))
+    """The gateway is told where the conversation goes on."""
+    api.migrate(-100, -1007)
+    with pytest.raises(ChatMoved) as caught:
+        await adapter.send(row(adapter, "Hello", TOPIC))
+    assert caught.value.new_chat == "-1007"
 
 
 async def test_a_slow_answer_is_an_unknown_outcome(api: BotApi, make: MakeAdapter) -> None:
@@ -201,7 +206,7 @@ async def test_without_a_connection_nothing_was_shown(make: MakeAdapter) -> None
 async def test_a_topic_gets_its_answer(api: BotApi, adapter: TelegramAdapter) -> None:
     """Answers and typing go into the topic."""
     await adapter.send(row(adapter, "Hello", TOPIC))
-    await adapter.show_working(TOPIC)
+    await adapter.show_working(asked(TOPIC))
     assert api.messages[0].thread == 3
     assert api.made("sendChatAction")[0].params["message_thread_id"] == "3"
 
@@ -209,11 +214,23 @@ async def test_a_topic_gets_its_answer(api: BotApi, adapter: TelegramAdapter) ->
 async def test_a_lost_topic_never_spills_into_the_main_chat(
     api: BotApi, adapter: TelegramAdapter
 ) -> None:
-    """When the topic is gone the answer is buried, not shown elsewhere."""
+    """When the topic is gone or closed the answer is buried, not shown elsewhere."""
+    api.close_topic(-100, 3)
+    with pytest.raises(SendRejected, match=r"(?i)topic_closed"):
+        await adapter.send(row(adapter, "Hello", TOPIC))
     api.delete_topic(-100, 3)
     with pytest.raises(SendRejected, match="thread not found"):
         await adapter.send(row(adapter, "Hello", TOPIC))
     assert api.shown(-100) == []
+
+
+async def test_chats_that_the_bot_may_not_write_to(api: BotApi, adapter: TelegramAdapter) -> None:
+    """Blocked, kicked, muted, unknown: nothing of that is tried again."""
+    for number, lock in enumerate((api.block, api.kick, api.mute)):
+        lock(-number - 1)
+    for chat in ("-1", "-2", "-3", "-4"):
+        with pytest.raises(SendRejected):
+            await adapter.send(row(adapter, "Hello", Address("telegram", "default", chat)))
 
 
 async def test_retry_after_blocks_the_chat(api: BotApi, adapter: TelegramAdapter) -> None:
@@ -225,10 +242,37 @@ async def test_retry_after_blocks_the_chat(api: BotApi, adapter: TelegramAdapter
     assert caught.value.retry_after_s == 30
     with pytest.raises(SendDelayed):
         await adapter.send(row(adapter, "Hello"))
-    assert await adapter.preview(ANN, "Hel", None) is None
-    await adapter.show_working(ANN)
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
+    await adapter.show_working(asked(ANN))
     assert len(api.rate_stamps(7)) == 1
     await adapter.send(row(adapter, "Hello", Address("telegram", "default", "8")))
+
+
+@pytest.mark.parametrize("chats", [2, 3])
+async def test_a_flood_of_the_whole_bot(api: BotApi, adapter: TelegramAdapter, chats: int) -> None:
+    """Two chats may each have been spoken to too often; three at once mean the bot."""
+    for chat in (8, 9, 10):
+        api.add_chat(chat)
+    api.fail("sendMessage", *[flood(30)] * chats)
+    for chat in range(8, 8 + chats):
+        with pytest.raises(SendDelayed):
+            await adapter.send(row(adapter, "Hello", Address("telegram", "default", str(chat))))
+    await adapter.show_working(asked(ANN))
+    assert len(api.made("sendChatAction")) == (chats < 3)
+
+
+async def test_floods_of_long_ago_do_not_add_up(api: BotApi, make: MakeAdapter) -> None:
+    """Only what comes within seconds is taken for one flood."""
+    now = [1000.0]
+    adapter = make(clock=lambda: now[0])
+    api.fail("sendMessage", *[flood(30)] * 3)
+    for _ in range(3):
+        api.add_chat(int(now[0]))
+        with pytest.raises(SendDelayed):
+            await adapter.send(row(adapter, "x", Address("telegram", "default", str(int(now[0])))))
+        now[0] += 6
+    await adapter.show_working(asked(ANN))
+    assert len(api.made("sendChatAction")) == 1
 
 
 async def test_messages_to_a_chat_are_a_second_apart(api: BotApi, make: MakeAdapter) -> None:
@@ -243,16 +287,16 @@ async def test_messages_to_a_chat_are_a_second_apart(api: BotApi, make: MakeAdap
 
 async def test_previews_grow_in_one_message(api: BotApi, adapter: TelegramAdapter) -> None:
     """Each preview edits the first, and an unchanged text costs no request."""
-    ref = await adapter.preview(ANN, "Hel", None)
-    assert await adapter.preview(ANN, "Hello", ref) == ref
-    assert await adapter.preview(ANN, "Hello ", ref) == ref
+    ref = await adapter.preview(asked(ANN), "Hel", None)
+    assert await adapter.preview(asked(ANN), "Hello", ref) == ref
+    assert await adapter.preview(asked(ANN), "Hello ", ref) == ref
     assert api.shown(7) == ["Hello …"]
     assert len(api.rate_stamps(7)) == 2
 
 
 async def test_nothing_visible_is_not_previewed(api: BotApi, adapter: TelegramAdapter) -> None:
     """Before the first word there is no message."""
-    assert await adapter.preview(ANN, " \n", None) is None
+    assert await adapter.preview(asked(ANN), " \n", None) is None
     assert api.messages == []
 
 
@@ -261,14 +305,14 @@ async def test_previews_in_groups_are_rarer(api: BotApi, make: MakeAdapter) -> N
     now = [1000.0]
     adapter = make(limits=LIMITS, clock=lambda: now[0])
     group = Address("telegram", "default", "-100")
-    ref = await adapter.preview(group, "one", None)
+    ref = await adapter.preview(asked(group), "one", None)
     now[0] += 1.5
-    await adapter.preview(group, "one two", ref)
+    await adapter.preview(asked(group), "one two", ref)
     assert api.shown(-100) == ["one …"]
     now[0] += 1.5
-    await adapter.preview(group, "one two three", ref)
+    await adapter.preview(asked(group), "one two three", ref)
     assert api.shown(-100) == ["one two three …"]
-    now[0] += 1
+    now[0] += LIMITS.chat_interval_s
     await adapter.send(row(adapter, "done", group, preview_ref=ref))
     assert api.shown(-100) == ["done"]
 
@@ -281,13 +325,13 @@ async def test_a_preview_that_fails_costs_nothing(
 ) -> None:
     """Whatever goes wrong, a preview does not raise, and the reference stays."""
     api.fail("sendMessage", fault)
-    assert await adapter.preview(ANN, "Hel", None) is None
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
     api.messages.clear()
     api.add_chat(8)
     other = Address("telegram", "default", "8")
-    ref = await adapter.preview(other, "Hel", None)
+    ref = await adapter.preview(asked(other), "Hel", None)
     api.fail("editMessageText", fault)
-    assert await adapter.preview(other, "Hello", ref) == ref
+    assert await adapter.preview(asked(other), "Hello", ref) == ref
 
 
 async def test_a_preview_that_may_stand_there_is_not_followed_by_another(
@@ -295,11 +339,11 @@ async def test_a_preview_that_may_stand_there_is_not_followed_by_another(
 ) -> None:
     """After an unknown outcome there is no second unfinished message; the answer still comes."""
     api.fail("sendMessage", CUT)
-    assert await adapter.preview(ANN, "Hel", None) is None
-    assert await adapter.preview(ANN, "Hello", None) is None
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
+    assert await adapter.preview(asked(ANN), "Hello", None) is None
     assert api.shown(7) == ["Hel …"]
     await adapter.send(row(adapter, "Hello you"))
-    assert await adapter.preview(ANN, "Next", None) is not None
+    assert await adapter.preview(asked(ANN), "Next", None) is not None
     assert api.shown(7) == ["Hel …", "Hello you", "Next …"]
 
 
@@ -307,9 +351,9 @@ async def test_a_preview_of_a_deleted_message_keeps_its_reference(
     api: BotApi, adapter: TelegramAdapter
 ) -> None:
     """When a person deletes the preview, the final answer is sent anew."""
-    ref = await adapter.preview(ANN, "Hel", None)
+    ref = await adapter.preview(asked(ANN), "Hel", None)
     api.delete_message(7, int(ref or 0))
-    assert await adapter.preview(ANN, "Hello", ref) == ref
+    assert await adapter.preview(asked(ANN), "Hello", ref) == ref
     await adapter.send(row(adapter, "Hello!", preview_ref=ref))
     assert api.shown(7) == ["Hello!"]
 
@@ -318,18 +362,18 @@ async def test_many_chats_with_previews_do_not_pile_up(
     api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is remembered of previews is bounded."""
-    monkeypatch.setattr("adapters.telegram.sender._REMEMBERED_PREVIEWS", 3)
+    monkeypatch.setattr("adapters.telegram.previews._REMEMBERED", 3)
     for chat in range(10, 16):
         api.add_chat(chat)
-        await adapter.preview(Address("telegram", "default", str(chat)), "Hel", None)
-    assert len(adapter._sender._previews) == 3
+        await adapter.preview(asked(Address("telegram", "default", str(chat))), "Hel", None)
+    assert len(adapter._previews._shown) == 3
 
 
 async def test_drafts_in_private_chats(api: BotApi, make: MakeAdapter) -> None:
     """With `preview: draft` the growing answer is a draft and leaves no reference."""
     adapter = make(preview="draft")
-    assert await adapter.preview(ANN, "Hel", None) is None
-    assert await adapter.preview(ANN, "Hello", None) is None
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
+    assert await adapter.preview(asked(ANN), "Hello", None) is None
     assert api.drafts == [(7, "Hel …"), (7, "Hello …")]
     await adapter.send(row(adapter, "Hello!"))
     assert api.shown(7) == ["Hello!"]
@@ -338,7 +382,7 @@ async def test_drafts_in_private_chats(api: BotApi, make: MakeAdapter) -> None:
 async def test_a_group_has_no_drafts(api: BotApi, make: MakeAdapter) -> None:
     """In groups `preview: draft` falls back to a message that is edited."""
     adapter = make(preview="draft")
-    assert await adapter.preview(TOPIC, "Hel", None) is not None
+    assert await adapter.preview(asked(TOPIC), "Hel", None) is not None
     assert (api.drafts, api.shown(-100)) == ([], ["Hel …"])
 
 
@@ -346,25 +390,87 @@ async def test_a_failed_draft_does_not_silence_the_next(api: BotApi, make: MakeA
     """A draft can be repeated, so a lost answer to one is of no importance."""
     adapter = make(preview="draft")
     api.fail("sendMessageDraft", CUT)
-    assert await adapter.preview(ANN, "Hel", None) is None
-    assert await adapter.preview(ANN, "Hello", None) is None
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
+    assert await adapter.preview(asked(ANN), "Hello", None) is None
     assert api.drafts[-1] == (7, "Hello …")
+
+
+async def test_a_draft_is_kept_while_the_answer_is_made(api: BotApi, make: MakeAdapter) -> None:
+    """It goes away after 30 s: without new text it is sent again in time, and not more often."""
+    now = [1000.0]
+    adapter = make(preview="draft", clock=lambda: now[0])
+    await adapter.preview(asked(ANN), "Hel", None)
+    await adapter.preview(asked(ANN), "Hel", None)
+    now[0] += 19
+    await adapter.show_working(asked(ANN))
+    assert len(api.drafts) == 1
+    now[0] += 1
+    await adapter.show_working(asked(ANN))
+    assert api.drafts == [(7, "Hel …")] * 2
+    await adapter.send(row(adapter, "Hello!"))
+    now[0] += 60
+    await adapter.show_working(asked(ANN))
+    assert len(api.drafts) == 2
+
+
+async def test_drafts_are_paced(api: BotApi, make: MakeAdapter) -> None:
+    """They cost what a message costs."""
+    adapter = make(preview="draft", limits=LIMITS)
+    await adapter.preview(asked(ANN), "Hel", None)
+    await adapter.preview(asked(ANN), "Hello", None)
+    assert len(api.drafts) == 1
+
+
+async def test_a_preview_in_a_group_shows_whom_it_answers(
+    api: BotApi, adapter: TelegramAdapter
+) -> None:
+    """It becomes the answer by an edit, which can add no reply later; a direct chat needs none."""
+    for chat in (-100, 7):
+        number = api.message_update(chat, "?")["message"]["message_id"]
+        address = Address("telegram", "default", str(chat))
+        await adapter.preview(asked(address, str(number)), "Hel", None)
+    assert [shown.reply_to is not None for shown in api.messages] == [True, False]
 
 
 @pytest.mark.parametrize("fault", [flood(5), HTML_502, CUT, BLOCKED])
 async def test_typing_is_best_effort(api: BotApi, adapter: TelegramAdapter, fault: Fault) -> None:
     """A typing signal that fails does not raise."""
     api.fail("sendChatAction", fault)
-    await adapter.show_working(ANN)
+    await adapter.show_working(asked(ANN))
     assert len(api.made("sendChatAction")) == 1
 
 
 async def test_typing_lasts_so_it_is_not_repeated(api: BotApi, make: MakeAdapter) -> None:
     """Within 4 s a second signal is left out."""
     adapter = make(limits=LIMITS)
-    await adapter.show_working(ANN)
-    await adapter.show_working(ANN)
+    await adapter.show_working(asked(ANN))
+    await adapter.show_working(asked(ANN))
     assert len(api.made("sendChatAction")) == 1
+
+
+async def test_the_limits_hold_for_many_chats_at_once(api: BotApi, make: MakeAdapter) -> None:
+    """Sixty chats and a group: the server counts no excess, and most of the rate is used."""
+    adapter = make(limits=LIMITS)
+    chats = [*range(1, 61), -100]
+    for chat in chats:
+        api.add_chat(chat)
+    addresses = [Address("telegram", "default", str(chat)) for chat in chats]
+    await asyncio.gather(*(adapter.send(row(adapter, "Hello", it)) for it in addresses))
+    assert api.excesses() == []
+    stamps = [call.at for call in api.made("sendMessage")]
+    assert len(stamps) == 61
+
+
+def test_the_recorder_sees_every_excess() -> None:
+    """The double would notice a bot that is too fast for a chat, a group, or in all."""
+    calls = [Call("sendMessage", {"chat_id": "7"}, at) for at in (0.0, 0.1, 0.2)]
+    calls += [Call("editMessageText", {"chat_id": "-1"}, 10 + 2.5 * n) for n in range(21)]
+    calls += [Call("sendChatAction", {"chat_id": str(n)}, 200 + n / 40) for n in range(31)]
+    assert excesses(calls) == [
+        "31 within 0.75 s in all",
+        "more than one per second in 7",
+        "21 within 50.00 s in -1",
+    ]
 
 
 async def test_sends_run_side_by_side(api: BotApi, adapter: TelegramAdapter) -> None:

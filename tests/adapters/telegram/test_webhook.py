@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.telegram import receiver
 from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.client import ALLOWED_UPDATES
 from tests.adapters.telegram.conftest import MakeAdapter, RecordingIntake, running
 from tests.support.bot_api import BotApi, Fault
 
@@ -67,7 +68,7 @@ async def test_the_webhook_is_registered_completely(
     assert api.webhook == {
         "url": url,
         "secret_token": SECRET,
-        "allowed_updates": ["message", "edited_message"],
+        "allowed_updates": list(ALLOWED_UPDATES),
         "drop_pending_updates": "false",
     }
     assert api.made("getUpdates") == []

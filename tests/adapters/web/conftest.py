@@ -1,6 +1,7 @@
 """A served web chat on a real socket."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -40,8 +41,10 @@ class Served:
         async with self.client.post(f"/api/chats/{chat}/messages", json=body) as response:
             return response.status
 
-    async def answer(self, markdown: str, *, chat: str = "c1", inbox_seq: int | None = None) -> str:
-        seq = self.history.answer(chat, markdown, inbox_seq)
+    async def answer(
+        self, markdown: str, *, chat: str = "c1", inbox_seq: int | None = None, **fields: Any
+    ) -> str:
+        seq = self.history.answer(chat, markdown, inbox_seq, **fields)
         return await send(self.adapter, chat, seq, markdown)
 
 
@@ -70,10 +73,13 @@ async def serve() -> AsyncIterator[Serve]:
         ping_s: float = 15.0,
         port: int = 0,
         history: MemoryHistory | None = None,
+        max_file_bytes: int = 20_000_000,
     ) -> Served:
         history = history or MemoryHistory()
         settings = WebSettings(token=SecretStr(token) if token else None)
-        adapter = WebAdapter(settings, history, history, ping_s=ping_s)
+        adapter = WebAdapter(
+            settings, history, history, ping_s=ping_s, max_file_bytes=max_file_bytes
+        )
         app = web.Application()
         app.add_routes(adapter.routes())
         client = TestClient(TestServer(app, port=port))

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.base import ChatItem
-from adapters.messages import Address
+from adapters.messages import Address, Choice, OutgoingFile, Question
 from adapters.web.events import Position, page_html, positions
 from adapters.web.hub import Hub
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import Event, listen
 
-C1 = Address("web", "default", "c1")
+C1 = Question(Address("web", "default", "c1"))
 
 
 def keys(events: list[Event]) -> list[tuple[int, int]]:
@@ -42,6 +42,32 @@ async def test_a_stream_starts_with_what_was_said(chat: Served) -> None:
     assert (two.data["who"], two.data["html"]) == ("parley", "<p><strong>two</strong></p>\n")
     assert (gauge.name, gauge.data) == ("gauge", {"used": None, "window": 200_000})
     assert (one.id, two.id, synced.id) == ("1-0", "1-1", None)
+
+
+async def test_an_item_tells_its_files_buttons_and_id(chat: Served) -> None:
+    """What an item has not is left out of it, see above."""
+    photo = chat.history.keep("c1", OutgoingFile("a.png", "image/png", b"1234"))
+    paper = chat.history.keep("c1", OutgoingFile("b.pdf", "application/pdf", b"12"))
+    chat.history.write("c1", "look", files=(photo, paper), ref="m1")
+    chat.history.answer("c1", "go on?", choices=(Choice("Yes", "/yes"),))
+    async with listen(chat) as stream:
+        asked, answered, *_ = await stream.until("synced")
+    assert asked.data["ref"] == "m1"
+    assert asked.data["files"] == [
+        {"id": 1, "name": "a.png", "size": 4, "picture": True},
+        {"id": 2, "name": "b.pdf", "size": 2, "picture": False},
+    ]
+    assert answered.data["choices"] == [{"label": "Yes", "text": "/yes"}]
+    assert "files" not in answered.data
+
+
+async def test_a_long_history_comes_in_several_writes(chat: Served) -> None:
+    """All of it arrives, in order."""
+    for n in range(10):
+        chat.history.write("c1", f"{n}" * 10_000)
+    async with listen(chat) as stream:
+        events = await stream.until("synced")
+    assert keys(events) == [(n, 0) for n in range(1, 11)]
 
 
 async def test_an_answer_arrives_live(chat: Served) -> None:

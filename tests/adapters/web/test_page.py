@@ -1,16 +1,17 @@
 """The page in a real browser (collected only where Chromium is installed)."""
 
+import base64
 import re
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import FilePayload, Page, expect
 
-from adapters.messages import Address
+from adapters.messages import Address, Choice, Question
 from tests.adapters.web.conftest import Serve, Served
 from tests.support.browser import page
 from tests.support.history import MemoryHistory
 
-C1 = Address("web", "default", "c1")
+C1 = Question(Address("web", "default", "c1"))
 
 
 async def open_chat(tab: Page, served: Served, chat: str = "c1") -> None:
@@ -318,3 +319,100 @@ async def test_the_page_has_its_landmarks_and_names(chat: Served) -> None:
         await tab.keyboard.press("Enter")
         await expect(tab.locator("#composer")).to_be_focused()
         await expect(tab).to_have_url(chat.url("/#c1"))
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def upload(name: str, mime: str, content: bytes) -> FilePayload:
+    return {"name": name, "mimeType": mime, "buffer": content}
+
+
+async def test_files_go_with_a_message_and_are_shown(chat: Served) -> None:
+    """A picture is seen, another file can be saved; one chosen by mistake stays here."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        files = [("a.png", "image/png", PNG), ("b.txt", "text/plain", b"hi"), ("c", "", b"")]
+        await tab.set_input_files("#picker", [upload(*each) for each in files])
+        await tab.get_by_label("Remove c").click()
+        await expect(tab.locator("#composer")).to_be_focused()
+        await tab.press("#composer", "Enter")
+        mine = tab.locator('article.message[data-who="you"]')
+        await expect(mine.locator("img")).to_have_js_property("naturalWidth", 1)
+        async with tab.expect_download() as saving:
+            await mine.get_by_role("link", name="b.txt").click()
+        assert (await saving.value).suggested_filename == "b.txt"
+        await expect(tab.locator("#chosen")).to_be_hidden()
+    [message] = chat.history.messages
+    assert [file.name for file in message.attachments] == ["a.png", "b.txt"]
+
+
+async def test_too_large_files_are_not_sent(serve: Serve) -> None:
+    """The message box says so before anything goes out."""
+    chat = await serve(max_file_bytes=3)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await expect(tab.locator("#attach")).to_be_visible()
+        await tab.set_input_files("#picker", [upload("a", "", b"1234")])
+        await expect(tab.locator("#hint")).to_have_text(
+            "These files have 4 bytes; at most 3 bytes are taken."
+        )
+        await expect(tab.locator("#send")).to_be_disabled()
+
+
+async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
+    """What was sent while the server was away goes out later, with its files."""
+    async with page() as tab:
+        await tab.route("**/messages", lambda route: route.abort())
+        await open_chat(tab, chat)
+        await tab.set_input_files("#picker", [upload("a.txt", "text/plain", b"hi")])
+        await say(tab, "later")
+        waiting = tab.locator('article[data-state="sending"] .file')
+        await expect(waiting).to_have_text("a.txt")
+        await tab.reload()
+        await expect(waiting).to_have_text("a.txt")
+        await tab.unroute("**/messages")
+        await expect(waiting).to_have_count(0, timeout=10_000)
+    assert chat.history.messages[0].attachments[0].content == b"hi"
+
+
+async def test_a_button_is_pressed_once(chat: Served) -> None:
+    """Its text is sent, and what was chosen stays marked after a reload."""
+    chat.history.write("c1", "no")  # said before the question, so it is no answer to it
+    choices = (Choice("Yes, do", "yes"), Choice("No", "no"))
+    await chat.answer("Shall I?", choices=choices)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        buttons = tab.locator(".choices button")
+        await expect(buttons.first).to_be_enabled()
+        await buttons.first.press("Enter")
+        await expect(tab.locator('article[data-who="you"] .body')).to_have_text(["no", "yes"])
+        for _ in range(2):
+            await expect(buttons.first).to_have_attribute("aria-pressed", "true")
+            await expect(buttons.last).to_have_attribute("aria-pressed", "false")
+            await expect(tab.locator(".choices button:enabled")).to_have_count(0)
+            await tab.reload()
+
+
+async def test_the_newest_message_can_be_edited(chat: Served) -> None:
+    """The pencil is at the newest one; Escape gives up, Enter saves the new text in its place."""
+    chat.history.write("c1", "older", ref="m0")
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await say(tab, "helo")
+        await expect(tab.locator("article[data-ref] .body")).to_have_text(["older", "helo"])
+        await tab.fill("#composer", "a draft")
+        await tab.get_by_label("Edit this message").click()
+        await expect(tab.locator("#composer")).to_have_value("helo")
+        await tab.press("#composer", "Escape")
+        await expect(tab.locator("#composer")).to_have_value("a draft")
+        await tab.get_by_label("Edit this message").click()
+        await say(tab, "hello")
+        for _ in range(2):
+            await expect(tab.locator("article .body:not(:empty)")).to_have_text(["older", "hello"])
+            await expect(tab.locator("article .state").last).to_have_text("edited")
+            await tab.reload()
+    first, edit = chat.history.messages
+    assert (edit.kind, edit.text, edit.message_ref) == ("edit", "hello", first.message_ref)

@@ -25,6 +25,17 @@ async def test_a_message_is_handed_to_the_intake(chat: Served) -> None:
     assert message.authenticated
 
 
+async def test_an_edit_names_the_message_that_it_changes(chat: Served) -> None:
+    """A message goes by its posted id; an edit has an id of its own for the dedupe key."""
+    await chat.post("helo")
+    body = {"id": "m2", "text": "hello", "edits": "m1"}
+    async with chat.client.post(PATH, json=body) as response:
+        assert response.status == 202
+    first, edit = chat.history.messages
+    assert (first.kind, first.message_ref) == ("message", "m1")
+    assert (edit.kind, edit.message_ref, edit.dedupe_key) == ("edit", "m1", "c1:m2")
+
+
 async def test_a_repeated_post_is_taken_once(chat: Served) -> None:
     """The same id again is answered with 202 and adds nothing."""
     assert [await chat.post("hi"), await chat.post("hi")] == [202, 202]
@@ -50,6 +61,7 @@ async def test_the_same_id_in_another_chat_is_another_message(chat: Served) -> N
         (b'{"id":"a b","text":"hi"}', 400, "bad_id"),
         (b'{"id":7,"text":"hi"}', 400, "bad_id"),
         (b'{"id":"m"}', 400, "bad_text"),
+        (b'{"id":"m","text":"hi","edits":7}', 400, "bad_edits"),
         (b'{"id":"m","text":["hi"]}', 400, "bad_text"),
         (b'{"id":"m","text":" \\n "}', 400, "empty_text"),
         (json.dumps({"id": "m", "text": "x" * 200_001}).encode(), 422, "text_too_long"),

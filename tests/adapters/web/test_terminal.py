@@ -7,13 +7,14 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 from rich.console import Console
 from typing_extensions import override
 
-from adapters.messages import Address
+from adapters.messages import Address, OutgoingFile, Question
 from adapters.settings import WebSettings
 from adapters.web.adapter import WebAdapter
 from gateway.chat import asker, chat, growing
@@ -51,8 +52,8 @@ class Gateway:
         if markdown is not None:
             self.tasks.add(asyncio.ensure_future(self.answer(markdown, seq)))
 
-    async def answer(self, markdown: str, inbox_seq: int, *, notice: bool = False) -> None:
-        seq = self.history.answer("t", markdown, inbox_seq, notice=notice)
+    async def answer(self, markdown: str, inbox_seq: int, **fields: Any) -> None:
+        seq = self.history.answer("t", markdown, inbox_seq, **fields)
         await send(self.adapter, "t", seq, markdown)
 
 
@@ -93,6 +94,22 @@ async def test_each_line_gets_its_answer(gateway: Gateway) -> None:
     await chat(gateway.path, "t", ask=lines("one\n", "\n", "  two \n"), console=out)
     assert shown(out) == "**one**!\n**two**!\n"
     assert [message.text for message in gateway.history.messages] == ["one", "two"]
+
+
+@pytest.mark.parametrize("console", ["piped", "terminal"])
+async def test_files_are_named(gateway: Gateway, console: str) -> None:
+    """A file of an answer is a line with its name; the bytes are in the web chat."""
+    file = gateway.history.keep("t", OutgoingFile("a [b].md", "text/markdown", b"# hi"))
+
+    def reply(text: str) -> str:
+        gateway.history.answer("t", "", files=(file,))
+        return "here it is"
+
+    gateway.reply = reply
+    out = piped() if console == "piped" else terminal()
+    await chat(gateway.path, "t", ask=lines("a file, please"), console=out)
+    assert "[file: a [b].md]\n" in shown(out)
+    assert "here it is" in shown(out)
 
 
 async def test_earlier_messages_are_not_shown_again(gateway: Gateway) -> None:
@@ -228,7 +245,7 @@ async def test_a_terminal_shows_the_growing_answer(gateway: Gateway) -> None:
     out = terminal(Screen("Once upon", painted.set))
     talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("a story"), console=out))
     await gateway.history.admitted.wait()
-    await gateway.adapter.preview(HERE, "Once upon", None)
+    await gateway.adapter.preview(Question(HERE), "Once upon", None)
     await painted.wait()
     await gateway.answer("The end.", 1)
     await talking

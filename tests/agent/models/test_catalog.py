@@ -169,3 +169,12 @@ def test_zero_is_a_price() -> None:
     """A model of one's own machine may cost nothing, said so in the settings."""
     facts = facts_of("llama", FactsSettings(input_usd=0, output_usd=0))
     assert facts.prices == FREE
+
+
+@pytest.mark.parametrize(("told", "sees"), [(None, True), (True, True), (False, False)])
+def test_a_model_can_look_at_pictures_unless_the_operator_says_not(
+    told: bool | None, sees: bool
+) -> None:
+    """A provider that refuses them all the same is asked without, see agent/models/images.py."""
+    for name in ("claude-opus-5", "llama"):
+        assert facts_of(name, FactsSettings(vision=told)).vision is sees

@@ -1,10 +1,7 @@
 """What the scenarios need of a platform: people who write, and what stands in their chats."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any, Protocol
-
-WAIT_S = 12.0
 
 
 class Room(Protocol):
@@ -51,6 +48,7 @@ class Driver(Protocol):
             else it may be shown twice, the second one marked "(re-sent)".
         reacts: Whether the bot marks messages by reactions.
         has_strangers: Whether there are people whom the gateway does not know.
+        changed: Notified whenever something has happened at the platform.
         violations: What a correct bot never does.
     """
 
@@ -60,10 +58,13 @@ class Driver(Protocol):
     has_strangers: bool
 
     @property
+    def changed(self) -> asyncio.Condition: ...
+
+    @property
     def violations(self) -> list[str]: ...
 
-    def sections(self) -> dict[str, Any]:
-        """Return settings: the platform's account, and `web` where the port matters."""
+    def block(self) -> dict[str, Any]:
+        """Return the settings of the platform's account; empty for the web chat."""
         ...
 
     async def connected(self, port: int) -> None:
@@ -101,10 +102,3 @@ class Driver(Protocol):
     async def redeliver(self, ref: str) -> None:
         """Deliver a message that was written before once more."""
         ...
-
-
-async def until(condition: Callable[[], Any], wait_s: float = WAIT_S) -> None:
-    """Look until a condition holds; what a real client library does cannot be waited for."""
-    async with asyncio.timeout(wait_s):
-        while not condition():
-            await asyncio.sleep(0.01)

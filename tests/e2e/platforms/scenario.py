@@ -1,7 +1,7 @@
 """A gateway with one real platform adapter, a scripted model, and a person who writes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +15,9 @@ from agent.tools.catalog import builtin_tools
 from gateway.app import Gateway, assembled, build_adapters, serve
 from gateway.storage import models
 from gateway.storage.opening import database_path, open_database
-from tests.e2e.platforms.driver import Driver, Room, until
+from tests.e2e.platforms.driver import Driver, Room
 from tests.support.gateway import HeldModel, log_lines, settings_of
 from tests.support.recording_adapter import Watch
-from tests.support.storage import copy_database
 
 
 @dataclass(slots=True)
@@ -35,10 +34,15 @@ class Scene:
     model: HeldModel
     ann: Room
     log: list[dict[str, Any]]
+    watch: Watch
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        """Wait until a condition holds; it is looked at after each request and each log line."""
+        await self.watch.until(condition)
 
     async def answered(self, room: Room, count: int = 1) -> list[str]:
         """Wait until the bot has said so many final things in a room; return them."""
-        await until(lambda: len(self._final(room)) >= count)
+        await self.until(lambda: len(self._final(room)) >= count)
         return self._final(room)
 
     def _final(self, room: Room) -> list[str]:
@@ -64,29 +68,38 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    driver: Driver, home: Path, template: Path, model: HeldModel, **sections: dict[str, Any]
+    driver: Driver, home: Path, model: HeldModel, **sections: dict[str, Any]
 ) -> AsyncIterator[Scene]:
     """Run a gateway as `parley run` does, but for the model; leaving stops it."""
-    settings = settings_of(home, **{**driver.sections(), **sections})
-    home.mkdir(exist_ok=True)
-    database = database_path(settings)
-    if not database.exists():
-        copy_database(template, database)
+    block = driver.block()
+    platforms = {driver.name: (block,)} if block else {}
+    settings = settings_of(home, **{"platforms": platforms, **sections})
+    watch = Watch()
     stop, force = asyncio.Event(), asyncio.Event()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with (
-        log_lines(Watch()) as lines,
-        open_database(database) as opened,
+        log_lines(watch) as lines,
+        open_database(database_path(settings)) as opened,
         assembled(settings, opened, _agent(model), build_adapters) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
+        following = tasks.create_task(_follow(driver.changed, watch))
         tasks.create_task(serve(gateway, stop, force, port.set_result))
         try:
             await driver.connected(await port)
-            yield Scene(driver, gateway, model, driver.direct(), lines)
+            yield Scene(driver, gateway, model, driver.direct(), lines, watch)
         finally:
             stop.set()
             force.set()
+            following.cancel()
+
+
+async def _follow(changed: asyncio.Condition, watch: Watch) -> None:
+    """Have conditions looked at whenever something has happened at the platform."""
+    async with changed:
+        while True:
+            await changed.wait()
+            watch.note()
 
 
 def _agent(model: HeldModel) -> Agent:

@@ -5,17 +5,19 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, update
 
-from adapters.base import ChatItem, ChatSummary
+from adapters.base import ChatFile, ChatItem, ChatSummary
+from adapters.messages import Attachment, Choice
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.view import Summary, ViewPlan
 from gateway.errors import NotFound
 from gateway.notices import CONTEXT
-from gateway.storage import history, inbox, turns, usage
+from gateway.storage import attachments, history, inbox, turns, usage
 from gateway.storage.history import CHATS, NOTICES, Status, Work
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import iso_time, message
 from gateway.storage.models import outbox as outbox_table
+from gateway.storage.outbox import file_part, parts_of
 from gateway.storage.turns import Turn, TurnEnd
 from tests.support.storage import (
     Store,
@@ -98,11 +100,48 @@ def test_a_late_answer_is_new_although_its_question_is_not(store: Store) -> None
     assert shown(store, after_inbox=2, after_outbox=0) == [(1, 1, "late")]
 
 
-def test_edits_and_dropped_rows_are_not_shown(store: Store) -> None:
-    """An edit shows in the message it changed, a cancelled notice not at all."""
-    current = store.run(turn_of, "one")
+def test_an_edit_names_the_message_that_it_changes(store: Store) -> None:
+    """Both have the platform's id of it; the page shows the newer text in the older place."""
+    conversation, _ = store.run(admit, inbound("one", message_ref="m"))
     edit = inbound("changed", message_ref="m", kind="edit")
-    store.run(inbox.append, current.lease.conversation, edit, kind="edit", state="done")
+    store.run(inbox.append, conversation, edit, kind="edit", state="done")
+    found = store.run(history.items, KEY, 0, 0)
+    assert [(item.markdown, item.ref) for item in found] == [("one", "m"), ("changed", "m")]
+
+
+def test_files_stand_with_what_they_came_with(store: Store) -> None:
+    """Those that are stored; an answer's file is shown in place of the words for it."""
+    current = store.run(turn_of, "one")
+    conversation = current.lease.conversation
+    given = [
+        Attachment(name="a.png", kind="image", mime="image/png", content=b"1234"),
+        Attachment(name="later.png", kind="image", ref="f"),
+    ]
+    store.run(attachments.append, conversation, 1, given, 100)
+    made = store.run(attachments.offer, current, "b.md", "text/markdown", b"12")
+    rows = [*parts(current, "answer"), file_part("turn:1:file:1", made.id, made.name)]
+    store.run(turns.commit, current, [], rows, TurnEnd("final_text"))
+    asked, answered, shown_file = store.run(history.items, KEY, 0, 0)
+    assert asked.files == (ChatFile(1, "a.png", "image/png", 4),)
+    assert (answered.markdown, answered.files) == ("answer", ())
+    assert (shown_file.markdown, shown_file.files) == (
+        "",
+        (ChatFile(made.id, "b.md", "text/markdown", 2),),
+    )
+
+
+def test_buttons_stand_below_their_answer(store: Store) -> None:
+    """With what pressing them says."""
+    current = store.run(turn_of, "one")
+    choices = (Choice("Yes", "/yes"), Choice("No", "/no"))
+    rows = parts_of(lambda text: [text], "turn:1:answer", "Shall I?", choices=choices)
+    store.run(turns.commit, current, [], rows, TurnEnd("final_text"))
+    assert [item.choices for item in store.run(history.items, KEY, 0, 0)] == [(), choices]
+
+
+def test_dropped_rows_are_not_shown(store: Store) -> None:
+    """A cancelled notice never was."""
+    current = store.run(turn_of, "one")
     store.run(turns.notify, current, parts(current, "please wait", "trouble"))
     store.run(turns.cancel, current, "", parts(current, "stopped"), TurnEnd("interrupted"))
     assert shown(store) == [(1, 0, "one"), (1, 2, "stopped")]

@@ -18,7 +18,16 @@ from agent.models.scripted import tool_call
 from agent.view import Summary, ViewPlan
 from gateway import control
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
-from gateway.storage import compactions, files, leases, maintenance, transcript, turns
+from gateway.storage import (
+    attachments,
+    compactions,
+    files,
+    leases,
+    maintenance,
+    members,
+    transcript,
+    turns,
+)
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, message, metadata, replica
 from gateway.storage.opening import open_database
@@ -50,9 +59,11 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     store.run(turns.start_tool, current, call, "read")
     store.run(turns.store_output, current, f"output {words}")
     store.run(turns.set_preview, current, f"preview {words}")
+    store.run(attachments.offer, current, f"{words}.txt", "text/plain", words.encode() * 9)
     plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
     current = store.run(compact, current, plan, failure=words)
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
+    store.run(members.enter_request, inbound(sender=words), words, words, conversation_id)
     store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
     end = TurnEnd("final_text", model_call(USAGE, reported_name="m"), error=words)
     store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
@@ -151,6 +162,7 @@ def test_forget_covers_every_table_that_names_a_conversation(store: Store) -> No
     for table in named:
         assert store.rows(table) == [], table.name
     assert store.rows(metadata.tables["step"]) == []
+    assert store.rows(metadata.tables["attachment_part"]) == []
 
 
 def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store) -> None:

@@ -1,0 +1,109 @@
+"""The Discord adapter: receives (step 1), renders and sends (steps 8 and 9) for one bot."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from adapters.base import Intake
+from adapters.discord.api import Api
+from adapters.discord.attachments import fetch
+from adapters.discord.client import token_of, use_servers
+from adapters.discord.interactions import Interactions
+from adapters.discord.places import Places
+from adapters.discord.posts import Posts
+from adapters.discord.receiver import Receiver
+from adapters.discord.render import render
+from adapters.discord.sender import LIMITS, Sender
+from adapters.discord.session import Parts
+from adapters.discord.signals import Previews, Signals
+from adapters.discord.threads import Threads
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.pacing import PaceLimits, Pacer
+from adapters.settings import DiscordSettings
+
+
+class DiscordAdapter:
+    """One bot on Discord; implements `adapters.base.Adapter`.
+
+    A row is shown once: by its nonce, and by a look-up in the channel where its outcome is
+    unknown. Its previews are messages like others, so sends are not called idempotent.
+
+    Args:
+        settings: The bot's block; a token must be in it.
+        intake: Durable admission.
+        commands: The command menu: (name, description), names without a slash.
+        limits: What Discord allows to be sent.
+        clock: Monotonic seconds.
+
+    Raises:
+        AdapterRefused: There is no token.
+    """
+
+    platform: str = "discord"
+    idempotent_sends: bool = False
+    preview_interval_s: float = 1.5
+
+    def __init__(
+        self,
+        settings: DiscordSettings,
+        intake: Intake,
+        commands: Sequence[tuple[str, str]] = (),
+        *,
+        limits: PaceLimits = LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        use_servers(settings)
+        self.account: str = settings.name
+        self._settings = settings
+        pacer = Pacer(limits, clock=clock)
+        self._api = Api(token_of(settings), pacer.block_all)
+        places, threads = Places(self._api), Threads(self._api, intake)
+        interactions = Interactions(self._api)
+        posts = Posts(self._api, threads)
+        parts = Parts(self._api, intake, places, threads, interactions, commands)
+        self._receiver = Receiver(settings, parts, clock=clock)
+        self._sender = Sender(self._api, posts, pacer, places, interactions.pending)
+        self._previews = Previews(posts, pacer)
+        self._signals = Signals(self._api, threads, pacer, reactions=settings.reactions)
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session, and Discord was heard within the last 90 s."""
+        return self._receiver.connected
+
+    async def run(self) -> None:
+        """Receive updates until cancelled; see `Adapter.run`."""
+        await self._receiver.run()
+
+    async def close(self) -> None:
+        """Close the connections of the sending half; those of `run` end with it."""
+        await self._api.close()
+
+    def render(self, markdown: str) -> list[str]:
+        """Split an answer into payloads; see `Adapter.render`."""
+        return render(markdown)
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload; see `Adapter.send`."""
+        self._previews.end(message.address)
+        return await self._sender.send(message)
+
+    async def fetch(
+        self,
+        address: Address,  # noqa: ARG002 - an attachment tells itself where it is
+        attachment: Attachment,
+        limit_bytes: int,
+    ) -> bytes:
+        """Download a file; see `Adapter.fetch`."""
+        return await fetch(self._api, attachment, limit_bytes, self._settings.api_url)
+
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+        """Show an answer as it grows; see `Adapter.preview`."""
+        return await self._previews.show(question, text, ref)
+
+    async def show_working(self, question: Question) -> None:
+        """Show "typing" for about 10 s."""
+        await self._signals.show_working(question)
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        """React to a message; see `Adapter.acknowledge`."""
+        await self._signals.acknowledge(question, mark)

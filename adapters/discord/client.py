@@ -1,0 +1,219 @@
+"""discord.py as Parley uses it: the gateway socket as raw frames, and an HTTP client that returns.
+
+The SDK keeps the session (heartbeats, RESUME) and the directory of channels; its events are not
+used, so that every message keeps the form in which it came.
+"""
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import discord
+from discord.gateway import DiscordWebSocket
+from discord.http import HTTPClient, Ratelimit, Route
+from typing_extensions import override
+from yarl import URL
+
+from adapters.errors import AdapterRefused
+
+if TYPE_CHECKING:
+    from adapters.settings import DiscordSettings
+
+HEARTBEAT_TIMEOUT_S = 60.0
+"""A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
+BUCKET_WAIT_S = 5.0
+"""Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
+UNSAID_RETRY_S = 5.0
+"""Pause after a 429 that does not say how long it holds."""
+_CLOCK_GRAIN_S = 0.01
+_REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
+
+# Any 429 is raised and never slept through: who asked knows better what to do meanwhile.
+_NO_SILENT_WAIT_S = 0.001
+
+# Parley never speaks in voice channels: what the SDK lacks for that is not worth a warning.
+discord.VoiceClient.warn_nacl = False
+discord.VoiceClient.warn_dave = False
+
+
+def token_of(settings: "DiscordSettings") -> str:
+    """Return the bot token.
+
+    Raises:
+        AdapterRefused: There is none.
+    """
+    token = settings.token.get_secret_value().strip() if settings.token else ""
+    if not token:
+        raise AdapterRefused("platforms.discord.token is not set")
+    return token
+
+
+def use_servers(settings: "DiscordSettings") -> None:
+    """Point the SDK at the configured servers; both hooks hold for the whole process."""
+    if settings.api_url:
+        Route.BASE = _versioned(settings.api_url)
+    if settings.gateway_url:
+        DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
+
+
+def intents_of(settings: "DiscordSettings") -> discord.Intents:
+    """Return what the bot asks to be told."""
+    intents = discord.Intents.none()
+    intents.guilds = True
+    intents.guild_messages = True
+    intents.dm_messages = True
+    intents.message_content = settings.message_content
+    return intents
+
+
+class Socket(discord.Client):
+    """One connection to the gateway, for one attempt.
+
+    Args:
+        settings: The bot's block.
+        on_frame: Called with every frame as JSON text, in order, before the SDK reads it.
+        on_drop: Called when the socket was lost and the SDK is about to RESUME; what it raises
+            ends `connect`.
+    """
+
+    def __init__(
+        self,
+        settings: "DiscordSettings",
+        on_frame: Callable[[str], None],
+        on_drop: Callable[[], None],
+    ) -> None:
+        super().__init__(
+            intents=intents_of(settings),
+            allowed_mentions=discord.AllowedMentions.none(),
+            max_messages=None,
+            member_cache_flags=discord.MemberCacheFlags.none(),
+            chunk_guilds_at_startup=False,
+            guild_ready_timeout=0.0,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
+            # The only way to frames as they came.
+            enable_debug_events=True,
+        )
+        self._on_frame = on_frame
+        self._on_drop = on_drop
+
+    @override
+    def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
+        if event == "socket_raw_receive":
+            self._on_frame(args[0])
+        elif event == "disconnect":
+            self._on_drop()
+
+
+class Http(HTTPClient):
+    """The SDK's HTTP client; every request ends in bounded time and says why.
+
+    Every 429 becomes a RateLimited, also one without the header `Via`.
+
+    Args:
+        on_global: Called with the seconds that the whole bot has to pause.
+    """
+
+    def __init__(self, on_global: Callable[[float], None]) -> None:
+        trace = aiohttp.TraceConfig()
+        trace.on_request_end.append(self._answered)
+        super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=30.0, http_trace=trace)
+        self._on_global = on_global
+        # The constructor takes no less than 30 s, for callers that would try again at once.
+        self.max_ratelimit_timeout = _NO_SILENT_WAIT_S
+
+    @override
+    def get_ratelimit(self, key: str) -> Ratelimit:
+        if key not in self._buckets:
+            self._buckets[key] = _Bucket(self.max_ratelimit_timeout)
+            self._try_clear_expired_ratelimits()
+        return self._buckets[key]
+
+    @override
+    async def request(self, route: Route, **kwargs: Any) -> Any:
+        kwargs.setdefault("timeout", _REQUEST_TIMEOUT)
+        try:
+            return await super().request(route, **kwargs)
+        except discord.HTTPException as exc:
+            if exc.status != HTTPStatus.TOO_MANY_REQUESTS:
+                raise
+            raise discord.RateLimited(await _retry_after_s(exc)) from exc
+
+    async def _answered(
+        self, _session: object, _context: object, end: aiohttp.TraceRequestEndParams
+    ) -> None:
+        """Look at every answer: the SDK does not tell which kind of limit was hit."""
+        headers = end.response.headers
+        if "X-RateLimit-Global" in headers:
+            self._on_global(_seconds(headers.get("Retry-After")))
+
+
+class _Bucket(Ratelimit):
+    """One budget of a route, as Discord told it.
+
+    The SDK's own refuses as soon as the budget's period is longer than the longest wait, however
+    much of it is left, and it holds back the answer that used the budget up until that is full
+    again. This one waits before a request, and only where nothing is left.
+    """
+
+    __slots__ = ()
+
+    @override
+    async def acquire(self) -> None:
+        self._last_request = self._loop.time()
+        while not self._has_room():
+            wait_s = None if self.expires is None else self.expires - self._loop.time()
+            if wait_s is not None and wait_s > BUCKET_WAIT_S:
+                raise discord.RateLimited(wait_s)
+            await self._wait(wait_s)
+        self.remaining -= 1
+        self.outgoing += 1
+
+    @override
+    async def __aexit__(self, *_: object) -> None:
+        self.outgoing -= 1
+        if self.expires is None:
+            self.reset()  # type: ignore[no-untyped-call]
+        self._wake(max(self.remaining, 1))
+
+    def _has_room(self) -> bool:
+        if self.is_expired():
+            self.reset()  # type: ignore[no-untyped-call]
+        return self.remaining > 0
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait until a request ends, or until the budget is full again."""
+        turn = self._loop.create_future()
+        self._pending_requests.append(turn)
+        timeout_s = BUCKET_WAIT_S if seconds is None else max(seconds, 0.0) + _CLOCK_GRAIN_S
+        try:
+            await asyncio.wait([turn], timeout=timeout_s)
+        finally:
+            turn.cancel()
+
+
+async def _retry_after_s(exc: discord.HTTPException) -> float:
+    """Return what a 429 asks for: in its body, else in its header."""
+    answer = exc.response
+    said: Any = answer.headers.get("Retry-After")
+    if isinstance(answer, aiohttp.ClientResponse):
+        try:
+            said = (await answer.json(content_type=None))["retry_after"]
+        except (ValueError, LookupError, TypeError):
+            said = said or UNSAID_RETRY_S
+    return _seconds(said)
+
+
+def _seconds(said: Any) -> float:
+    try:
+        return float(said)
+    except (TypeError, ValueError):
+        return UNSAID_RETRY_S
+
+
+def _versioned(url: str) -> str:
+    """Complete `http://host` and `http://host/api` to the version that the SDK speaks."""
+    root = url.rstrip("/")
+    path = URL(root).path.rstrip("/")
+    return {"": f"{root}/api/v10", "/api": f"{root}/v10"}.get(path, root)

@@ -1,0 +1,147 @@
+"""Maps what discord.py and its transport raise to the adapters' tree."""
+
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import aiohttp
+import discord
+
+from adapters.errors import (
+    AdapterDisconnected,
+    AdapterError,
+    AdapterRefused,
+    SendDelayed,
+    SendRejected,
+    SendUnknown,
+)
+
+# Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#json
+UNKNOWN_CHANNEL = 10003
+UNKNOWN_MESSAGE = 10008
+UNKNOWN_WEBHOOK = 10015
+UNKNOWN_INTERACTION = 10062
+SLOWMODE = 20016
+ALREADY_ANSWERED = 40060
+MISSING_ACCESS = 50001
+MISSING_PERMISSIONS = 50013
+INVALID_TOKEN = 50027
+THREAD_ARCHIVED = 50083
+THREAD_EXISTS = 160004
+
+_REASONS = {
+    UNKNOWN_CHANNEL: "the channel or thread does not exist any more",
+    UNKNOWN_MESSAGE: "the message does not exist any more",
+    MISSING_ACCESS: "the bot has no access to this channel",
+    50007: "this person takes no direct messages from the bot",
+    MISSING_PERMISSIONS: "the bot lacks a permission in this channel",
+    THREAD_ARCHIVED: "the thread is archived",
+    40005: "the file is too large for this server",
+    160005: "the thread is locked",
+    160006: "the server has as many active threads as it may",
+    160007: "the server has as many active announcement threads as it may",
+}
+# Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway
+_REFUSALS = {
+    4004: "Discord does not know this bot; correct platforms.discord.token",
+    4011: "the bot is in too many servers for one connection",
+    4013: "Discord does not know the intents the bot asks for",
+    4014: (
+        "the bot may not read message contents: switch the Message Content intent on in the"
+        " developer portal, or set platforms.discord.message_content: false"
+    ),
+}
+_MALFORMED = {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
+# Only with a code of Discord's own; a proxy's error page says nothing about the chat.
+_FINAL = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
+# Raised before the first byte of the request has left.
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
+_TRANSPORT = (discord.DiscordException, aiohttp.ClientError, OSError)
+# What an answer of the wrong shape raises, here and inside of the SDK; AttributeError also comes
+# out of it when the very first connection fails.
+_UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, zlib.error)
+
+
+class Refusal(SendRejected):
+    """Discord's own no, with its JSON error code (0: none)."""
+
+    def __init__(self, reason: str, code: int) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+@contextmanager
+def mapped_receiving() -> Iterator[None]:
+    """Turn what the SDK raises while receiving into AdapterDisconnected or AdapterRefused."""
+    try:
+        yield
+    except discord.LoginFailure as exc:
+        raise AdapterRefused(_REFUSALS[4004]) from exc
+    except discord.PrivilegedIntentsRequired as exc:
+        raise AdapterRefused(_REFUSALS[4014]) from exc
+    except discord.ConnectionClosed as exc:
+        if refusal := _REFUSALS.get(exc.code):
+            raise AdapterRefused(refusal) from exc
+        raise AdapterDisconnected(f"Discord closed the connection with code {exc.code}") from exc
+    except _TRANSPORT as exc:
+        raise AdapterDisconnected(_text(exc)) from exc
+    except _UNREADABLE as exc:
+        raise AdapterDisconnected(f"Discord cannot be understood: {type(exc).__name__}") from exc
+
+
+@contextmanager
+def mapped_post() -> Iterator[None]:
+    """Turn what the SDK raises on a new message into a SendDelayed, -Unknown or -Rejected."""
+    try:
+        yield
+    except _TRANSPORT as exc:
+        error = _send_error(exc)
+        raise (SendUnknown(str(error)) if _maybe_done(exc) else error) from exc
+    except _UNREADABLE as exc:
+        raise SendUnknown("Discord's answer cannot be understood") from exc
+
+
+@contextmanager
+def mapped_call() -> Iterator[None]:
+    """Like `mapped_post`, for a request that can be repeated: nothing is ever unknown."""
+    try:
+        yield
+    except _TRANSPORT as exc:
+        raise _send_error(exc) from exc
+    except _UNREADABLE as exc:
+        raise SendDelayed("Discord's answer cannot be understood") from exc
+
+
+def _maybe_done(exc: Exception) -> bool:
+    """Whether the request may have been carried out although it failed."""
+    if isinstance(exc, discord.HTTPException):
+        return exc.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return not isinstance(exc, (discord.DiscordException, *_NOT_SENT))
+
+
+def _send_error(exc: Exception) -> AdapterError:
+    if isinstance(exc, discord.RateLimited):
+        return SendDelayed("Discord asks for a pause", exc.retry_after)
+    if not isinstance(exc, discord.HTTPException):
+        return SendDelayed(_text(exc))
+    if exc.status in _MALFORMED and exc.code != SLOWMODE:
+        return Refusal(_reason(exc), exc.code)
+    if (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN:
+        return Refusal(_reason(exc), exc.code)
+    # A revoked token is among these: it can be mended, so nothing is buried for it.
+    return SendDelayed(_reason(exc))
+
+
+def _reason(exc: discord.HTTPException) -> str:
+    if not exc.code:
+        return f"HTTP status {exc.status}"
+    said = _REASONS.get(exc.code) or " ".join(exc.text.split())[:200]
+    return f"{said} (Discord's code {exc.code})"
+
+
+def _text(exc: BaseException) -> str:
+    """Return a reason without what came over the wire: an error page is no reason."""
+    if isinstance(exc, discord.HTTPException):
+        return _reason(exc)
+    return f"{type(exc).__name__}: {exc}"[:300]

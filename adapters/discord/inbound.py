@@ -1,0 +1,377 @@
+"""Message JSON → `InboundMessage`, `Poison` or None (step 1 of the path); pure.
+
+Only the fields used here are decoded, so that new kinds of content never spoil a readable text.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from adapters.discord.places import Place
+from adapters.messages import (
+    Address,
+    Addressing,
+    Attachment,
+    AttachmentKind,
+    ChatKind,
+    InboundMessage,
+    Poison,
+)
+
+MAX_QUOTE_CHARS = 500
+MAX_TITLE_CHARS = 60
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+_MARKUP = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
+_EMOJI = re.compile(r"<a?:(\w{2,32}):\d{1,20}>")
+_COMMAND = re.compile(r"<(/[^:>]{1,100}):\d{1,20}>")
+_SNOWFLAKE = r"^\d{1,20}$"
+# What people say; every other type is a service message (pins, joins, opened threads, boosts).
+_SAID = {0, 19}
+_FORWARD = 1
+_IS_VOICE = 1 << 13
+_HAS_THREAD = 1 << 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bot:
+    """Who the bot is, and what its block says about reading.
+
+    Attributes:
+        listens_to: Ids of other bots that are listened to like people.
+    """
+
+    account: str
+    id: str
+    threads: bool = True
+    message_content: bool = True
+    listens_to: frozenset[str] = frozenset()
+
+
+def _no_name(_mark: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Where a message was said, as far as it does not say so itself.
+
+    Attributes:
+        roles: The bot's roles there; mentioning one of them is mentioning the bot.
+        name_of: Returns the name of a role ("@&<id>") or channel ("#<id>"), if it is known.
+    """
+
+    place: Place
+    roles: frozenset[str] = frozenset()
+    name_of: Callable[[str], str | None] = _no_name
+
+
+def to_inbound(
+    data: Any, bot: Bot, scene: Scene, *, edited: bool = False
+) -> InboundMessage | Poison | None:
+    """Return what a message says, Poison if it cannot be decoded, None if nobody said it.
+
+    Everything that people say is returned, with whom it is for; not what the bot itself, other
+    bots, webhooks or Discord say.
+
+    Args:
+        data: The message object of the gateway or of the channel's history.
+        bot: Who reads.
+        scene: Where it was said.
+        edited: It is the new version of a message; None if it differs by less than its text, as
+            when a link preview was added.
+    """
+    if edited and not _is_edit(data):
+        return None
+    try:
+        message = _Message.model_validate(data)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        return poison(data, bot.account, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    if not _is_said(message, bot) or not _is_readable(message, bot, scene):
+        return None
+    return _inbound(data, message, bot, scene, edited=edited)
+
+
+def poison(data: Any, account: str, reason: str) -> Poison:
+    """Return an event as Poison; it is named by its id, or by its bytes where it has none."""
+    raw = raw_json(data)
+    number = snowflake_of(data)
+    key = f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}" if number is None else f"p{number}"
+    channel = data.get("channel_id") if isinstance(data, dict) else None
+    return Poison(source=source_name(account, str(channel)), dedupe_key=key, raw=raw, reason=reason)
+
+
+def snowflake_of(data: Any) -> int | None:
+    """Return the id of an object, None where it has none."""
+    text = data.get("id") if isinstance(data, dict) else None
+    return int(text) if isinstance(text, str) and re.match(_SNOWFLAKE, text) else None
+
+
+def source_name(account: str, channel: str) -> str:
+    """Return the name of a channel's or thread's stream of messages, for its cursor."""
+    return f"discord:{account}:{channel}"
+
+
+def raw_json(data: Any) -> str:
+    """Return an object as the JSON text that is stored."""
+    return json.dumps(data, separators=(",", ":"))
+
+
+def title_of(text: str) -> str:
+    """Return a name for the thread that a message opens: its first words, without a quote."""
+    said = " ".join(line for line in text.splitlines() if not line.startswith("> "))
+    words = " ".join(_MARKUP.sub("", said).split())
+    if len(words) > MAX_TITLE_CHARS:
+        cut = words[:MAX_TITLE_CHARS]
+        words = f"{cut.rsplit(' ', 1)[0] if ' ' in cut else cut}…"
+    return words or "Conversation"
+
+
+def file_name(name: str) -> str:
+    """Return a file's name without any path."""
+    return _storable(name).replace("\\", "/").rsplit("/", 1)[-1] or "file"
+
+
+def _storable(text: str) -> str:
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+_Text = Annotated[str, AfterValidator(_storable)]
+_Id = Annotated[str, Field(pattern=_SNOWFLAKE)]
+
+
+class _Part(BaseModel):
+    """Base of the decoded parts: strict types, fields that are not used are not looked at."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _Member(_Part):
+    nick: _Text | None = None
+
+
+class _User(_Part):
+    id: _Id
+    username: _Text = ""
+    global_name: _Text | None = None
+    bot: bool = False
+    system: bool = False
+    member: _Member | None = None
+
+    @property
+    def name(self) -> str:
+        nick = self.member.nick if self.member else None
+        return nick or self.global_name or self.username or self.id
+
+
+class _File(_Part):
+    id: _Id
+    filename: _Text = ""
+    size: int | None = None
+    content_type: str | None = None
+    url: str
+    duration_secs: float | None = None
+    waveform: str | None = None
+
+
+class _Said(_Part):
+    """What a message and a forwarded one have in common."""
+
+    content: _Text = ""
+    mentions: list[_User] = []
+    attachments: list[_File] = []
+    sticker_items: list[Any] = []
+    flags: int = 0
+
+
+class _Snapshot(_Part):
+    message: _Said
+
+
+class _Replied(_Said):
+    author: _User | None = None
+
+
+class _Reference(_Part):
+    type: int = 0
+
+
+class _Message(_Said):
+    id: _Id
+    channel_id: _Id
+    author: _User
+    type: int = 0
+    member: _Member | None = None
+    mention_roles: list[str] = []
+    webhook_id: str | None = None
+    edited_timestamp: str | None = None
+    message_reference: _Reference | None = None
+    referenced_message: _Replied | None = None
+    message_snapshots: list[_Snapshot] = []
+    poll: Any = None
+    activity: Any = None
+
+
+def _is_edit(data: Any) -> bool:
+    """Updates without an author are partial; without a time they are Discord's own additions."""
+    return isinstance(data, dict) and bool(data.get("edited_timestamp")) and "author" in data
+
+
+def _is_said(message: _Message, bot: Bot) -> bool:
+    author = message.author
+    if message.type not in _SAID or message.webhook_id or author.system or author.id == bot.id:
+        return False
+    return not author.bot or author.id in bot.listens_to
+
+
+def _is_readable(message: _Message, bot: Bot, scene: Scene) -> bool:
+    """Whether Discord lets the bot read it: without the intent other messages come empty."""
+    return bot.message_content or scene.place.dm or _mentions(message, bot, scene)
+
+
+def _inbound(
+    data: Any, message: _Message, bot: Bot, scene: Scene, *, edited: bool
+) -> InboundMessage:
+    addressed = _addressed(message, bot, scene)
+    has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
+    opens = has_thread and bot.threads and scene.place.opens_threads
+    address = address_in(
+        message.channel_id, bot.account, scene.place, message.id if opens else None
+    )
+    text = _with_quote(_plain_text(message, bot, scene), message)
+    files = [file for said in _parts(message) for file in said.attachments]
+    return InboundMessage(
+        address=address,
+        chat_kind=chat_kind(address, scene.place),
+        sender=message.author.id,
+        sender_name=(message.member and message.member.nick) or message.author.name,
+        text=text,
+        dedupe_key=f"{message.id}:e{message.edited_timestamp}" if edited else message.id,
+        raw=raw_json(data),
+        message_ref=message.id,
+        kind="edit" if edited else "message",
+        attachments=tuple(_attachment(file, message) for file in files),
+        unreadable=_unreadable(message, text, files),
+        addressed=addressed,
+    )
+
+
+def address_in(channel: str, account: str, place: Place, opened: str | None = None) -> Address:
+    """Return the address of what is said in a channel or thread.
+
+    A thread that is opened from a message has the message's id.
+    """
+    if place.parent is not None:
+        return Address("discord", account, place.parent, channel)
+    return Address("discord", account, channel, opened)
+
+
+def chat_kind(address: Address, place: Place) -> ChatKind:
+    """Return what kind of conversation an address holds."""
+    if place.dm:
+        return "dm"
+    return "group" if address.thread is None else "thread"
+
+
+def _addressed(message: _Message, bot: Bot, scene: Scene) -> Addressing:
+    if scene.place.dm or _mentions(message, bot, scene) or _replies_to(message, bot):
+        return "direct"
+    others = bool(message.mentions or message.mention_roles)
+    return "overheard" if scene.place.parent is None or others else "thread"
+
+
+def _mentions(message: _Message, bot: Bot, scene: Scene) -> bool:
+    named = any(user.id == bot.id for user in message.mentions)
+    return named or not scene.roles.isdisjoint(message.mention_roles)
+
+
+def _replies_to(message: _Message, bot: Bot) -> bool:
+    replied = message.referenced_message
+    return replied is not None and replied.author is not None and replied.author.id == bot.id
+
+
+def _plain_text(message: _Message, bot: Bot, scene: Scene) -> str:
+    """Return the text without a leading mention of the bot, and with names for all others."""
+    mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in scene.roles}
+    text = message.content
+    first = _MARKUP.match(text.lstrip())
+    if first is not None and first[0][1:-1] in mine:
+        text = text.lstrip()[first.end() :].lstrip(" \t\n,:") or text
+    return _named(text, message, scene.name_of)
+
+
+def _named(text: str, said: _Said, name_of: Callable[[str], str | None] = _no_name) -> str:
+    """Replace Discord's markup by what people see in its place."""
+    users = {user.id: user.name for user in said.mentions}
+
+    def name(mark: re.Match[str]) -> str:
+        kind, number = mark[1].rstrip("!"), mark[2]
+        found = users.get(number) if kind == "@" else name_of(f"{kind}{number}")
+        return mark[0] if found is None else f"{kind[0]}{found}"
+
+    return _COMMAND.sub(r"\1", _EMOJI.sub(r":\1:", _MARKUP.sub(name, text)))
+
+
+def _with_quote(text: str, message: _Message) -> str:
+    """Put what was replied to or forwarded in front, except in front of a command."""
+    if text.startswith("/"):
+        return text
+    quoted = _quoted(message)
+    return "\n\n".join(part for part in (quoted, text) if part)
+
+
+def _quoted(message: _Message) -> str:
+    if message.message_reference is not None and message.message_reference.type == _FORWARD:
+        said = "\n".join(
+            _named(each.message.content, each.message) for each in message.message_snapshots
+        )
+    elif message.referenced_message is not None and message.content:
+        said = _cut(_named(message.referenced_message.content, message.referenced_message))
+    else:
+        return ""
+    return "\n".join(f"> {line}" for line in said.strip().splitlines())
+
+
+def _cut(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= MAX_QUOTE_CHARS else f"{text[: MAX_QUOTE_CHARS - 1]}…"
+
+
+def _parts(message: _Message) -> list[_Said]:
+    return [message, *(each.message for each in message.message_snapshots)]
+
+
+def _attachment(file: _File, message: _Message) -> Attachment:
+    mime = (file.content_type or "").partition(";")[0].strip()
+    place = {"channel": message.channel_id, "message": message.id, "id": file.id, "url": file.url}
+    return Attachment(
+        name=file_name(file.filename),
+        kind=_file_kind(file, mime, message),
+        mime=mime,
+        size_bytes=file.size,
+        ref=orjson.dumps(place).decode(),
+    )
+
+
+def _file_kind(file: _File, mime: str, message: _Message) -> AttachmentKind:
+    if file.waveform is not None or (message.flags & _IS_VOICE and mime.startswith("audio/")):
+        return "voice"
+    kind = mime.partition("/")[0]
+    return kind if kind in {"image", "audio", "video"} else "file"  # type: ignore[return-value]
+
+
+def _unreadable(message: _Message, text: str, files: list[_File]) -> str | None:
+    for said in _parts(message):
+        if said.sticker_items:
+            return "a sticker"
+    if message.poll is not None:
+        return "a poll"
+    if message.activity is not None:
+        return "an invitation to an activity"
+    return None if text.strip() or files else "an empty message"

@@ -1,0 +1,264 @@
+"""Slash commands and buttons (step 1), and how Discord is told within 3 s that they were received.
+
+An interaction is committed like any other message and acknowledged after that. A slash command's
+answer takes the place of "thinking…" for 14 minutes; what `send` needs for it is the message's ref.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from adapters.discord.api import Api
+from adapters.discord.errors import ALREADY_ANSWERED, Refusal, mapped_call
+from adapters.discord.inbound import Bot, address_in, chat_kind, poison, raw_json
+from adapters.discord.pending import Pending
+from adapters.discord.places import Place, place_of
+from adapters.errors import AdapterError
+from adapters.messages import Admission, InboundMessage, Poison
+
+log = structlog.get_logger()
+
+OPTION = "text"
+"""Name of a command's one option."""
+ANSWERABLE_S = 14 * 60.0
+"""How long an answer may take the place of "thinking…". Source: tokens live 15 minutes."""
+_EPOCH_MS = 1_420_070_400_000
+_PREFIX = "interaction:"
+_EPHEMERAL = 1 << 6
+_COMMAND, _COMPONENT = 2, 3
+_MESSAGE, _DEFERRED, _UPDATE = 4, 5, 7
+_NOBODY: dict[str, list[str]] = {"parse": []}
+_DENIED = "You cannot use this bot here."
+_NOT_TAKEN = "I could not take this just now. Please try again."
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """What it takes to put an answer in the place of "thinking…"."""
+
+    application: str
+    token: str
+    id: str
+
+    @classmethod
+    def parse(cls, ref: str | None) -> "Callback | None":
+        """Return the callback that a `message_ref` holds, None if it is that of a message."""
+        if ref is None or not ref.startswith(_PREFIX):
+            return None
+        application, token, number = ref.removeprefix(_PREFIX).split(":", 2)
+        return cls(application, token, number)
+
+    @property
+    def ref(self) -> str:
+        """The `message_ref` that holds it."""
+        return f"{_PREFIX}{self.application}:{self.token}:{self.id}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer may still take the place of "thinking…"."""
+        return time.time() - snowflake_s(self.id) < ANSWERABLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """A command or a pressed button.
+
+    Attributes:
+        pressed: Of a button: the message's new content, with what was chosen; else None.
+    """
+
+    callback: Callback
+    message: InboundMessage
+    pressed: str | None = None
+
+
+def snowflake_s(number: str) -> float:
+    """Return when an id was made, in seconds since 1970."""
+    return ((int(number) >> 22) + _EPOCH_MS) / 1000
+
+
+def snowflake_at(seconds: float) -> int:
+    """Return the least id that could have been made then."""
+    return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
+
+
+def to_interaction(data: Any, bot: Bot, place: Place | None) -> Interaction | Poison | None:
+    """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
+
+    Args:
+        data: The interaction as received.
+        bot: Who reads.
+        place: Where it happened, if that is known; else the interaction tells.
+    """
+    try:
+        decoded = _Interaction.model_validate(data)
+        place = place if place is not None else place_of(decoded.channel)
+    except (ValidationError, LookupError, TypeError) as exc:
+        return poison(
+            data, bot.account, f"an interaction that cannot be read: {type(exc).__name__}"
+        )
+    text = _text(decoded)
+    user = decoded.member.user if decoded.member else decoded.user
+    if text is None or user is None:
+        return None
+    return _interaction(data, decoded, user, text, (bot, place))
+
+
+class Interactions:
+    """Acknowledges interactions of one account."""
+
+    def __init__(self, api: Api) -> None:
+        self.pending = Pending()
+        self._api = api
+
+    async def take(
+        self,
+        interaction: Interaction,
+        accept: Callable[[InboundMessage], Awaitable[Admission]],
+    ) -> Admission:
+        """Commit an interaction; whatever the intake raises, the person is told and it goes on."""
+        key = interaction.callback.id
+        self.pending.begin(key)
+        try:
+            return await accept(interaction.message)
+        except Exception:
+            self.pending.end(key)
+            await self._respond(interaction, _said(_NOT_TAKEN))
+            raise
+
+    async def acknowledge(self, interaction: Interaction, admission: Admission) -> None:
+        """Tell Discord that an interaction was received; best effort."""
+        try:
+            if admission.outcome != "duplicate":
+                await self._respond(interaction, _response(interaction, admission))
+        finally:
+            self.pending.end(interaction.callback.id)
+
+    async def _respond(self, interaction: Interaction, response: dict[str, Any]) -> None:
+        callback = interaction.callback
+        path = "/interactions/{webhook_id}/{webhook_token}/callback"
+        try:
+            with mapped_call():
+                await self._api.callback(
+                    "POST", path, response, webhook_id=callback.id, webhook_token=callback.token
+                )
+        except AdapterError as exc:
+            if not (isinstance(exc, Refusal) and exc.code == ALREADY_ANSWERED):
+                log.warning("discord_interaction_not_answered", reason=str(exc))
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+_Id = Annotated[str, Field(pattern=r"^\d{1,20}$")]
+
+
+class _User(_Part):
+    id: _Id
+    username: str = ""
+    global_name: str | None = None
+
+
+class _Member(_Part):
+    user: _User
+    nick: str | None = None
+
+
+class _Option(_Part):
+    name: str
+    value: str | int | float | bool | None = None
+
+
+class _Emoji(_Part):
+    name: str | None = None
+
+
+class _Button(_Part):
+    custom_id: str | None = None
+    label: str | None = None
+    components: list["_Button"] = []
+
+
+class _Pressed(_Part):
+    id: _Id
+    content: str = ""
+    components: list[_Button] = []
+
+
+class _Data(_Part):
+    name: str = ""
+    type: int = 1
+    options: list[_Option] = []
+    custom_id: str = ""
+
+
+class _Interaction(_Part):
+    id: _Id
+    application_id: _Id
+    type: Literal[1, 2, 3, 4, 5]
+    token: str = Field(pattern=r"^[^:]+$")
+    channel_id: _Id | None = None
+    channel: dict[str, Any] = {}
+    member: _Member | None = None
+    user: _User | None = None
+    data: _Data = _Data()
+    message: _Pressed | None = None
+
+
+def _text(decoded: _Interaction) -> str | None:
+    if decoded.type == _COMPONENT:
+        return decoded.data.custom_id or None
+    if decoded.type != _COMMAND or decoded.data.type != 1:
+        return None
+    given = [str(option.value) for option in decoded.data.options if option.value is not None]
+    return " ".join([f"/{decoded.data.name}", *given])
+
+
+def _interaction(
+    data: Any, decoded: _Interaction, user: _User, text: str, where: tuple[Bot, Place]
+) -> Interaction:
+    bot, place = where
+    callback = Callback(decoded.application_id, decoded.token, decoded.id)
+    address = address_in(decoded.channel_id or str(decoded.channel["id"]), bot.account, place)
+    nick = decoded.member.nick if decoded.member else None
+    message = InboundMessage(
+        address=address,
+        chat_kind=chat_kind(address, place),
+        sender=user.id,
+        sender_name=nick or user.global_name or user.username or user.id,
+        text=text,
+        dedupe_key=decoded.id,
+        raw=raw_json(data),
+        message_ref=callback.ref if decoded.type == _COMMAND else None,
+    )
+    return Interaction(callback, message, _pressed(decoded) if decoded.message else None)
+
+
+def _pressed(decoded: _Interaction) -> str:
+    """Return the message's content with what was chosen noted below it."""
+    assert decoded.message is not None  # noqa: S101 - the caller has looked
+    chosen = decoded.data.custom_id
+    buttons = [button for row in decoded.message.components for button in row.components]
+    labels = [button.label for button in buttons if button.custom_id == chosen and button.label]
+    note = f"-# ✓ {labels[0] if labels else chosen}"
+    return f"{decoded.message.content[: 2000 - len(note) - 1]}\n{note}".strip()
+
+
+def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
+    if admission.outcome in {"denied", "ignored"}:
+        return _said(_DENIED)
+    if interaction.pressed is None:
+        return {"type": _DEFERRED}
+    changed = {"content": interaction.pressed, "components": [], "allowed_mentions": _NOBODY}
+    return {"type": _UPDATE, "data": changed}
+
+
+def _said(text: str) -> dict[str, Any]:
+    """Return an answer that only the person sees."""
+    data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": _NOBODY}
+    return {"type": _MESSAGE, "data": data}

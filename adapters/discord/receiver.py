@@ -1,0 +1,122 @@
+"""Keeps one gateway connection (step 1): the SDK resumes, a supervisor restarts what it cannot."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
+
+import structlog
+
+from adapters.discord.client import Socket, token_of, use_servers
+from adapters.discord.errors import mapped_receiving
+from adapters.discord.inbound import Bot
+from adapters.discord.session import Parts, Session
+from adapters.errors import AdapterDisconnected
+
+if TYPE_CHECKING:
+    from adapters.settings import DiscordSettings
+
+log = structlog.get_logger()
+
+MOST_DROPS = 5
+"""Times that Discord may close the socket before a session is there; the SDK tries at once."""
+_FRESH_FOR_S = 90.0
+_CLOSE_S = 5.0
+
+
+class Receiver:
+    """The incoming half of one bot.
+
+    Args:
+        settings: The bot's block.
+        parts: What outlives a connection.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: "DiscordSettings",
+        parts: Parts,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._clock = clock
+        self._session: Session | None = None
+        self._is_live = False
+        self._drops = 0
+        self._reached_at = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a session, and Discord was heard within the last 90 s."""
+        return self._is_live and self._clock() - self._reached_at < _FRESH_FOR_S
+
+    async def run(self) -> NoReturn:
+        """Receive until cancelled, on a connection of its own.
+
+        Whatever the intake raises goes on to the caller; the next run reads the gap.
+        """
+        token = token_of(self._settings)
+        use_servers(self._settings)
+        self._drops = 0
+        socket = Socket(self._settings, self._heard, self._dropped)
+        try:
+            with mapped_receiving():
+                await socket.login(token)
+            async with asyncio.TaskGroup() as tasks:
+                await self._connect(socket, tasks)
+        except BaseExceptionGroup as failures:
+            # The caller tells errors apart by their class.
+            raise failures.exceptions[0] from failures
+        finally:
+            self._is_live = False
+            await _close(socket)
+        raise AdapterDisconnected("Discord closed the connection")
+
+    async def _connect(self, socket: Socket, tasks: asyncio.TaskGroup) -> NoReturn:
+        bot = Bot(
+            account=self._settings.name,
+            id="",
+            threads=self._settings.threads,
+            message_content=self._settings.message_content,
+            listens_to=frozenset(self._settings.allow_bots),
+        )
+        session = self._session = Session(socket, bot, self._parts, tasks, self._ready)
+        tasks.create_task(session.run(), name=f"discord {bot.account}")
+        try:
+            with mapped_receiving():
+                await socket.connect(reconnect=False)
+            raise AdapterDisconnected("Discord closed the connection")
+        finally:
+            self._session = None
+            await session.settle()
+
+    def _heard(self, frame: str) -> None:
+        self._reached_at = self._clock()
+        if self._session is not None:
+            self._session.take(frame)
+
+    def _ready(self) -> None:
+        self._is_live = True
+        self._drops = 0
+        log.info("discord_connected", account=self._settings.name)
+
+    def _dropped(self) -> None:
+        self._is_live = False
+        self._drops += 1
+        if self._drops > MOST_DROPS:
+            raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
+
+
+async def _close(socket: Socket) -> None:
+    """Close a connection whose other side may be gone."""
+    try:
+        async with asyncio.timeout(_CLOSE_S):
+            await socket.close()
+    except TimeoutError:
+        log.info("discord_closed_late")
+    finally:
+        # A close that was cancelled, by us or by who stops the adapter, has left this open.
+        await socket.http.close()

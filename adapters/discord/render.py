@@ -1,0 +1,63 @@
+"""Markdown → payloads (step 8): Discord's dialect of markdown; pure.
+
+A payload is the text of one message. What people could be called by (`@everyone`, `<@id>`) gets
+an invisible character inside; everything else that is meant as text is escaped.
+"""
+
+import re
+from dataclasses import replace
+
+from adapters.markup import Dialect, messages, preview
+from adapters.previews import PREVIEW_END
+from adapters.styled import Conventions
+
+# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
+MAX_TEXT_CHARS = 2000
+
+_SPECIAL = re.compile(r"[\\*`~|\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|<(?=[\w@#:/])")
+_AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")
+_MENTION = re.compile(r"@(?=everyone|here)|<(?=(?:@[!&]?|#)\d)")
+# Discord takes what follows a link as part of it up to a space, but for some punctuation.
+_AFTER_LINK = re.compile(r"[.,:;\"')]*(?:\s|$)")
+
+
+def render(markdown: str) -> list[str]:
+    """Return the payloads of an answer, at least one; never raises."""
+    return messages(markdown, _DIALECT)
+
+
+def preview_text(markdown: str) -> str | None:
+    """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
+    return preview(markdown, _PREVIEW)
+
+
+def _escape(text: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", text) if _SPECIAL.search(text) else text
+
+
+def _escape_line(line: str) -> str:
+    meant = _AT_LINE_START.match(line)
+    return f"{line[: meant.end()]}\\{line[meant.end() :]}" if meant else line
+
+
+def _defuse(message: str) -> str:
+    return _MENTION.sub("\\g<0>\u200b", message)
+
+
+def _bare_link(url: str, following: str) -> str:
+    return url if _AFTER_LINK.match(following) else f"<{url}>"
+
+
+_DIALECT = Dialect(
+    # A link whose text looks like an address, or has brackets, is shown as it is written.
+    Conventions("- ", re.compile(r"https?://\S+", re.IGNORECASE), re.compile(r"[\[\]]|://")),
+    limit=MAX_TEXT_CHARS,
+    size=len,
+    escape=_escape,
+    escape_line=_escape_line,
+    defuse=_defuse,
+    bare_link=_bare_link,
+    heading_levels=3,
+    fence_backticks=3,
+)
+_PREVIEW = replace(_DIALECT, limit=MAX_TEXT_CHARS - len(f"\n{PREVIEW_END}"))

@@ -1,0 +1,150 @@
+"""Shows what is going on: previews, "typing" and reactions; best effort, beside the answer."""
+
+from collections import OrderedDict
+
+import structlog
+
+from adapters.discord.api import Api
+from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, Refusal, mapped_call
+from adapters.discord.interactions import Callback
+from adapters.discord.posts import Posts, body_of, channel_of
+from adapters.discord.render import preview_text
+from adapters.discord.threads import Threads
+from adapters.errors import AdapterError, SendDelayed, SendUnknown
+from adapters.messages import Address, Mark, Question
+from adapters.pacing import Pacer
+
+log = structlog.get_logger()
+
+_REMEMBERED = 1024
+_EMOJI: dict[Mark, str] = {"received": "👀", "answered": "✅", "failed": "⚠️"}
+_REACTION = "/channels/{channel_id}/messages/{message_id}/reactions/{emoji}/@me"
+
+
+class Previews:
+    """Messages that grow with their answers."""
+
+    def __init__(self, posts: Posts, pacer: Pacer) -> None:
+        self._posts = posts
+        self._pacer = pacer
+        self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
+        self._lost: set[Address] = set()
+
+    async def show(self, question: Question, text: str, ref: str | None) -> str | None:
+        """Show a growing answer, or leave it as it is when it is too early for a new version."""
+        address, shown = question.address, preview_text(text)
+        if shown is None or address in self._lost or Callback.parse(question.message_ref):
+            return ref
+        if ref is not None and self._shown.get((address, ref)) == shown:
+            return ref
+        slot = self._pacer.try_preview(channel_of(address), group=False)
+        if slot is None:
+            return ref
+        try:
+            with slot:
+                return await self._show(address, shown, ref)
+        except SendUnknown as exc:
+            # A second message must not follow one that perhaps stands there, unfinished for good.
+            self._lost.add(address)
+            log.debug("discord_signal_failed", action="preview", reason=str(exc))
+        except AdapterError as exc:
+            _heed(self._pacer, channel_of(address), exc)
+            log.debug("discord_signal_failed", action="preview", reason=str(exc))
+        return ref
+
+    def end(self, address: Address) -> None:
+        """An answer is sent: the next one may have a preview again."""
+        self._lost.discard(address)
+
+    async def _show(self, address: Address, text: str, ref: str | None) -> str:
+        if ref is None:
+            ref = await self._posts.post(address, body_of(text))
+        else:
+            await self._posts.edit(address, ref, body_of(text))
+        self._shown[address, ref] = text
+        if len(self._shown) > _REMEMBERED:
+            self._shown.popitem(last=False)
+        return ref
+
+
+class Signals:
+    """Typing and reactions of one account.
+
+    Args:
+        api: Carries them.
+        threads: Those that are being opened.
+        pacer: The budgets of the account.
+        reactions: Whether to react to messages.
+    """
+
+    def __init__(self, api: Api, threads: Threads, pacer: Pacer, *, reactions: bool) -> None:
+        self._api = api
+        self._threads = threads
+        self._pacer = pacer
+        self._reactions = reactions
+        self._forbidden: set[str] = set()
+
+    async def show_working(self, question: Question) -> None:
+        """Show "typing" for about 10 s; a command shows "thinking…" already."""
+        address = question.address
+        if Callback.parse(question.message_ref):
+            return
+        await self._threads.pending.wait(address.thread or "")
+        slot = self._pacer.try_typing(channel_of(address))
+        if slot is None:
+            return
+        try:
+            with slot, mapped_call():
+                await self._api.call(
+                    "POST", "/channels/{channel_id}/typing", channel_id=channel_of(address)
+                )
+        except AdapterError as exc:
+            _heed(self._pacer, channel_of(address), exc)
+            log.debug("discord_signal_failed", action="typing", reason=str(exc))
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        """React to the message that is answered, and take the earlier reaction back."""
+        ref = question.message_ref
+        if ref is None or not self._reactions or Callback.parse(ref):
+            return
+        for channel in _channels_of(question.address, ref):
+            if channel not in self._forbidden and await self._reacted(channel, ref, mark):
+                return
+
+    async def _reacted(self, channel: str, ref: str, mark: Mark) -> bool:
+        """Whether nothing is left to be tried: False if the message is not in this channel."""
+        try:
+            await self._react(channel, ref, mark)
+        except Refusal as exc:
+            if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
+                self._forbidden.add(channel)
+                log.info("discord_reactions_forbidden", channel=channel, reason=str(exc))
+            return False
+        except AdapterError as exc:
+            _heed(self._pacer, channel, exc)
+            log.debug("discord_signal_failed", action="reaction", reason=str(exc))
+        return True
+
+    async def _react(self, channel: str, ref: str, mark: Mark) -> None:
+        await self._call("PUT", channel, ref, _EMOJI[mark])
+        if mark != "received":
+            await self._call("DELETE", channel, ref, _EMOJI["received"])
+
+    async def _call(self, method: str, channel: str, ref: str, emoji: str) -> None:
+        with await self._pacer.wait_signal(channel), mapped_call():
+            await self._api.call(method, _REACTION, channel_id=channel, message_id=ref, emoji=emoji)
+
+
+def _channels_of(address: Address, ref: str) -> list[str]:
+    """Return where the message may be: one that opened a thread is in the channel above it.
+
+    The first message of a forum post has the thread's id too, and is inside of it.
+    """
+    if address.thread is None or ref != address.thread:
+        return [channel_of(address)]
+    return [address.chat, address.thread]
+
+
+def _heed(pacer: Pacer, channel: str, exc: AdapterError) -> None:
+    if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
+        pacer.block(channel, exc.retry_after_s)

@@ -1,0 +1,123 @@
+"""The Slack adapter: receives (step 1), renders and sends (steps 8 and 9) for one app."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from aiohttp import web
+
+from adapters.base import Intake
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.pacing import PaceLimits
+from adapters.settings import SlackSettings
+from adapters.slack.client import Client
+from adapters.slack.files import download
+from adapters.slack.ingest import Ingest
+from adapters.slack.names import Names
+from adapters.slack.previews import Previews
+from adapters.slack.receiver import Receiver, signing_secret
+from adapters.slack.render import render
+from adapters.slack.sender import Sender
+from adapters.slack.status import Signs
+from adapters.slack.tiers import LIMITS, Budgets
+from adapters.slack.webhook import Webhook
+
+
+class SlackAdapter:
+    """One app in one workspace; implements `adapters.base.Adapter`.
+
+    Slack has no idempotent sends: each message carries its row's nonce as metadata, and where the
+    outcome of a send is unknown it is looked up in the channel before it is sent again.
+
+    Args:
+        settings: The app's block; a bot token must be in it.
+        intake: Durable admission.
+        commands: The command menu: (name, description), names without a slash.
+        limits: What Slack allows to be posted.
+        clock: Monotonic seconds.
+
+    Raises:
+        AdapterRefused: There is no bot token.
+    """
+
+    platform: str = "slack"
+    idempotent_sends: bool = False
+    preview_interval_s: float = 1.0
+
+    def __init__(
+        self,
+        settings: SlackSettings,
+        intake: Intake,
+        commands: Sequence[tuple[str, str]] = (),
+        *,
+        limits: PaceLimits = LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.account: str = settings.name
+        self._settings = settings
+        self._client = Client(settings)
+        budgets = Budgets(limits, clock)
+        names = Names(self._client, budgets, clock)
+        self._ingest = Ingest(settings, intake, commands, names)
+        self._receiver = Receiver(settings, self._ingest, intake, clock=clock)
+        self._previews = Previews(self._client, budgets, self._team, clock=clock)
+        self._sender = Sender(self._client, budgets, self._previews)
+        self._signs = Signs(self._client, budgets, reactions=settings.reactions, clock=clock)
+
+    @property
+    def connected(self) -> bool:
+        """Whether Slack is reached: its socket answers, or in HTTP mode its Web API did lately."""
+        return self._receiver.connected
+
+    async def run(self) -> None:
+        """Receive updates until cancelled; see `Adapter.run`."""
+        await self._receiver.run()
+
+    async def close(self) -> None:
+        """Close the connections of the sending half; those of `run` end with it."""
+        await self._client.close()
+
+    def routes(self) -> list[web.RouteDef]:
+        """Return where Slack delivers in HTTP mode, for the gateway's own HTTP server.
+
+        Events, interactivity and the slash command all lead to `/slack/{account}`.
+        """
+        secret = signing_secret(self._settings)
+        if self._settings.mode == "socket" or not secret:
+            return []
+        return [web.post(f"/slack/{self.account}", Webhook(secret, self._ingest).handle)]
+
+    def render(self, markdown: str) -> list[str]:
+        """Split an answer into payloads; see `Adapter.render`."""
+        return render(markdown)
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload; see `Adapter.send`."""
+        receipt = await self._sender.send(message)
+        await self._signs.show_done(message.address, posted=message.preview_ref is None)
+        return receipt
+
+    async def fetch(
+        self,
+        address: Address,  # noqa: ARG002 - Slack's ids of files say it all
+        attachment: Attachment,
+        limit_bytes: int,
+    ) -> bytes:
+        """Download a file; see `Adapter.fetch`."""
+        return await download(self._client, attachment, limit_bytes)
+
+    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+        """Show an answer as it grows; see `Adapter.preview`."""
+        return await self._previews.show(question, text, ref)
+
+    async def show_working(self, question: Question) -> None:
+        """Show a status line in a thread, until something is said there."""
+        if not self._previews.is_live(question.address):
+            await self._signs.show_working(question)
+
+    async def acknowledge(self, question: Question, mark: Mark) -> None:
+        """React to a message; see `Adapter.acknowledge`."""
+        await self._signs.acknowledge(question, mark)
+
+    def _team(self) -> str | None:
+        identity = self._ingest.identity
+        return identity.team if identity else None

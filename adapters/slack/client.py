@@ -1,0 +1,102 @@
+"""slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool of connections.
+
+The SDK's own retry handlers would post again after a lost answer, and the one for rate limits
+reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`).
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import aiohttp
+from slack_sdk.web.async_client import AsyncWebClient
+
+from adapters.errors import AdapterRefused
+
+if TYPE_CHECKING:
+    from pydantic import SecretStr
+
+    from adapters.settings import SlackSettings
+
+_ANSWER_TIMEOUT_S = 20
+_METADATA_EVENT = "parley_message"
+_SLACK_DOMAINS = ("slack.com", "slack-gov.com")
+
+# At debug the SDK would write texts and one-time socket addresses into the log.
+_sdk_log = logging.getLogger("parley.slack_sdk")
+_sdk_log.setLevel(logging.WARNING)
+
+
+class Client:
+    """One app's Web API with its own connections, opened by the first call."""
+
+    def __init__(self, settings: "SlackSettings") -> None:
+        self._base_url = settings.base_url or AsyncWebClient.BASE_URL
+        self._token = secret_of(settings.bot_token, "bot_token")
+        self._web: AsyncWebClient | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def web(self) -> AsyncWebClient:
+        """The SDK's client; needs a running event loop."""
+        if self._web is None:
+            self._web = AsyncWebClient(
+                self._token,
+                base_url=self._base_url,
+                session=self.session,
+                logger=_sdk_log,
+                retry_handlers=[],
+            )
+        return self._web
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The connections, for what is no method of the Web API."""
+        if self._session is None:
+            timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S)
+            self._session = aiohttp.ClientSession(timeout=timeout)
+        return self._session
+
+    def authorization(self, url: str) -> dict[str, str] | None:
+        """Return the header that proves who asks; None for a server that must not see the token."""
+        return {"Authorization": f"Bearer {self._token}"} if self.is_slack(url) else None
+
+    def is_slack(self, url: str) -> bool:
+        """Whether an address is one of Slack's own, or of the server in `base_url`."""
+        parts, base = urlsplit(url), urlsplit(self._base_url)
+        if (parts.scheme, parts.netloc) == (base.scheme, base.netloc):
+            return True
+        host = parts.hostname or ""
+        return parts.scheme == "https" and any(host.endswith(f".{each}") for each in _SLACK_DOMAINS)
+
+    async def close(self) -> None:
+        """Close the connections; the next call opens new ones."""
+        session, self._session, self._web = self._session, None, None
+        if session is not None:
+            await session.close()
+
+
+def secret_of(secret: "SecretStr | None", name: str) -> str:
+    """Return a credential of the settings.
+
+    Raises:
+        AdapterRefused: It is not set.
+    """
+    value = secret.get_secret_value().strip() if secret else ""
+    if not value:
+        raise AdapterRefused(f"platforms.slack.{name} is not set")
+    return value
+
+
+def metadata_of(nonce: str) -> dict[str, Any]:
+    """Return the mark by which a posted message is found again."""
+    return {"event_type": _METADATA_EVENT, "event_payload": {"id": nonce}}
+
+
+def nonce_of(message: dict[str, Any]) -> str | None:
+    """Return the nonce of a message in a channel's history, None if it has none of ours."""
+    metadata = message.get("metadata") or {}
+    if metadata.get("event_type") != _METADATA_EVENT:
+        return None
+    nonce = (metadata.get("event_payload") or {}).get("id")
+    return nonce if isinstance(nonce, str) else None

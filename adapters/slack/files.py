@@ -1,0 +1,146 @@
+"""Files out and in (steps 8 and 5): uploads in Slack's three steps, downloads with the token."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+
+from adapters.errors import FetchDelayed, FetchRejected, SendRejected
+from adapters.messages import Attachment, Outgoing, OutgoingFile
+from adapters.slack.client import Client
+from adapters.slack.errors import (
+    CREDENTIALS,
+    CallFailed,
+    NotTaken,
+    Refused,
+    edit_error,
+    mapped,
+    send_error,
+)
+from adapters.slack.history import Unreadable, find, is_thread_gone
+from adapters.slack.tiers import POST, Budgets
+
+_CHUNK_BYTES = 1 << 16
+
+
+class FileSender:
+    """Shows files.
+
+    Args:
+        client: The Web API.
+        budgets: A shared file is a message in its channel.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(self, client: Client, budgets: Budgets, now: Callable[[], float]) -> None:
+        self._client = client
+        self._budgets = budgets
+        self._now = now
+
+    async def send(self, message: Outgoing, file: OutgoingFile) -> str:
+        """Show a file; return its message's timestamp, or its own id where Slack names none.
+
+        Only the last step shows anything, so only its outcome can be unknown. Then the file is
+        looked for by name and size: its id may have been lost with the process.
+        """
+        if message.outcome_unknown and (shown := await self._find(message, file)):
+            return shown
+        channel, thread = message.address.chat, message.address.thread
+        if thread is not None and await is_thread_gone(self._client, channel, thread):
+            raise SendRejected("the thread is gone")
+        try:
+            file_id = await self._upload(file)
+        except CallFailed as exc:
+            raise edit_error(exc) from exc
+        try:
+            async with self._budgets.turn(POST, channel):
+                await self._client.web.files_completeUploadExternal(
+                    files=[{"id": file_id, "title": file.name}],
+                    channel_id=channel,
+                    initial_comment=message.payload or None,
+                    thread_ts=thread,
+                )
+        except CallFailed as exc:
+            raise send_error(exc) from exc
+        return file_id
+
+    async def _find(self, message: Outgoing, file: OutgoingFile) -> str | None:
+        def is_it(shown: dict[str, Any]) -> bool:
+            size = len(file.content)
+            return any(
+                (each.get("title") or each.get("name")) == file.name and each.get("size") == size
+                for each in shown.get("files") or ()
+            )
+
+        try:
+            shown = await find(self._client, message, self._now(), is_it)
+        except Unreadable as exc:
+            reason = "it may have been shown, and the bot may not look it up"
+            raise SendRejected(reason) from exc
+        return None if shown is None else str(shown["ts"])
+
+    async def _upload(self, file: OutgoingFile) -> str:
+        """Bring the bytes to Slack; nobody sees them yet."""
+        with mapped():
+            ticket = await self._client.web.files_getUploadURLExternal(
+                filename=file.name, length=len(file.content)
+            )
+            url, file_id = str(ticket["upload_url"]), str(ticket["file_id"])
+            async with self._client.session.post(url, data=file.content) as answer:
+                if answer.status != HTTPStatus.OK:
+                    raise NotTaken(f"the upload ended with HTTP status {answer.status}")
+        return file_id
+
+
+async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
+    """Return the bytes of a file that came with a message.
+
+    Raises:
+        FetchDelayed: Try again later.
+        FetchRejected: It cannot be had any more, or it has more than `limit_bytes`.
+    """
+    try:
+        with mapped():
+            answer = await client.web.files_info(file=attachment.ref)
+            url = _address(client, answer.get("file"))
+            async with client.session.get(
+                url, headers=client.authorization(url), allow_redirects=False
+            ) as response:
+                return await _content(response, attachment, limit_bytes)
+    except Refused as exc:
+        if exc.code in CREDENTIALS:
+            raise FetchDelayed(f"Slack: {exc.code}") from exc
+        raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc
+    except CallFailed as exc:
+        raise FetchDelayed(f"Slack: {exc.code}") from exc
+
+
+def _address(client: Client, file: Any) -> str:
+    known = file if isinstance(file, dict) else {}
+    url = str(known.get("url_private_download") or known.get("url_private") or "")
+    if not client.is_slack(url):
+        raise FetchRejected("the file is not kept at Slack")
+    return url
+
+
+async def _content(
+    response: aiohttp.ClientResponse, attachment: Attachment, limit_bytes: int
+) -> bytes:
+    _check(response, attachment)
+    content = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > limit_bytes:
+            raise FetchRejected(f"the file has more than {limit_bytes} bytes")
+    return bytes(content)
+
+
+def _check(response: aiohttp.ClientResponse, attachment: Attachment) -> None:
+    """Without the scope `files:read` Slack answers with its login page, or leads there."""
+    status = response.status
+    if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise FetchDelayed(f"the file's server answered with HTTP status {status}")
+    is_login = response.content_type == "text/html" and "html" not in attachment.mime
+    if status != HTTPStatus.OK or is_login:
+        raise FetchRejected(f"Slack does not hand out the file (HTTP status {status})")

@@ -1,0 +1,311 @@
+"""Message event JSON → `InboundMessage`, `Poison` or None (step 1 of the path). Pure.
+
+Live events and messages read from a channel's history take the same way. Only the fields used
+here are decoded, so that new kinds of content never spoil a readable text.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from adapters.messages import (
+    Address,
+    Addressing,
+    Attachment,
+    AttachmentKind,
+    ChatKind,
+    InboundMessage,
+    Poison,
+)
+from adapters.slack.text import mentioned, mentions, quote, readable, storable, without_address
+
+# Messages of people. Every other subtype is a notice of Slack's own ("has joined the channel").
+# Source: https://docs.slack.dev/reference/events/message
+_SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
+# Files that are listed but cannot be had. Source: https://docs.slack.dev/reference/objects/file-object
+_GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
+_SECRETS = frozenset({"token", "response_url"})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the bot is, from auth.test: its user, its id as a bot, its workspace, its name."""
+
+    user: str
+    bot: str
+    team: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What decides how an event is read.
+
+    Attributes:
+        allow_bots: Ids (user, bot or app) of bots that are listened to like people.
+        commands: Names of the command menu, without a slash.
+        command: The app's own slash command.
+        name_of: Returns the name of a user, if it is known.
+    """
+
+    account: str
+    identity: Identity
+    allow_bots: frozenset[str] = frozenset()
+    commands: frozenset[str] = frozenset()
+    command: str = "/parley"
+    name_of: Callable[[str], str | None] = lambda _: None
+
+
+def read_message(
+    event: Any, reading: Reading, envelope: Any = None
+) -> InboundMessage | Poison | None:
+    """Return what a `message` or `app_mention` event says, None where nobody said anything new.
+
+    Args:
+        event: The event, with its channel.
+        reading: How to read it.
+        envelope: What the event came in; kept as the raw update.
+    """
+    raw = raw_of(event if envelope is None else envelope)
+    try:
+        decoded = _Event.model_validate(event)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        return poison(raw, reading, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    if decoded.subtype == "message_changed":
+        return _edited(decoded, raw, reading)
+    return _said(decoded, raw, reading) if _is_persons(decoded, reading) else None
+
+
+def poison(raw: str, reading: Reading, reason: str) -> Poison:
+    """Return an update that cannot be understood; it is named by its bytes."""
+    key = f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
+    return Poison(f"slack:{reading.account}", key, raw, reason)
+
+
+def raw_of(update: Any) -> str:
+    """Return an update as JSON text, without what lets its reader act for the app."""
+    if isinstance(update, dict):
+        update = {key: value for key, value in update.items() if key not in _SECRETS}
+    return json.dumps(update, separators=(",", ":"))
+
+
+def is_direct(channel: str, channel_type: str = "") -> bool:
+    """Whether a channel is a direct chat with one person."""
+    return channel_type in {"im", "app_home"} or (not channel_type and channel.startswith("D"))
+
+
+def people_in(event: Any) -> list[str]:
+    """Return the ids of who speaks in an event and of whom it names."""
+    if not isinstance(event, dict):
+        return []
+    changed = event.get("message")
+    said = changed if isinstance(changed, dict) else event
+    user, text = said.get("user"), said.get("text")
+    named = mentioned(text) if isinstance(text, str) else []
+    return [user, *named] if isinstance(user, str) and "bot_id" not in said else named
+
+
+def as_command(text: str, commands: frozenset[str]) -> str:
+    """Return "!status" as "/status": in threads Slack has no slash commands."""
+    found = re.match(r"!(\S+)", text)
+    return f"/{text[1:]}" if found and found[1] in commands else text
+
+
+def _clean(value: Any) -> Any:
+    """Slack sends null where it has nothing."""
+    return storable(value or "") if value is None or isinstance(value, str) else value
+
+
+_Text = Annotated[str, BeforeValidator(_clean)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _File(_Part):
+    id: _Text = ""
+    name: _Text = ""
+    title: _Text = ""
+    mimetype: _Text = ""
+    mode: _Text = ""
+    subtype: _Text = ""
+    size: int | None = None
+    is_external: bool | None = False
+
+
+class _Shared(_Part):
+    """An "attachment" in Slack's sense: a shared message, or what a bot shows below its text."""
+
+    text: _Text = ""
+    fallback: _Text = ""
+    author_name: _Text = ""
+    from_url: _Text = ""
+    is_share: bool | None = False
+    is_msg_unfurl: bool | None = False
+    files: list[_File] | None = None
+
+
+class _Edit(_Part):
+    ts: _Text = ""
+
+
+class _Profile(_Part):
+    display_name: _Text = ""
+    real_name: _Text = ""
+
+
+class _Message(_Part):
+    ts: _Text = ""
+    user: _Text = ""
+    bot_id: _Text = ""
+    app_id: _Text = ""
+    username: _Text = ""
+    subtype: _Text = ""
+    text: _Text = ""
+    thread_ts: _Text = ""
+    files: list[_File] | None = None
+    attachments: list[_Shared] | None = None
+    edited: _Edit | None = None
+    user_profile: _Profile | None = None
+
+
+class _Event(_Message):
+    type: _Text = ""
+    channel: str
+    channel_type: _Text = ""
+    message: _Message | None = None
+    previous_message: _Message | None = None
+
+
+def _is_persons(message: _Message, reading: Reading) -> bool:
+    """Whether a person said it, or a bot that is listened to."""
+    own = reading.identity
+    if message.user == own.user or (message.bot_id and message.bot_id == own.bot):
+        return False
+    if message.subtype not in _SPOKEN or not message.ts:
+        return False
+    if message.bot_id or message.subtype == "bot_message":
+        return not reading.allow_bots.isdisjoint({message.user, message.bot_id, message.app_id})
+    return bool(message.user)
+
+
+def _edited(event: _Event, raw: str, reading: Reading) -> InboundMessage | None:
+    """A link's preview changes a message too, but neither its text nor the time of its edit."""
+    changed, before = event.message, event.previous_message
+    if changed is None or changed.edited is None or not _is_persons(changed, reading):
+        return None
+    if before is not None and before.text == changed.text:
+        return None
+    return _inbound(changed, event, raw, reading, edit=changed.edited.ts)
+
+
+def _said(event: _Event, raw: str, reading: Reading) -> InboundMessage:
+    return _inbound(event, event, raw, reading)
+
+
+def _inbound(
+    message: _Message, event: _Event, raw: str, reading: Reading, *, edit: str | None = None
+) -> InboundMessage:
+    address, kind, addressed = _place(message, event, reading)
+    attachments = tuple(_attachment(file) for file in _files(message) if _is_readable(file))
+    text = _text(message, reading)
+    key = f"{event.channel}:{message.ts}"
+    return InboundMessage(
+        address=address,
+        chat_kind=kind,
+        sender=message.user or message.bot_id,
+        sender_name=_name(message, reading),
+        text=text,
+        dedupe_key=key if edit is None else f"{key}:e{edit}",
+        raw=raw,
+        message_ref=message.ts,
+        kind="message" if edit is None else "edit",
+        attachments=attachments,
+        unreadable=_unreadable(message, text, attachments),
+        addressed=addressed,
+    )
+
+
+def _place(
+    message: _Message, event: _Event, reading: Reading
+) -> tuple[Address, ChatKind, Addressing]:
+    """Where the message belongs: a mention opens a thread on itself, direct chats go on as one."""
+    thread = message.thread_ts if message.thread_ts not in {"", message.ts} else None
+    here = Address("slack", reading.account, event.channel, thread)
+    if is_direct(event.channel, event.channel_type):
+        return here, "dm", "direct"
+    if event.type == "app_mention" or mentions(message.text, reading.identity.user):
+        opened = Address("slack", reading.account, event.channel, thread or message.ts)
+        return opened, "thread", "direct"
+    return (here, "thread", "thread") if thread else (here, "group", "overheard")
+
+
+def _text(message: _Message, reading: Reading) -> str:
+    """Return what was said, behind what it quotes; a command stands alone."""
+    own = reading.identity
+    rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
+    words = as_command(readable(rest, reading.name_of).strip(), reading.commands)
+    quotes = [_quoted(each, reading) for each in message.attachments or ()]
+    if words.startswith("/"):
+        return words
+    return "\n\n".join([*filter(None, quotes), *filter(None, [words])])
+
+
+def _quoted(shared: _Shared, reading: Reading) -> str:
+    """Return what somebody said elsewhere; what Slack shows of a link is nobody's word."""
+    if shared.from_url and not (shared.is_share or shared.is_msg_unfurl):
+        return ""
+    said = readable(shared.text or shared.fallback, reading.name_of)
+    return quote(readable(shared.author_name), said) if said.strip() else ""
+
+
+def _name(message: _Message, reading: Reading) -> str:
+    profile = message.user_profile
+    told = (profile.display_name or profile.real_name) if profile else ""
+    known = told or message.username or reading.name_of(message.user)
+    return known or message.user or message.bot_id
+
+
+def _files(message: _Message) -> list[_File]:
+    shared = [file for each in message.attachments or () for file in each.files or ()]
+    return [*(message.files or ()), *shared]
+
+
+def _is_readable(file: _File) -> bool:
+    return bool(file.id) and not file.is_external and file.mode not in _GONE_FILES
+
+
+def _attachment(file: _File) -> Attachment:
+    return Attachment(
+        name=file.name or file.title or file.id,
+        kind=_kind(file),
+        mime=file.mimetype,
+        size_bytes=file.size,
+        ref=file.id,
+    )
+
+
+def _kind(file: _File) -> AttachmentKind:
+    if file.subtype == "slack_audio":
+        return "voice"
+    match file.mimetype.partition("/")[0]:
+        case "image":
+            return "image"
+        case "audio":
+            return "audio"
+        case "video":
+            return "video"
+    return "file"
+
+
+def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> str | None:
+    if len(attachments) < len(_files(message)):
+        return "a file that Slack does not hand out"
+    return None if text or attachments else "an empty message"

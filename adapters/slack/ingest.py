@@ -1,0 +1,274 @@
+"""Hands decoded updates to the intake (end of step 1); shared by socket, webhook and backfill."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+from adapters.base import Intake
+from adapters.errors import AdapterDisconnected
+from adapters.messages import Address, Cursor, InboundMessage, Poison
+from adapters.slack.inbound import Identity, Reading, people_in, poison, raw_of, read_message
+from adapters.slack.interactions import Press, read_command, read_press, read_stop
+from adapters.slack.names import Names
+
+if TYPE_CHECKING:
+    from adapters.settings import SlackSettings
+
+log = structlog.get_logger()
+
+MENTION_DELAY_S = 0.5
+"""How long a mention without files waits for its `message` event."""
+UpdateKind = Literal["events_api", "interactive", "slash_commands"]
+_REMEMBERED = 4096
+_MESSAGES = ("message", "app_mention")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one envelope of the socket, or one call of the webhook, brought."""
+
+    kind: UpdateKind
+    payload: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Title:
+    """The first message in a thread of the assistant's container, which names it."""
+
+    channel: str
+    thread: str
+    text: str
+
+
+class Ingest:
+    """The way from raw updates of one account to its intake.
+
+    Attributes:
+        followups: What is to be done at Slack now that an update is stored.
+        held: Sources whose cursors stay where they are, until what was missed there is stored.
+        revoked: Set once the workspace has thrown the app out.
+    """
+
+    def __init__(
+        self,
+        settings: "SlackSettings",
+        intake: Intake,
+        commands: Sequence[tuple[str, str]],
+        names: Names,
+    ) -> None:
+        self.account = settings.name
+        self.held: set[str] = set()
+        self.revoked = asyncio.Event()
+        self.followups: asyncio.Queue[Press | Title] = asyncio.Queue()
+        self._allow_bots = frozenset(settings.allow_bots)
+        self._commands = frozenset(name.removeprefix("/") for name, _ in commands)
+        self._command = settings.command
+        self._intake = intake
+        self._names = names
+        self._reading: Reading | None = None
+        self._ours: OrderedDict[Address, None] = OrderedDict()
+        self._untitled: OrderedDict[Address, None] = OrderedDict()
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who the bot is, once Slack has said so; nothing can be read before."""
+        return self._reading.identity if self._reading else None
+
+    @identity.setter
+    def identity(self, identity: Identity) -> None:
+        self._reading = Reading(
+            self.account,
+            identity,
+            self._allow_bots,
+            self._commands,
+            self._command,
+            self._names.get,
+        )
+
+    async def store(self, updates: Sequence[Update]) -> None:
+        """Commit a batch of updates; they are durable when this returns.
+
+        Messages of the batch are put into the order of their timestamps, since Slack delivers a
+        burst in any order.
+        """
+        await self._learn_names(map(_event_of, updates))
+        read = [self._read(update) for update in updates]
+        messages = [each.message if isinstance(each, Press) else each for each in read]
+        said = in_order([each for each in messages if isinstance(each, InboundMessage)])
+        bad = [each for each in messages if isinstance(each, Poison)]
+        await self._commit(said, bad, self.held)
+        for press in read:
+            if isinstance(press, Press):
+                self.followups.put_nowait(press)
+        for message in said:
+            self._name_thread(message)
+
+    async def store_missed(self, events: Sequence[Any], source: str) -> list[InboundMessage]:
+        """Commit messages read from a channel's history, in the order of their timestamps."""
+        await self._learn_names(events)
+        read = [read_message(event, self._known(), event) for event in events]
+        said = in_order([each for each in read if isinstance(each, InboundMessage)])
+        bad = [each for each in read if isinstance(each, Poison)]
+        await self._commit(said, bad, self.held - {source})
+        return said
+
+    async def store_poison(self, body: bytes, reason: str) -> None:
+        """Commit what is not even JSON."""
+        item = poison(body.decode("utf-8", "replace"), self._known(), reason)
+        await self._commit([], [item], self.held)
+
+    async def _learn_names(self, events: Iterable[Any]) -> None:
+        own = self._known().identity.user
+        people = [user for event in events for user in people_in(event) if user != own]
+        await self._names.learn(people)
+
+    def _known(self) -> Reading:
+        if self._reading is None:
+            raise AdapterDisconnected("the bot's own name is not known yet")
+        return self._reading
+
+    def _read(self, update: Update) -> InboundMessage | Poison | Press | None:
+        reading, payload = self._known(), update.payload
+        if not isinstance(payload, dict):
+            return poison(raw_of(payload), reading, "the payload is no object")
+        if update.kind == "slash_commands":
+            return read_command(payload, reading)
+        if update.kind == "interactive":
+            return read_press(payload, reading)
+        return self._read_event(payload, reading)
+
+    def _read_event(
+        self, payload: dict[str, Any], reading: Reading
+    ) -> InboundMessage | Poison | None:
+        event = payload.get("event")
+        if not isinstance(event, dict):
+            return None
+        match event.get("type"):
+            case "message" | "app_mention":
+                return read_message(event, reading, payload)
+            case "agent_session_stopped":
+                return read_stop(event, reading)
+            case "assistant_thread_started":
+                self._note_assistant_thread(event)
+            case "app_uninstalled":
+                self.revoked.set()
+            case "tokens_revoked":
+                self._note_revoked(event, reading)
+        return None
+
+    def _note_revoked(self, event: dict[str, Any], reading: Reading) -> None:
+        tokens = event.get("tokens")
+        bots = tokens.get("bot") if isinstance(tokens, dict) else None
+        if isinstance(bots, list) and reading.identity.user in bots:
+            self.revoked.set()
+
+    def _note_assistant_thread(self, event: dict[str, Any]) -> None:
+        thread = event.get("assistant_thread")
+        if isinstance(thread, dict):
+            channel, ts = str(thread.get("channel_id")), str(thread.get("thread_ts"))
+            _remember(self._untitled, Address("slack", self.account, channel, ts))
+
+    def _name_thread(self, message: InboundMessage) -> None:
+        if message.address in self._untitled and message.text and message.kind == "message":
+            del self._untitled[message.address]
+            channel, thread = message.address.chat, message.address.thread or ""
+            self.followups.put_nowait(Title(channel, thread, message.text))
+
+    async def _commit(
+        self, said: Sequence[InboundMessage], bad: Sequence[Poison], held: Collection[str]
+    ) -> None:
+        for item in bad:
+            log.warning("slack_update_undecodable", update=item.dedupe_key, reason=item.reason)
+        if said or bad:
+            cursors = [each for each in await self._cursors(said) if each.source not in held]
+            await self._intake.accept(said, cursors=cursors, poison=bad)
+
+    async def _cursors(self, said: Sequence[InboundMessage]) -> list[Cursor]:
+        """Return how far the channels, and the threads with a conversation, are read now."""
+        read: dict[str, int] = {}
+        for message in said:
+            position = position_of(message.message_ref)
+            if message.kind == "edit" or position is None:
+                continue
+            for source in await self._sources(message):
+                read[source] = max(position, read.get(source, 0))
+        return [Cursor(source, position) for source, position in read.items()]
+
+    async def _sources(self, message: InboundMessage) -> list[str]:
+        """A thread's own cursor follows once somebody in it has spoken to the bot."""
+        address = message.address
+        channel = f"slack:{self.account}:{address.chat}"
+        thread = f"{channel}:{address.thread}"
+        if address.thread is None:
+            return [channel]
+        if address.thread == message.message_ref:
+            return [channel, thread]
+        return [thread] if await self._is_ours(message) else []
+
+    async def _is_ours(self, message: InboundMessage) -> bool:
+        address = message.address
+        in_doubt = address not in self._ours and message.addressed == "thread"
+        if in_doubt and not await self._intake.is_conversation(address):
+            return False
+        _remember(self._ours, address)
+        return True
+
+
+def is_bare_mention(update: Update) -> bool:
+    """Whether a mention came without files, of which only its `message` event tells for sure.
+
+    Both come within moments, in any order, and the first one counts.
+    """
+    event = _event_of(update)
+    return event is not None and event.get("type") == "app_mention" and "files" not in event
+
+
+def _event_of(update: Update) -> dict[str, Any] | None:
+    payload = update.payload
+    event = payload.get("event") if isinstance(payload, dict) else None
+    return event if isinstance(event, dict) else None
+
+
+def in_order(said: Sequence[InboundMessage]) -> list[InboundMessage]:
+    """Sort messages by timestamp; what has none (commands, buttons) keeps its place."""
+    timed = iter(sorted(filter(_position, said), key=lambda each: _position(each) or 0))
+    return [next(timed) if _position(each) else each for each in said]
+
+
+def position_of(ts: str | None) -> int | None:
+    """Return a timestamp as whole microseconds, None if it is none."""
+    seconds, _, fraction = (ts or "").partition(".")
+    if not (seconds.isdecimal() and fraction.isdecimal() and len(fraction) == 6):
+        return None
+    return int(seconds + fraction)
+
+
+def ts_of(position: int) -> str:
+    """Return microseconds as Slack writes a timestamp."""
+    return f"{position // 1_000_000}.{position % 1_000_000:06d}"
+
+
+def _position(message: InboundMessage) -> int | None:
+    return position_of(message.message_ref)
+
+
+def _remember(known: OrderedDict[Address, None], address: Address) -> None:
+    known[address] = None
+    known.move_to_end(address)
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
+
+
+def is_message(event: Any) -> bool:
+    """Whether a message from a channel's history is one."""
+    return isinstance(event, dict) and event.get("type") in _MESSAGES
+
+
+def newer_than(events: Iterable[Any], position: int) -> list[dict[str, Any]]:
+    """Return the messages after a position, oldest first; with replies comes their old parent."""
+    timed = [(position_of(str(each.get("ts"))) or 0, each) for each in events if is_message(each)]
+    return [event for at, event in sorted(timed, key=lambda pair: pair[0]) if at > position]

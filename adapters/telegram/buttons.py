@@ -1,0 +1,142 @@
+"""Buttons: the keyboard below a message (step 9), and what a press leads to beside its text."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import structlog
+from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
+
+from adapters.errors import SendRejected
+from adapters.messages import Admission, Choice
+from adapters.pacing import Pacer
+from adapters.telegram.client import Client
+from adapters.telegram.errors import mapped_edit
+from adapters.telegram.flood import Flood
+from adapters.telegram.places import is_group
+from adapters.telegram.split import MAX_TEXT_UNITS, units
+
+log = structlog.get_logger()
+
+_WAITING = 256
+_WORKERS = 4
+_TAKEN = frozenset({"queued", "command", "duplicate", "updated", "noted"})
+_NOT_ALLOWED = "This button is not for you."
+# Source: https://core.telegram.org/bots/api#answercallbackquery
+_MAX_NOTICE_CHARS = 200
+_ROW_CHARS = 32
+_ROW_BUTTONS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A pressed button, and the message that it hangs on, as it was then.
+
+    Attributes:
+        text: Of the message; "" for none.
+        entities: Of that text, as received.
+        markup: The message has buttons still.
+    """
+
+    query: str
+    chat: str
+    message_id: int
+    label: str
+    text: str
+    entities: list[dict[str, Any]]
+    markup: bool
+
+
+def keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
+    """Return the buttons, few short ones side by side; None for none."""
+    if not choices:
+        return None
+    buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
+    short = sum(len(it.label) for it in choices) <= _ROW_CHARS and len(choices) <= _ROW_BUTTONS
+    return InlineKeyboardMarkup([buttons] if short else [[button] for button in buttons])
+
+
+def press_of(update: dict[str, Any]) -> Press:
+    """Return the press of an update that the reader has accepted as one."""
+    query = update["callback_query"]
+    message = query["message"]
+    rows = message.get("reply_markup", {}).get("inline_keyboard", [])
+    labels = [it.get("text", "") for row in rows for it in row]
+    texts = [it.get("callback_data") for row in rows for it in row]
+    pressed = texts.index(query["data"]) if query["data"] in texts else None
+    return Press(
+        query=query["id"],
+        chat=str(message["chat"]["id"]),
+        message_id=message["message_id"],
+        label="" if pressed is None else labels[pressed],
+        text=message.get("text", ""),
+        entities=message.get("entities", []),
+        markup=bool(rows),
+    )
+
+
+class Buttons:
+    """Answers presses after they were committed; best effort, beside the way of updates."""
+
+    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+        self._client = client
+        self._pacer = pacer
+        self._flood = flood
+        self._waiting: asyncio.Queue[tuple[Press, Admission]] = asyncio.Queue(_WAITING)
+
+    def put(self, press: Press, admission: Admission) -> None:
+        """Have a press answered soon; dropped when too many wait, the button spins then."""
+        if self._waiting.full():
+            log.debug("telegram_signal_failed", action="button", chat=press.chat, reason="too many")
+            return
+        self._waiting.put_nowait((press, admission))
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_WORKERS):
+                tasks.create_task(self._answer_all(), name="telegram buttons")
+
+    async def _answer_all(self) -> NoReturn:
+        while True:
+            press, admission = await self._waiting.get()
+            taken = admission.outcome in _TAKEN
+            with self._flood.best_effort("button", press.chat):
+                await self._answer(press, taken=taken)
+            if taken and press.markup:
+                with self._flood.best_effort("button", press.chat):
+                    await self._take_off(press)
+
+    async def _answer(self, press: Press, *, taken: bool) -> None:
+        notice = press.label[:_MAX_NOTICE_CHARS] if taken else _NOT_ALLOWED
+        with mapped_edit(self._client.token):
+            await self._client.bot.answer_callback_query(
+                press.query, notice or None, show_alert=not taken
+            )
+
+    async def _take_off(self, press: Press) -> None:
+        """Note what was chosen below the text, in place of the buttons."""
+        noted = f"{press.text}\n→ {press.label}"
+        with await self._pacer.wait(press.chat, group=is_group(press.chat)):
+            if not press.text or not press.label or units(noted) > MAX_TEXT_UNITS:
+                await self._clear(press)
+                return
+            try:
+                await self._note(press, noted)
+            except SendRejected:
+                await self._clear(press)
+
+    async def _note(self, press: Press, noted: str) -> None:
+        with mapped_edit(self._client.token):
+            await self._client.bot.edit_message_text(
+                noted,
+                press.chat,
+                press.message_id,
+                entities=[MessageEntity.de_json(it, None) for it in press.entities],
+                link_preview_options=LinkPreviewOptions(is_disabled=True),
+            )
+
+    async def _clear(self, press: Press) -> None:
+        with mapped_edit(self._client.token):
+            await self._client.bot.edit_message_reply_markup(press.chat, press.message_id)

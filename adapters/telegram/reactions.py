@@ -1,0 +1,76 @@
+"""Acknowledging reactions: that a message was received, and what became of it; best effort."""
+
+from collections import OrderedDict
+
+import structlog
+from telegram import ReactionTypeEmoji
+from telegram.constants import ReactionEmoji
+
+from adapters.errors import SendRejected
+from adapters.messages import Mark, Question
+from adapters.pacing import Pacer
+from adapters.telegram.client import Client
+from adapters.telegram.errors import mapped_edit
+from adapters.telegram.flood import Flood
+
+log = structlog.get_logger()
+
+# Telegram takes only what is on its list; neither a check mark nor a warning sign is.
+# Source: https://core.telegram.org/bots/api#reactiontypeemoji
+EMOJI: dict[Mark, ReactionEmoji] = {
+    "received": ReactionEmoji.EYES,
+    "answered": ReactionEmoji.OK_HAND_SIGN,
+    "failed": ReactionEmoji.CRYING_FACE,
+}
+_REMEMBERED_CHATS = 1024
+# These are about one message; every other refusal is about the chat.
+_ONE_MESSAGE = ("message to react not found", "message_id_invalid", "message not found")
+
+
+class Reactions:
+    """The reactions of one bot.
+
+    Args:
+        client: The bot; closed by its owner.
+        pacer: The budgets of the bot; a reaction costs only the overall one.
+        flood: What is done about a 429.
+    """
+
+    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+        self._client = client
+        self._pacer = pacer
+        self._flood = flood
+        self._not_allowed: OrderedDict[str, None] = OrderedDict()
+
+    async def show(self, question: Question, mark: Mark) -> None:
+        """React to the question's message, in place of an earlier reaction.
+
+        While answers wait for the overall budget a "received" is left out; an end waits for it.
+        """
+        chat, ref = question.address.chat, question.message_ref
+        if ref is None or chat in self._not_allowed:
+            return
+        with self._flood.best_effort("reaction", chat):
+            if mark == "received":
+                slot = self._pacer.try_signal(chat)
+            else:
+                slot = await self._pacer.wait_signal(chat)
+            if slot is not None:
+                with slot:
+                    await self._react(chat, ref, mark)
+
+    async def _react(self, chat: str, ref: str, mark: Mark) -> None:
+        try:
+            with mapped_edit(self._client.token):
+                await self._client.bot.set_message_reaction(
+                    chat, int(ref), ReactionTypeEmoji(EMOJI[mark])
+                )
+        except SendRejected as exc:
+            if not any(words in str(exc).lower() for words in _ONE_MESSAGE):
+                self._give_up(chat)
+            raise
+
+    def _give_up(self, chat: str) -> None:
+        self._not_allowed[chat] = None
+        if len(self._not_allowed) > _REMEMBERED_CHATS:
+            self._not_allowed.popitem(last=False)

@@ -1,0 +1,186 @@
+"""The parts of the Bot API's JSON that Parley reads (step 1); what is not used is not looked at.
+
+Types are strict, so that a broken update is noticed; new kinds of content never spoil a text. All
+offsets of Telegram count UTF-16 units.
+"""
+
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def _storable(text: str) -> str:
+    """Replace what no database takes; each stays one UTF-16 unit, so that offsets hold."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+
+
+class Part(BaseModel):
+    """Base of the decoded parts."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class User(Part):
+    """A person or a bot."""
+
+    id: int
+    is_bot: bool = False
+    first_name: Text = ""
+    last_name: Text = ""
+    username: Text = ""
+
+
+class Chat(Part):
+    """A chat; `type` is private, group, supergroup or channel."""
+
+    id: int
+    type: str
+    title: Text = ""
+
+
+class Entity(Part):
+    """Something special in a text, such as a mention."""
+
+    type: str
+    offset: int = Field(ge=0)
+    length: int = Field(ge=0)
+    user: User | None = None
+
+
+class Quote(Part):
+    """The part of a message that a reply picked out."""
+
+    text: Text = ""
+
+
+class Replied(Part):
+    """The message that was replied to."""
+
+    sender: User | None = Field(default=None, alias="from")
+    text: Text = ""
+    caption: Text = ""
+    forum_topic_created: Any = None
+
+
+class FilePart(Part):
+    """Any kind of file: photo size, document, voice message, sticker."""
+
+    file_id: Text = Field(min_length=1)
+    file_unique_id: Text = ""
+    file_size: int | None = None
+    file_name: Text = ""
+    mime_type: Text = ""
+    title: Text = ""
+    width: int = 0
+    height: int = 0
+    is_animated: bool = False
+    is_video: bool = False
+
+
+# Posts of a channel have no sender; they are left aside like those of other bots.
+_NOBODY = User(id=0, is_bot=True)
+
+
+class Message(Part):
+    """A message, also one that a button hangs on, of which little may be known."""
+
+    message_id: int
+    chat: Chat
+    sender: User = Field(default=_NOBODY, alias="from")
+    sender_chat: Chat | None = None
+    author_signature: Text = ""
+    is_automatic_forward: bool = False
+    text: Text = ""
+    caption: Text = ""
+    entities: list[Entity] = []
+    caption_entities: list[Entity] = []
+    message_thread_id: int | None = None
+    is_topic_message: bool = False
+    media_group_id: Text | None = None
+    reply_to_message: Replied | None = None
+    quote: Quote | None = None
+    edit_date: int | None = None
+    migrate_to_chat_id: int | None = None
+    migrate_from_chat_id: int | None = None
+    photo: list[FilePart] = []
+    document: FilePart | None = None
+    voice: FilePart | None = None
+    audio: FilePart | None = None
+    video: FilePart | None = None
+    video_note: FilePart | None = None
+    animation: FilePart | None = None
+    sticker: FilePart | None = None
+
+    @property
+    def words(self) -> str:
+        """What was written: the text, or the caption of a file."""
+        return self.text or self.caption
+
+    @property
+    def marks(self) -> list[Entity]:
+        """The entities of `words`."""
+        return self.entities if self.text else self.caption_entities
+
+    @property
+    def thread(self) -> int | None:
+        """The forum topic; a plain chain of replies has a thread id as well, and is none."""
+        return self.message_thread_id if self.is_topic_message else None
+
+
+class CallbackQuery(Part):
+    """A pressed button."""
+
+    id: Text = Field(min_length=1)
+    sender: User = Field(alias="from")
+    message: Message | None = None
+    data: Text | None = None
+
+
+class Member(Part):
+    """What a member of a chat may do there."""
+
+    status: str
+
+
+class Membership(Part):
+    """The bot was added to a chat, thrown out or blocked."""
+
+    chat: Chat
+    new_chat_member: Member
+
+
+class Update(Part):
+    """One update; it has exactly one of the optional parts."""
+
+    update_id: int
+    message: Message | None = None
+    edited_message: Message | None = None
+    callback_query: CallbackQuery | None = None
+    my_chat_member: Membership | None = None
+
+
+def cut(text: str, start: int, end: int | None) -> str:
+    """Return the part of a text between two offsets in UTF-16 units."""
+    units = text.encode("utf-16-le")
+    return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "replace")
+
+
+def marked(text: str, mark: Entity) -> str:
+    """Return what an entity covers."""
+    return cut(text, mark.offset, mark.offset + mark.length)
+
+
+def before(text: str, mark: Entity) -> str:
+    """Return what stands in front of an entity."""
+    return cut(text, 0, mark.offset)
+
+
+def after(text: str, mark: Entity) -> str:
+    """Return what follows an entity."""
+    return cut(text, mark.offset + mark.length, None)

@@ -1,0 +1,39 @@
+"""The tool `send_file`: the user gets a text as a file, with the answer of the turn."""
+
+import mimetypes
+
+from pydantic import Field
+
+from agent.errors import ToolError
+from agent.tools.registry import Arguments, Tool, ToolContext
+
+
+class FileArguments(Arguments):
+    """The file."""
+
+    name: str = Field(description="File name with its ending, for example report.md or data.csv")
+    text: str = Field(description="The whole content of the file")
+
+
+async def send_file(context: ToolContext, arguments: FileArguments) -> str:
+    """Store the file; it is shown together with the answer."""
+    if context.files is None:
+        raise ToolError("no files can be sent here")
+    if not arguments.name.strip():
+        raise ToolError("a file needs a name")
+    content = arguments.text.encode(errors="replace")
+    mime = mimetypes.guess_type(arguments.name)[0] or "text/plain"
+    name = await context.files.offer(arguments.name, mime, content)
+    return f"The file {name!r} ({len(content):,} bytes) will be shown with your answer."
+
+
+TOOL = Tool(
+    name="send_file",
+    description=(
+        "Sends the user a file with this text. Use it for what people want to keep or open in"
+        " another program, or when they ask for a file; else write it in the answer."
+    ),
+    effect="idempotent",
+    arguments=FileArguments,
+    run=send_file,
+)

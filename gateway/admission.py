@@ -1,0 +1,286 @@
+"""What becomes of one inbound message (steps 2 and 3 of the path), in the admitting transaction.
+
+The order of the checks: known already? an edit? for the bot? allowed? too many? a command? Else it
+waits for a turn.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Row
+
+from adapters.messages import Admission, InboundMessage, Poison
+from gateway import commands, pairing
+from gateway.access import Access, Standing, is_for_bot
+from gateway.bypass import Answers, Asked
+from gateway.commands import StatusFacts
+from gateway.doorkeeper import Doorkeeper
+from gateway.pairing import Happening
+from gateway.sessions import GroupSessions, address_key, session_key, sole_sender
+from gateway.settings import AttachmentSettings, GroupRule, QueueSettings
+from gateway.storage import attachments, inbox, leases, notes, outbox, turns
+from gateway.storage.outbox import Renderer, parts_of
+from gateway.usagetexts import MoneyRules
+
+if TYPE_CHECKING:
+    from gateway.storage.inbox import InboxKind
+
+TOO_MANY = (
+    "That were too many messages in one minute: I leave out what comes now."
+    " Please wait a moment and send it again."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """What decides about an update; all of it fixed at start but the figures of the model.
+
+    Attributes:
+        model: Returns what is said about the model, as it is now.
+    """
+
+    access: Access
+    queue: QueueSettings
+    groups: GroupSessions
+    model: Callable[[], StatusFacts]
+    money: MoneyRules = field(default_factory=MoneyRules)
+    attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
+
+
+@dataclass(slots=True)
+class Desk:
+    """Admits messages in one transaction.
+
+    Attributes:
+        wake: Conversations whose outbox got something beside that of the message.
+        happened: For the log; like `wake` it counts once the transaction is committed.
+    """
+
+    conn: Connection
+    rules: IntakeRules
+    door: Doorkeeper
+    renderers: Mapping[tuple[str, str], Renderer]
+    wake: set[int] = field(default_factory=set)
+    happened: list[Happening] = field(default_factory=list)
+
+    def admit(self, message: InboundMessage) -> Admission:
+        """Decide about one message and enter what is to be kept of it."""
+        if inbox.is_known(self.conn, inbox.source_of(message), message.dedupe_key):
+            return Admission("duplicate")
+        rule = self.rules.access.rule(message)
+        return (self._revise if message.kind == "edit" else self._hear)(message, rule)
+
+    def _hear(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
+        if not is_for_bot(rule, message, in_thread=self._is_in_thread(message)):
+            return self._overhear(message, rule) or Admission("ignored")
+        standing = self.rules.access.standing(self.conn, message)
+        code = None if standing == "owner" else self.door.try_code(self.conn, message)
+        if code == "right":
+            return self._bind(message)
+        if standing != "stranger":
+            return self._take(message, standing)
+        if message.addressed != "direct":
+            return self._overhear(message, rule) or Admission("denied")
+        return self._deny(message, is_refused_code=code == "refused")
+
+    def _is_in_thread(self, message: InboundMessage) -> bool:
+        """Whether the bot has a conversation in a thread where nobody was addressed."""
+        if message.addressed != "thread":
+            return False
+        return inbox.find(self.conn, address_key(message.address)) is not None
+
+    def _take(self, message: InboundMessage, standing: Standing) -> Admission:
+        row = self._conversation(message)
+        if standing == "owner" and commands.pair_argument(message.text) is not None:
+            return self._pair(message, row)
+        name = commands.parse(message.text)
+        if name not in commands.UNLIMITED and self._is_over_rate(message, standing):
+            return self._refuse(message, row.id, self._too_many(message))
+        if name in commands.BYPASSING:
+            return self._answer(message, row, standing)
+        if not message.text.strip() and not message.attachments:
+            return self._refuse(message, row.id, _unreadable_text(message))
+        if inbox.count_pending(self.conn, row.id) >= self.rules.queue.max_pending:
+            return self._refuse(message, row.id, self._full_text())
+        return self._enqueue(message, row)
+
+    def _conversation(self, message: InboundMessage) -> Row[Any]:
+        groups = self.rules.groups
+        key, user = session_key(message, groups), sole_sender(message, groups)
+        titled = replace(message, text=_title(message))
+        return inbox.find_or_create(self.conn, key, titled, user)
+
+    def _enqueue(self, message: InboundMessage, row: Row[Any]) -> Admission:
+        kind: InboxKind = "command" if commands.parse(message.text) else "message"
+        seq = inbox.append(self.conn, row.id, _with_unread(message), kind=kind, state="queued")
+        limit_bytes = self.rules.attachments.max_bytes
+        attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
+        if kind == "message" and not row.title:
+            inbox.set_title(self.conn, row.id, _title(message))
+        if self.rules.queue.mode == "interrupt":
+            turns.cancel_running(self.conn, row.id)
+        leases.make_ready(self.conn, row.id)
+        return Admission("queued", row.id, seq)
+
+    def _answer(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        is_owner = standing == "owner" and message.chat_kind == "dm"
+        answers = Answers(self.rules.model, self.rules.money)
+        text = answers.to(Asked(self.conn, message, row.id, seq, is_owner))
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _pair(self, message: InboundMessage, row: Row[Any]) -> Admission:
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        text = pairing.DIRECT_ONLY
+        if message.chat_kind == "dm":
+            by = f"{message.address.platform}:{message.sender}"
+            argument = commands.pair_argument(message.text) or ""
+            decision = self.door.carry_out(self.conn, argument, by)
+            text = decision.text
+            if decision.happened is not None:
+                self.happened.append(decision.happened)
+                self.wake |= self.door.tell_approved(self.conn)
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _bind(self, message: InboundMessage) -> Admission:
+        row = self._conversation(replace(message, text=""))
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        self.door.bind(self.conn, message)
+        self._happens("bound", message)
+        self._reply(message, row.id, seq, pairing.OWNER_BOUND)
+        return Admission("command", row.id, seq)
+
+    def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
+        """Note what was said to others, where the operator wants that; None if it was not noted."""
+        told = _with_files(_with_unread(message))
+        window = self.door.limits.overheard
+        if rule is None or not rule.context or not told.text.strip():
+            return None
+        if window is not None and not window.count(*_counted(message)):
+            return None
+        conversation_id = notes.hear(self.conn, told)
+        return None if conversation_id is None else Admission("noted", conversation_id)
+
+    def _revise(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
+        """Give a waiting message its new wording; have the next turn told of a later edit."""
+        standing = self.rules.access.standing(self.conn, message)
+        if standing == "stranger":
+            return Admission("denied")
+        place = inbox.find(self.conn, session_key(message, self.rules.groups))
+        is_silent = rule is not None and rule.respond == "never"
+        if place is None or message.message_ref is None or is_silent:
+            return Admission("ignored")
+        if not inbox.has_message(self.conn, place, message.message_ref):
+            return Admission("ignored")
+        if self._is_over_rate(message, standing):
+            return self._refuse(message, place, self._too_many(message))
+        told = _with_unread(message)
+        if not told.text.strip() or inbox.revise(self.conn, place, told):
+            seq = inbox.append(self.conn, place, message, kind="edit", state="done")
+        else:
+            seq = notes.note(self.conn, place, told, "edit")
+        return Admission("updated", place, seq)
+
+    def _deny(self, message: InboundMessage, *, is_refused_code: bool) -> Admission:
+        """Keep the key of a stranger's message, and give them a code where that is due."""
+        source = inbox.source_of(message)
+        if self.door.limits.strangers.count(source, message.dedupe_key):
+            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
+            inbox.set_aside(self.conn, [kept])
+        if self.door.takes_request(self.conn, message):
+            row = self._conversation(replace(message, text="", attachments=()))
+            self.wake |= self.door.ask(self.conn, message, row)
+            self._happens("requested", message)
+        elif is_refused_code:
+            self._tell_refused(message)
+        return Admission("denied")
+
+    def _tell_refused(self, message: InboundMessage) -> None:
+        """Tell a stranger who was spoken to before, and who may be the owner, to wait."""
+        key = session_key(message, self.rules.groups)
+        is_new = inbox.find(self.conn, key) is None
+        if is_new or not self.door.limits.refusals.count(*_counted(message)):
+            return
+        row = self._conversation(message)
+        told = f"codes-refused:{inbox.source_of(message)}:{message.dedupe_key}"
+        parts = parts_of(self._renderer(message), told, pairing.CODES_REFUSED)
+        outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
+        self.wake.add(row.id)
+
+    def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
+        window = self.door.limits.messages
+        if window is None or standing == "owner":
+            return False
+        return not window.count(*_counted(message))
+
+    def _too_many(self, message: InboundMessage) -> str | None:
+        """Return what a sender over the limit is told; None where they were told already."""
+        if not self.door.limits.notices.count(*_counted(message)):
+            return None
+        self._happens("limited", message)
+        return TOO_MANY
+
+    def _full_text(self) -> str:
+        return (
+            f"I did not take this message: {self.rules.queue.max_pending} are waiting already."
+            " Please send it again when I have answered, or send /stop to drop what waits."
+        )
+
+    def _refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:
+        kind: InboxKind = "edit" if message.kind == "edit" else "message"
+        seq = inbox.append(self.conn, conversation_id, message, kind=kind, state="refused")
+        if text is not None:
+            self._reply(message, conversation_id, seq, text)
+        return Admission("refused", conversation_id, seq)
+
+    def _reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
+        key = f"reply:{conversation_id}:{seq}"
+        parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
+        outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
+
+    def _renderer(self, message: InboundMessage) -> Renderer:
+        return self.renderers[message.address.platform, message.address.account]
+
+    def _happens(self, kind: pairing.Kind, message: InboundMessage) -> None:
+        self.happened.append(Happening(kind, message.address.platform, message.sender))
+
+
+def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return whose message it is, and which, for a limit."""
+    address = message.address
+    return (address.platform, message.sender), (address.account, message.dedupe_key)
+
+
+def _title(message: InboundMessage) -> str:
+    """Return what a conversation is named after; a command is no title."""
+    if commands.parse(message.text):
+        return ""
+    files = [each.name for each in message.attachments]
+    return message.text if message.text.strip() or not files else files[0]
+
+
+def _unreadable_text(message: InboundMessage) -> str:
+    what = message.unreadable or "a message without text"
+    return f"I can read text and files, and this is {what}."
+
+
+def _with_unread(message: InboundMessage) -> InboundMessage:
+    """Return a message whose text tells what came with it and cannot be read."""
+    if not message.unreadable:
+        return message
+    return _with_line(message, f"[It came with {message.unreadable}, which cannot be read here.]")
+
+
+def _with_files(message: InboundMessage) -> InboundMessage:
+    """Return a message that is not for the bot; its files are named, and never fetched."""
+    if not message.attachments:
+        return message
+    names = ", ".join(each.name for each in message.attachments)
+    return _with_line(message, f"[It came with files: {names}]")
+
+
+def _with_line(message: InboundMessage, line: str) -> InboundMessage:
+    return replace(message, text=f"{message.text}\n\n{line}".strip())

@@ -1,0 +1,283 @@
+"""Pairing: how a stranger is let in, and how a bot gets its first owner. Rules and texts.
+
+A stranger in a direct chat gets a code; an owner approves or denies it, in a chat (`/pair`) or with
+`parley pair`. The first owner is who sends the code that is printed at the start.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.messages import Choice, InboundMessage
+from gateway import commands
+from gateway.errors import NotFound
+from gateway.settings import Settings
+from gateway.storage import members
+from gateway.storage.engine import Database
+from gateway.storage.members import Member, Request
+
+log = structlog.get_logger()
+
+ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+"""Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
+CODE_CHARS = 8
+NAME_CHARS = 60
+LISTED = 20
+"""Requests and members that `/pair list` shows, of each kind."""
+COMMAND_LINE = "command line"
+_BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
+_LONGEST = 64
+_GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
+
+
+Kind = Literal["bound", "requested", "approved", "denied", "revoked", "limited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something for the log, once it is committed.
+
+    Attributes:
+        by: Whoever decided: "platform:sender id", "command line"; "" for nobody.
+    """
+
+    kind: Kind
+    platform: str
+    sender: str
+    by: str = ""
+
+
+def report(happening: Happening) -> None:
+    """Log what happened; never a code."""
+    platform, sender, by = happening.platform, happening.sender, happening.by
+    match happening.kind:
+        case "bound":
+            log.info("owner_bound", platform=platform, sender=sender)
+        case "requested":
+            log.info("pairing_requested", platform=platform, sender=sender)
+        case "approved":
+            log.info("pairing_approved", platform=platform, sender=sender, by=by)
+        case "denied":
+            log.info("pairing_denied", platform=platform, sender=sender, by=by)
+        case "revoked":
+            log.info("member_revoked", platform=platform, sender=sender, by=by)
+        case "limited":
+            log.info("rate_limited", platform=platform, sender=sender)
+
+
+async def owner_code(database: Database, settings: Settings) -> str | None:
+    """Make the code with which the first owner is found; call it at every start, and print it.
+
+    The code of an earlier start is void from now on.
+
+    Returns:
+        None where nobody could use one: an owner is there, the mode is not pairing, or no platform
+        is on.
+    """
+    wanted = settings.access.mode == "pairing" and not settings.access.owners
+    code = new_code() if wanted and _is_any_on(settings) else None
+    return await database.write(_set_owner_code, code)
+
+
+def _is_any_on(settings: Settings) -> bool:
+    platforms = settings.platforms
+    return (
+        any(block.is_on for block in platforms.telegram)
+        or any(block.is_on for block in platforms.discord)
+        or any(block.is_on for block in platforms.slack)
+    )
+
+
+def _set_owner_code(conn: Connection, code: str | None) -> str | None:
+    if members.owners(conn):
+        code = None
+    members.set_owner_code(conn, code)
+    return code
+
+
+def new_code() -> str:
+    """Return a code that nobody can guess."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
+
+
+def code_in(text: str) -> str | None:
+    """Return the code that a text is, also behind `/pair` or `/start`; None for other texts.
+
+    Small letters, blanks and hyphens do not matter.
+    """
+    text = text.strip()
+    if len(text) > _LONGEST:
+        return None
+    behind = _BEHIND.fullmatch(text)
+    code = _GAPS.sub("", behind[1] if behind else text).upper()
+    return code if len(code) == CODE_CHARS and set(code) <= set(ALPHABET) else None
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two codes are equal; how long it takes says nothing about where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a request, or of a member.
+
+    Attributes:
+        text: For whoever decided.
+        request: The request; None where it was about a member.
+        happened: None where nothing was changed.
+    """
+
+    text: str
+    request: Request | None = None
+    happened: Happening | None = None
+
+
+def approve(conn: Connection, code: str, by: str) -> Decision:
+    """Let the sender of a request in; doing it twice changes nothing.
+
+    Raises:
+        NotFound: There is no such code, or it has expired.
+    """
+    request = _request_of(conn, code)
+    if request.state == "approved":
+        return Decision(f"{who(request)} is let in already.", request)
+    members.let_in(
+        conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
+    )
+    members.decide(conn, request.id, "approved")
+    happened = Happening("approved", request.platform, request.sender, by)
+    return Decision(f"{who(request)} may write to me now.", request, happened)
+
+
+def deny(conn: Connection, code: str, by: str) -> Decision:
+    """Refuse a request: its sender cannot ask again for a day.
+
+    Raises:
+        NotFound: There is no such code, or it has expired.
+    """
+    request = _request_of(conn, code)
+    if request.state == "approved":
+        remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
+        text = f"{who(request)} is let in already; {remedy}."
+        return Decision(text, request)
+    if request.state == "denied":
+        return Decision(f"{who(request)} is denied already.", request)
+    members.decide(conn, request.id, "denied")
+    happened = Happening("denied", request.platform, request.sender, by)
+    return Decision(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
+
+
+def _request_of(conn: Connection, code: str) -> Request:
+    wanted = code_in(code) or ""
+    # All are looked at, whichever it is.
+    found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
+    if not found:
+        raise NotFound("There is no such code, or it has expired.")
+    return found[0]
+
+
+def revoke(conn: Connection, target: str, by: str) -> Decision:
+    """Take back that somebody ("platform:sender id") was let in.
+
+    Raises:
+        NotFound: They were not let in by a code; who stands in the settings is not touched.
+    """
+    platform, _, sender = target.strip().partition(":")
+    if not members.revoke(conn, platform, sender):
+        shown = commands.quoted(shown_name(target))
+        raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+    members.drop_requests(conn, platform, sender)
+    happened = Happening("revoked", platform, sender, by)
+    return Decision(f"{platform} {sender} may not write to me any more.", happened=happened)
+
+
+def shown_name(name: str) -> str:
+    """Return a stranger's name on one line, without characters that are not seen."""
+    plain = "".join(char for char in " ".join(name.split()) if char.isprintable())
+    return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"
+
+
+def who(asker: Request | Member) -> str:
+    """Return name, platform and id of somebody; their name is no markup."""
+    return f"{commands.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
+
+
+def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> str:
+    """Return what a stranger is told, once for each code.
+
+    Args:
+        message: Theirs.
+        code: Of their request.
+        is_owned: Whether the bot has an owner; else it may be the owner who writes.
+    """
+    texts = [
+        "This bot is private, so I did not read your message.",
+        f"An owner of it can let you in: tell them the code `{code}`, which holds for an hour.",
+        f"Your id here is `{message.sender}`.",
+    ]
+    if not is_owned:
+        texts.append(
+            "If the bot is yours, send me the code that it printed when it was started, or set"
+            f" `access.owners` to `['{message.address.platform}:{message.sender}']` in"
+            " `parley.yaml`."
+        )
+    return "\n\n".join(texts)
+
+
+def request_notice(request: Request) -> str:
+    """Return what owners are told about a request."""
+    return f"{who(request)} asks to be let in, code `{request.code}`."
+
+
+def request_choices(request: Request) -> tuple[Choice, ...]:
+    """Return the buttons below it."""
+    return (
+        Choice("Approve", f"/pair approve {request.code}"),
+        Choice("Deny", f"/pair deny {request.code}"),
+    )
+
+
+MORE_REQUESTS = "More people ask to be let in than I report one by one. See who: `/pair list`"
+APPROVED = "You may write to me now. I did not read what you wrote before: please send it again."
+OWNER_BOUND = (
+    "You are my owner now. When a stranger writes to me I ask you whether to let them in;"
+    " `/pair` shows what else you can do."
+)
+CODES_REFUSED = (
+    "I take no codes for now: there were too many wrong ones. Please try again in an hour, or"
+    " start me again for another code."
+)
+DIRECT_ONLY = "Please write that to me directly: others can read it here."
+USAGE = """\
+Who may write to me:
+
+- `/pair list`: who asks, and who was let in
+- `/pair approve CODE`: let them in
+- `/pair deny CODE`: refuse; they cannot ask again for a day
+- `/pair revoke PLATFORM:ID`: take back that somebody was let in"""
+
+
+def list_text(pending: Sequence[Request], everybody: Sequence[Member]) -> str:
+    """Return the answer to `/pair list`."""
+    asking = [
+        f"- {who(request)}: code `{request.code}`, {request.left_s / 60:.0f} min left"
+        for request in pending[-LISTED:]
+    ]
+    let_in = [f"- {who(each)}: {each.role} since {each.at[:10]}" for each in everybody[:LISTED]]
+    blocks = []
+    for title, lines, total in (
+        ("Asking to be let in", asking, len(pending)),
+        ("Let in", let_in, len(everybody)),
+    ):
+        if total > LISTED:
+            lines.append(f"- … and {total - LISTED:,} more: `parley pair list`")
+        blocks.append(f"**{title}**\n\n" + ("\n".join(lines) or "- nobody"))
+    blocks.append("Those in `parley.yaml` are not listed.")
+    return "\n\n".join(blocks)

@@ -1,0 +1,87 @@
+"""Rate limits of admission: counts in memory over a sliding span, forgotten at a restart."""
+
+import time
+from collections.abc import Callable, Hashable
+
+MINUTE_S = 60.0
+HOUR_S = 3600.0
+STRANGERS_PER_HOUR = 200
+"""Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
+TRIES_PER_HOUR = 5
+ALL_TRIES_PER_HOUR = 50
+"""With both, 31 ** 8 codes last for a million years."""
+SWEEP_FROM = 1000
+"""As many counted things as are kept before those without recent counts are dropped."""
+
+
+class SlidingWindow:
+    """At most `limit` items for each of whom within the last `span_s` seconds.
+
+    An item that comes again gets the answer that it got before: a transaction that was rolled back
+    and is repeated counts once. For one thread.
+    """
+
+    def __init__(
+        self, limit: int, span_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._limit = limit
+        self._span_s = span_s
+        self._clock = clock
+        self._items: dict[Hashable, dict[Hashable, float]] = {}
+        self._sweep_at = SWEEP_FROM
+
+    def has_room(self, whose: Hashable, item: Hashable = None) -> bool:
+        """Whether an item would be counted, or is."""
+        items = self._recent(whose)
+        return item in items or len(items) < self._limit
+
+    def count(self, whose: Hashable, item: Hashable) -> bool:
+        """Count an item; False where there was no room for it."""
+        if not self.has_room(whose, item):
+            return False
+        self._items.setdefault(whose, {}).setdefault(item, self._clock())
+        if len(self._items) > self._sweep_at:
+            self._sweep()
+        return True
+
+    def _recent(self, whose: Hashable) -> dict[Hashable, float]:
+        items = self._items.get(whose, {})
+        since = self._clock() - self._span_s
+        # The oldest stands first.
+        while items and items[oldest := next(iter(items))] <= since:
+            del items[oldest]
+        return items
+
+    def _sweep(self) -> None:
+        self._items = {
+            whose: items for whose in list(self._items) if (items := self._recent(whose))
+        }
+        self._sweep_at = max(SWEEP_FROM, 2 * len(self._items))
+
+
+class Limits:
+    """All limits of admission.
+
+    Attributes:
+        messages: Messages of each sender in a minute; None for any number.
+        overheard: The same for what they say to others.
+        notices: How often a sender is told that it were too many.
+        strangers: Messages of strangers that are kept, for each account in an hour.
+        tries: Wrong codes of each sender in an hour.
+        all_tries: Wrong codes in an hour.
+        refusals: How often a stranger is told that codes are not taken for now.
+        summaries: How often owners are told that more people ask than they were told of.
+    """
+
+    def __init__(self, per_min: int, clock: Callable[[], float] = time.monotonic) -> None:
+        def window(limit: int, span_s: float) -> SlidingWindow:
+            return SlidingWindow(limit, span_s, clock)
+
+        self.messages = window(per_min, MINUTE_S) if per_min else None
+        self.overheard = window(per_min, MINUTE_S) if per_min else None
+        self.notices = window(1, MINUTE_S)
+        self.strangers = window(STRANGERS_PER_HOUR, HOUR_S)
+        self.tries = window(TRIES_PER_HOUR, HOUR_S)
+        self.all_tries = window(ALL_TRIES_PER_HOUR, HOUR_S)
+        self.refusals = window(1, HOUR_S)
+        self.summaries = window(1, HOUR_S)

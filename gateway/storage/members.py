@@ -1,0 +1,284 @@
+"""Who was let in, and who asks to be: the tables `member` and `pairing`.
+
+A row of `pairing` is a request: pending → approved or denied, until it expires. The one without a
+sender is the code that makes the first owner.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
+
+from adapters.messages import Address, InboundMessage
+from gateway.sessions import address_key
+from gateway.storage.models import alias, conversation, inbox, iso_time, member, now_s, pairing
+from gateway.storage.statements import built_once
+
+Role = Literal["owner", "member"]
+RequestState = Literal["pending", "approved", "denied"]
+
+CODE_S = 3600.0
+"""How long the code of a request holds; as long, its sender gets no other one."""
+DECIDED_S = 86_400.0
+"""How long a decided request is kept; as long, one who was denied cannot ask again."""
+_UNTIL_USED_S = 100 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody who was let in; `at` is ISO 8601 in UTC."""
+
+    platform: str
+    sender: str
+    sender_name: str
+    role: Role
+    granted_by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody who asks, or asked, to be let in; `at` is ISO 8601 in UTC.
+
+    Attributes:
+        conversation: Their direct chat; with it their request is erased.
+        left_s: Seconds until the code expires; negative when it has.
+    """
+
+    id: int
+    code: str
+    platform: str
+    account: str
+    sender: str
+    sender_name: str
+    conversation: int
+    state: RequestState
+    at: str
+    left_s: float
+
+
+def role(conn: Connection, platform: str, sender: str) -> Role | None:
+    """Return as what somebody was let in; None for who was not."""
+    found: Role | None = conn.scalar(*_role(platform, sender))
+    return found
+
+
+@built_once
+def _role(platform: str, sender: str) -> Any:
+    return select(member.c.role).where(member.c.platform == platform, member.c.sender == sender)
+
+
+def everybody(conn: Connection) -> list[Member]:
+    """Return all who were let in, owners first, then by time."""
+    rows = conn.execute(select(member).order_by(member.c.role.desc(), member.c.at))
+    return [
+        Member(
+            row.platform, row.sender, row.sender_name, row.role, row.granted_by, iso_time(row.at)
+        )
+        for row in rows
+    ]
+
+
+def let_in(
+    conn: Connection, whom: tuple[str, str], sender_name: str, role_: Role, granted_by: str
+) -> None:
+    """Let somebody (platform, sender) in; an owner stays one."""
+    platform, sender = whom
+    if role(conn, platform, sender) in {"owner", role_}:
+        return
+    revoke(conn, platform, sender)
+    conn.execute(
+        member.insert().values(
+            platform=platform,
+            sender=sender,
+            sender_name=sender_name,
+            role=role_,
+            granted_by=granted_by,
+            at=now_s(),
+        )
+    )
+
+
+def revoke(conn: Connection, platform: str, sender: str) -> bool:
+    """Take back that somebody was let in; whether they were."""
+    known = (member.c.platform == platform, member.c.sender == sender)
+    return conn.execute(delete(member).where(*known)).rowcount == 1
+
+
+def owners(conn: Connection) -> list[tuple[str, str]]:
+    """Return (platform, sender) of all owners that were made by a code."""
+    rows = conn.execute(select(member.c.platform, member.c.sender).where(member.c.role == "owner"))
+    return [(row.platform, row.sender) for row in rows]
+
+
+def set_owner_code(conn: Connection, code: str | None) -> None:
+    """Replace the code that makes the first owner; None for no code."""
+    conn.execute(delete(pairing).where(pairing.c.sender.is_(None)))
+    if code is not None:
+        values = {"code": code, "state": "pending", "at": now_s()}
+        conn.execute(pairing.insert().values(expires_at=now_s() + _UNTIL_USED_S, **values))
+
+
+def owner_code(conn: Connection) -> str | None:
+    """Return the code that makes the first owner, if there is one."""
+    code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
+    return code
+
+
+def may_ask(conn: Connection, platform: str, sender: str) -> bool:
+    """Whether somebody gets a code: not within `CODE_S` of the last, nor soon after a denial."""
+    query = select(pairing.c.id).where(
+        pairing.c.platform == platform,
+        pairing.c.sender == sender,
+        or_(pairing.c.at > now_s() - CODE_S, pairing.c.expires_at > now_s()),
+    )
+    return conn.execute(query.limit(1)).first() is None
+
+
+def enter_request(
+    conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
+) -> int:
+    """Enter a request of a message's sender; returns its id. What is of no use any more goes."""
+    conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
+    inserted = conn.execute(
+        pairing
+        .insert()
+        .values(
+            code=code,
+            platform=message.address.platform,
+            account=message.address.account,
+            sender=message.sender,
+            sender_name=sender_name,
+            conversation=conversation_id,
+            state="pending",
+            expires_at=now_s() + CODE_S,
+            at=now_s(),
+        )
+        .returning(pairing.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+_is_over = and_(pairing.c.expires_at <= now_s(), pairing.c.at <= now_s() - CODE_S)
+
+
+def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: int) -> None:
+    """Let the oldest pending requests of an account expire where there are more than `kept`."""
+    pending = (
+        pairing.c.platform == platform,
+        pairing.c.account == account,
+        pairing.c.state == "pending",
+        pairing.c.expires_at > now_s(),
+    )
+    newest = select(pairing.c.id).where(*pending).order_by(pairing.c.id.desc()).limit(kept)
+    conn.execute(
+        update(pairing).where(*pending, pairing.c.id.not_in(newest)).values(expires_at=now_s())
+    )
+
+
+def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> int:
+    """Return how many requests came within the last `CODE_S`, in all or through one account."""
+    query = select(func.count()).where(
+        pairing.c.sender.is_not(None), pairing.c.at > now_s() - CODE_S
+    )
+    if account is not None:
+        query = query.where(pairing.c.platform == account[0], pairing.c.account == account[1])
+    return conn.scalar(query) or 0
+
+
+def pending(conn: Connection) -> list[Request]:
+    """Return the requests that wait for an owner, oldest first."""
+    return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
+
+
+def decidable(conn: Connection) -> list[Request]:
+    """Return the requests whose codes mean something: pending ones, and decided ones for a while.
+
+    A denied one can still be approved while its code holds.
+    """
+    holds = pairing.c.at > now_s() - CODE_S
+    denied = and_(pairing.c.state == "denied", holds)
+    return _requests(conn, pairing.c.expires_at > now_s(), or_(pairing.c.state != "denied", denied))
+
+
+def approved(conn: Connection) -> list[Request]:
+    """Return the requests that were approved lately."""
+    return _requests(conn, pairing.c.state == "approved")
+
+
+def _requests(conn: Connection, *conditions: Any) -> list[Request]:
+    left_s = (pairing.c.at + CODE_S - now_s()).label("left_s")
+    query = select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
+    return [_request(row) for row in conn.execute(query.order_by(pairing.c.id))]
+
+
+def _request(row: Row[Any]) -> Request:
+    return Request(
+        row.id,
+        row.code,
+        row.platform,
+        row.account,
+        row.sender,
+        row.sender_name,
+        row.conversation,
+        row.state,
+        iso_time(row.at),
+        row.left_s,
+    )
+
+
+def place_of(conn: Connection, request: Request) -> Row[Any]:
+    """Return the conversation of whoever asked."""
+    query = select(conversation).where(conversation.c.id == request.conversation)
+    return conn.execute(query).one()
+
+
+def decide(conn: Connection, request_id: int, state: RequestState) -> None:
+    """Approve or deny a request."""
+    conn.execute(
+        update(pairing)
+        .where(pairing.c.id == request_id)
+        .values(state=state, expires_at=now_s() + DECIDED_S)
+    )
+
+
+def drop_requests(conn: Connection, platform: str, sender: str) -> None:
+    """Forget what somebody asked: they may ask again at once."""
+    conn.execute(delete(pairing).where(pairing.c.platform == platform, pairing.c.sender == sender))
+
+
+def newest_direct_chat(
+    conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
+) -> Row[Any] | None:
+    """Return the conversation where somebody last wrote to the bot directly.
+
+    Args:
+        conn: A connection.
+        platform: Theirs.
+        sender: Their id.
+        accounts: The (platform, account) pairs that count.
+    """
+    written_at = (
+        select(inbox.c.at)
+        .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
+        .scalar_subquery()
+    )
+    rows = conn.execute(
+        select(conversation, alias.c.session_key)
+        .join(alias, alias.c.conversation == conversation.c.id)
+        .where(conversation.c.platform == platform, conversation.c.user == sender)
+        .order_by(written_at.desc())
+    )
+    return next((row for row in rows if _is_direct(row) and _account(row) in accounts), None)
+
+
+def _is_direct(row: Row[Any]) -> bool:
+    """Whether it is a direct chat: one in a group that a sender has alone has another key."""
+    return bool(
+        row.session_key == address_key(Address(row.platform, row.account, row.chat, row.thread))
+    )
+
+
+def _account(row: Row[Any]) -> tuple[str, str]:
+    return row.platform, row.account

@@ -1,0 +1,214 @@
+"""The strict Discord, an intake that remembers, and adapters whose budgets suit tests."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from discord.gateway import DiscordWebSocket
+from discord.http import Route
+from pydantic import SecretStr
+
+from adapters.discord.adapter import DiscordAdapter
+from adapters.messages import (
+    Address,
+    Admission,
+    Cursor,
+    InboundMessage,
+    Move,
+    Outgoing,
+    Poison,
+    Question,
+)
+from adapters.pacing import PaceLimits
+from adapters.settings import DiscordSettings
+from tests.support.discord.limits import LIMITS
+from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.discord.world import Channel, Message
+
+FAST = PaceLimits(
+    per_s=10_000,
+    chat_interval_s=0.0,
+    group_per_min=None,
+    group_preview_interval_s=0.0,
+    typing_interval_s=0.0,
+    max_wait_s=0.5,
+)
+COMMANDS = (("new", "Start anew"), ("stop", "Stop what runs"), ("goal", "Set a goal"))
+NONCE = "0123456789abcdef01234567"
+
+
+class NotStored(Exception):
+    """Stands for the gateway's StorageUnavailable, which adapters cannot import."""
+
+
+class RecordingIntake:
+    """An intake that decides like the gateway's, for people who may do everything.
+
+    Attributes:
+        broken: Makes it fail.
+        messages: What was taken, in order; what was not for the bot is in `ignored`.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[InboundMessage] = []
+        self.ignored: list[InboundMessage] = []
+        self.poison: list[Poison] = []
+        self.cursors: dict[str, int] = {}
+        self.broken = False
+        self.duplicates = 0
+        self._known: set[tuple[str, str]] = set()
+        self._conversations: set[Address] = set()
+        self._changed = asyncio.Condition()
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        *,
+        cursors: Sequence[Cursor] = (),
+        poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
+    ) -> list[Admission]:
+        if self.broken:
+            raise NotStored("disk full")
+        admissions = [self._admit(message) for message in messages]
+        self.poison += poison
+        for cursor in cursors:
+            known = self.cursors.get(cursor.source, 0)
+            self.cursors[cursor.source] = max(known, cursor.position)
+        async with self._changed:
+            self._changed.notify_all()
+        return admissions
+
+    async def position(self, source: str) -> int | None:
+        return self.cursors.get(source)
+
+    async def positions(self, prefix: str) -> dict[str, int]:
+        return {name: at for name, at in self.cursors.items() if name.startswith(prefix)}
+
+    async def is_conversation(self, address: Address) -> bool:
+        return address in self._conversations
+
+    @property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.messages]
+
+    async def has(self, count: int) -> None:
+        """Wait until this many messages and poison updates were committed."""
+        async with asyncio.timeout(5), self._changed:
+            await self._changed.wait_for(lambda: len(self.messages) + len(self.poison) >= count)
+
+    async def has_ignored(self, count: int) -> None:
+        """Wait until this many messages were found not to be for the bot."""
+        async with asyncio.timeout(5), self._changed:
+            await self._changed.wait_for(lambda: len(self.ignored) >= count)
+
+    def _admit(self, message: InboundMessage) -> Admission:
+        key = (message.address.account, message.dedupe_key)
+        if key in self._known:
+            self.duplicates += 1
+            return Admission("duplicate")
+        mine = message.addressed == "direct" or (
+            message.addressed == "thread" and message.address in self._conversations
+        )
+        if not mine:
+            self.ignored.append(message)
+            return Admission("ignored")
+        self._known.add(key)
+        self._conversations.add(message.address)
+        self.messages.append(message)
+        return Admission("updated" if message.kind == "edit" else "queued", 1, len(self.messages))
+
+
+MakeAdapter = Callable[..., DiscordAdapter]
+
+
+@pytest.fixture(autouse=True)
+def _hooks_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's hooks are class-wide: no test leaves its server in them."""
+    monkeypatch.setattr(Route, "BASE", Route.BASE)
+    monkeypatch.setattr(DiscordWebSocket, "DEFAULT_GATEWAY", DiscordWebSocket.DEFAULT_GATEWAY)
+    logging.getLogger("discord").setLevel(logging.CRITICAL)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause_before_identify(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK waits 5 s before it identifies anew, as Discord asks for."""
+    monkeypatch.setattr("discord.Client.before_identify_hook", _at_once)
+
+
+async def _at_once(_client: object, _shard_id: int | None, *, initial: bool = False) -> None:
+    return
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[DiscordServer]:
+    async with DiscordServer(limits=LIMITS | {"react": (50, 1.0)}) as started:
+        yield started
+        assert started.violations == []
+
+
+@pytest.fixture
+def intake() -> RecordingIntake:
+    return RecordingIntake()
+
+
+@pytest.fixture
+async def make(server: DiscordServer, intake: RecordingIntake) -> AsyncIterator[MakeAdapter]:
+    """Return a factory; its keywords are settings, but for those of the constructor."""
+    made: list[DiscordAdapter] = []
+
+    def build(**changes: object) -> DiscordAdapter:
+        options: dict[str, Any] = {"limits": FAST}
+        options |= {name: changes.pop(name) for name in ("limits", "clock") if name in changes}
+        urls = {"api_url": server.api_url, "gateway_url": server.gateway_url}
+        settings = DiscordSettings.model_validate({"token": SecretStr(TOKEN)} | urls | changes)
+        adapter = DiscordAdapter(settings, intake, COMMANDS, **options)
+        made.append(adapter)
+        return adapter
+
+    yield build
+    for adapter in made:
+        await adapter.close()
+
+
+@pytest.fixture
+def adapter(make: MakeAdapter) -> DiscordAdapter:
+    return make()
+
+
+@asynccontextmanager
+async def running(
+    adapter: DiscordAdapter, server: DiscordServer
+) -> AsyncIterator["asyncio.Task[None]"]:
+    """Run the adapter beside the test, once it is online, and cancel it at the end."""
+    task = asyncio.get_running_loop().create_task(adapter.run(), name="adapter")
+    try:
+        await server.wait_for(lambda: task.done() or adapter.connected)
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()
+
+
+def where(channel: Channel, account: str = "default") -> Address:
+    """Return the address of a channel, thread or direct chat."""
+    if channel.parent is None:
+        return Address("discord", account, channel.ref)
+    return Address("discord", account, channel.parent.ref, channel.ref)
+
+
+def asked(message: Message, address: Address | None = None) -> Question:
+    """Return the question that a message is."""
+    return Question(address or where(message.channel), message.author.ref, message.ref)
+
+
+def row(adapter: DiscordAdapter, text: str, address: Address, **fields: Any) -> Outgoing:
+    """Return an outbox row with the first payload of a text."""
+    values: dict[str, Any] = {"conversation": 1, "seq": 1, "nonce": NONCE} | fields
+    payload = adapter.render(text)[0] if text else ""
+    return Outgoing(address=address, payload=payload, **values)

@@ -1,0 +1,215 @@
+"""Slash commands and buttons against the strict server: 3 s, one acknowledgement, late answers."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from adapters.discord.adapter import DiscordAdapter
+from adapters.errors import SendUnknown
+from adapters.messages import Choice
+from tests.adapters.discord.conftest import (
+    MakeAdapter,
+    RecordingIntake,
+    row,
+    running,
+    where,
+)
+from tests.support.discord.faults import CUT, UNAVAILABLE
+from tests.support.discord.server import DiscordServer
+
+YES = Choice("Yes", "/pair approve ABCD2345")
+NO = Choice("No", "/pair deny ABCD2345")
+
+
+async def test_the_menu_is_registered_once(server: DiscordServer, make: MakeAdapter) -> None:
+    """Commands are synced when they changed, and not at the next start."""
+    for _ in range(2):
+        async with running(make(), server):
+            await server.wait_for(lambda: server.bot.commands)
+            await server.wait_for(lambda: server.made("commands") or server.rest.syncs)
+    assert [command["name"] for command in server.bot.commands] == ["new", "stop", "goal"]
+    assert server.rest.syncs == 1
+
+
+async def test_the_menu_is_best_effort(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Without it the bot still listens."""
+    server.fail("commands", UNAVAILABLE)
+    server.fail("sync", UNAVAILABLE)
+    async with running(adapter, server):
+        server.write(server.direct(), "hello")
+        await intake.has(1)
+
+
+async def test_a_slash_command_and_its_answer(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It comes in as text; "thinking…" becomes the answer."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("goal", "world peace", channel=server.direct())
+        await server.wait_for(lambda: used.thinking)
+        (message,) = intake.messages
+        await adapter.send(row(adapter, "Set.", message.address, reply_to=message.message_ref))
+    assert (message.text, message.sender) == ("/goal world peace", server.ann.ref)
+    assert message.address == where(server.direct())
+    assert (used.shown, server.direct().texts) == ("Set.", ["Set."])
+
+
+async def test_a_slash_command_in_a_channel(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """The answer appears where the command was used."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("stop")
+        await server.wait_for(lambda: used.thinking)
+        (message,) = intake.messages
+        await adapter.send(row(adapter, "Stopped.", message.address, reply_to=message.message_ref))
+    assert message.text == "/stop"
+    assert used.shown == "Stopped."
+    assert server.general.texts == ["Stopped."]
+
+
+async def test_a_slash_command_in_a_thread(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It belongs to the thread's conversation."""
+    asked = server.write(server.general, "hello", mention=True)
+    thread = server.open_thread(asked)
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("new", channel=thread)
+        await server.wait_for(lambda: used.thinking)
+    assert intake.messages[0].address == where(thread)
+
+
+async def test_an_answer_after_the_token_died(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """After 15 minutes the answer is a message of its own in the channel."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("goal", "peace", channel=server.direct())
+        await server.wait_for(lambda: used.thinking)
+        server.interactions.token_life_s = 0
+        (message,) = intake.messages
+        await adapter.send(row(adapter, "Late.", message.address, reply_to=message.message_ref))
+    assert used.shown == ""
+    assert server.direct().texts == ["Late."]
+
+
+async def test_a_second_part_follows_the_first(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Two rows for one command are two messages, in order."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("goal", "peace", channel=server.direct())
+        await server.wait_for(lambda: used.thinking)
+        (message,) = intake.messages
+        for number, text in enumerate(("one", "two")):
+            # Only the first part of an answer names what it answers.
+            reply_to = None if number else message.message_ref
+            fields = {"reply_to": reply_to, "nonce": f"n{number}", "seq": number + 1}
+            await adapter.send(row(adapter, text, message.address, **fields))
+    assert server.direct().texts == ["one", "two"]
+
+
+async def test_a_cut_answer_to_a_command_is_shown_once(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """The edit of "thinking…" is made again."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("goal", "peace", channel=server.direct())
+        await server.wait_for(lambda: used.thinking)
+        (message,) = intake.messages
+        answer = row(adapter, "Set.", message.address, reply_to=message.message_ref)
+        server.fail("answer", CUT)
+        with pytest.raises(SendUnknown):
+            await adapter.send(answer)
+        await adapter.send(replace(answer, outcome_unknown=True))
+    assert server.direct().texts == ["Set."]
+
+
+async def test_storage_trouble_is_said_to_who_asked(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """An interaction cannot be read again later: the person is told at once."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        intake.broken = True
+        used = server.slash("goal", "peace")
+        await server.wait_for(lambda: used.callback)
+    assert used.callback == 4
+    assert "try again" in used.private[0].content
+
+
+async def test_a_pressed_button_is_a_message(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It says its text, its buttons go away, and what was chosen stays visible."""
+    owner = server.add_person("Owner")
+    chat = server.direct()
+    async with running(adapter, server):
+        await adapter.send(row(adapter, "Let Bea in?", where(chat), choices=(YES, NO)))
+        shown = chat.messages[-1]
+        used = server.press(shown, "Yes", author=owner)
+        await intake.has(1)
+        await server.wait_for(lambda: used.callback)
+        await server.wait_for(lambda: not shown.components)
+    (message,) = intake.messages
+    assert (message.text, message.sender) == (YES.text, owner.ref)
+    assert message.addressed == "direct"
+    assert "Let Bea in?" in shown.content
+    assert "Yes" in shown.content
+
+
+async def test_a_button_pressed_twice(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Two presses are two interactions with keys of their own, each acknowledged."""
+    chat = server.direct()
+    async with running(adapter, server):
+        await adapter.send(row(adapter, "Let Bea in?", where(chat), choices=(YES, NO)))
+        shown = chat.messages[-1]
+        first, second = server.press(shown, "Yes"), server.press(shown, "No")
+        await server.wait_for(lambda: first.callback and second.callback)
+    assert len({message.dedupe_key for message in intake.messages}) == 2
+
+
+async def test_an_interaction_delivered_twice(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It is one message and is acknowledged once."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        server.gateway.twice = 1
+        used = server.slash("stop")
+        await server.wait_for(lambda: used.thinking)
+        server.write(server.direct(), "next")
+        await intake.has(2)
+    assert intake.texts == ["/stop", "next"]
+
+
+async def test_no_log_holds_an_interaction_token(
+    server: DiscordServer,
+    intake: RecordingIntake,
+    adapter: DiscordAdapter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The token answers for the bot: it is in no log line."""
+    caplog.set_level("DEBUG")
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        server.fail("callback", UNAVAILABLE)
+        used = server.slash("stop")
+        await intake.has(1)
+        await server.wait_for(lambda: server.made("callback"))
+        await asyncio.sleep(0)
+    servers = {"aiohttp.access", "discord.gateway"}
+    ours = [record.getMessage() for record in caplog.records if record.name not in servers]
+    assert not any(used.token in line for line in ours)

@@ -1,0 +1,164 @@
+"""Buttons out, presses in: against the strict server."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+
+from adapters.messages import Address, Admission, Choice, Outgoing
+from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.buttons import Press
+from tests.adapters.telegram.conftest import RecordingIntake, running
+from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
+
+ANN = Address("telegram", "default", "7")
+CHOICES = (Choice("Allow", "/approve 1"), Choice("Deny", "/deny 1"))
+BOB = {"id": 9, "is_bot": False, "first_name": "Bob"}
+
+
+@pytest.fixture
+async def asking(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> AsyncIterator[TelegramAdapter]:
+    """A running bot that has asked something in chat 7."""
+    api.add_chat(7)
+    await adapter.send(row(adapter, "**May** I?", choices=CHOICES))
+    async with running(adapter):
+        await api.wait_for(lambda: api.made("getUpdates"))
+        yield adapter
+
+
+def row(adapter: TelegramAdapter, text: str, **fields: object) -> Outgoing:
+    values = {"conversation": 1, "seq": 1, "nonce": "0" * 24} | fields
+    return Outgoing(address=ANN, payload=adapter.render(text)[0], **values)  # type: ignore[arg-type]
+
+
+async def test_choices_are_buttons(api: BotApi, adapter: TelegramAdapter) -> None:
+    """Few short ones stand side by side, others below each other."""
+    api.add_chat(7)
+    long = tuple(Choice(f"choice number {number}", f"/n {number}") for number in range(3))
+    await adapter.send(row(adapter, "two", choices=CHOICES))
+    await adapter.send(row(adapter, "three", choices=long))
+    first, second = (message.buttons for message in api.messages)
+    assert [[it["text"] for it in line] for line in first] == [["Allow", "Deny"]]
+    assert [len(line) for line in second] == [1, 1, 1]
+    assert second[2][0]["callback_data"] == "/n 2"
+
+
+async def test_an_answer_that_replaces_its_preview_has_them_too(
+    api: BotApi, adapter: TelegramAdapter
+) -> None:
+    """The edit brings the buttons."""
+    api.add_chat(7)
+    sent = await adapter.send(row(adapter, "Ma"))
+    await adapter.send(row(adapter, "May I?", preview_ref=sent.platform_ref, choices=CHOICES))
+    assert len(api.messages) == len(api.messages[0].buttons) == 1
+
+
+async def test_a_press_is_stored_and_then_answered(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
+) -> None:
+    """The button stops spinning, the choice is noted in place of the buttons."""
+    query = api.press(7, "Allow", BOB)
+    await api.wait_for(lambda: not api.messages[0].buttons)
+    (message,) = intake.messages
+    assert (message.text, message.sender, message.dedupe_key) == ("/approve 1", "9", f"cb:{query}")
+    assert api.answered[query]["text"] == "Allow"
+    assert api.shown(7) == ["May I?\n→ Allow"]
+    assert api.messages[0].entities == [{"type": "bold", "offset": 0, "length": 3}]
+    assert not api.pending
+
+
+@pytest.mark.parametrize("outcome", ["denied", "ignored", "refused"])
+async def test_who_may_not_press(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter, outcome: str
+) -> None:
+    """A stranger is told so, and the buttons stay for those who may."""
+    intake.outcome = outcome
+    query = api.press(7, "Allow", BOB)
+    await api.wait_for(lambda: query in api.answered)
+    assert api.answered[query]["text"] == "This button is not for you."
+    api.push_text(7, "next")
+    await intake.has(2)
+    assert api.shown(7) == ["May I?"]
+    assert api.messages[0].buttons
+
+
+async def test_nothing_is_answered_before_it_is_stored(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
+) -> None:
+    """A press that could not be committed comes again, unanswered."""
+    intake.broken = True
+    api.press(7, "Allow")
+    await api.wait_for(lambda: intake.attempts == 1 or api.pending)
+    assert api.answered == {}
+
+
+@pytest.mark.parametrize("fault", [flood(0), HTML_502, CUT, Fault("error", 400, "Bad Request: x")])
+async def test_an_answer_that_fails_still_takes_the_buttons_off(
+    api: BotApi, asking: TelegramAdapter, fault: Fault
+) -> None:
+    """Each step is best effort on its own; an edit that is refused leaves the text as it was."""
+    api.fail("answerCallbackQuery", fault)
+    api.fail("editMessageText", Fault("error", 400, "Bad Request: ENTITY_BOUNDS_INVALID"))
+    api.press(7, "Deny")
+    await api.wait_for(lambda: not api.messages[0].buttons)
+    assert api.shown(7) == ["May I?"]
+
+
+async def test_a_press_that_is_answered_too_late(api: BotApi, asking: TelegramAdapter) -> None:
+    """An expired query costs nothing but the spinning."""
+    api.expire(api.press(7, "Deny"))
+    await api.wait_for(lambda: api.shown(7) == ["May I?\n→ Deny"])
+    assert api.answered == {}
+
+
+async def test_a_press_delivered_twice(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
+) -> None:
+    """The second one is known: one message, and no harm."""
+    update = api.press_update(7, "Allow")
+    api.push_raw(update)
+    api.push_raw(update)
+    await api.wait_for(lambda: len(api.made("answerCallbackQuery")) == 2)
+    assert intake.texts == ["/approve 1"]
+
+
+async def test_no_room_for_the_choice(api: BotApi, adapter: TelegramAdapter) -> None:
+    """Below a full message nothing is noted; the buttons go all the same."""
+    api.add_chat(7)
+    choice = Choice("Allow it this time", "/approve 1")
+    await adapter.send(row(adapter, "x" * 4086, choices=(choice,)))
+    async with running(adapter):
+        api.press(7, choice.label)
+        await api.wait_for(lambda: not api.messages[0].buttons)
+    assert api.shown(7) == ["x" * 4086]
+    assert api.made("editMessageReplyMarkup")
+
+
+async def test_a_flood_of_presses_is_bounded(
+    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be answered in time is dropped, with a line for those who look for it."""
+    press = Press("q", "7", 1, "", "", [], markup=False)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(257):
+            adapter._buttons.put(press, Admission("queued"))
+    assert [entry["reason"] for entry in logs] == ["too many"]
+
+
+async def test_a_message_that_is_known_no_more(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
+) -> None:
+    """Of an old message only the id comes; the press counts, nothing else can be done."""
+    update = api.press_update(7, "Allow")
+    message = update["callback_query"]["message"]
+    update["callback_query"]["message"] = {
+        "chat": message["chat"],
+        "message_id": message["message_id"],
+        "date": 0,
+    }
+    api.push_raw(update)
+    await api.wait_for(lambda: api.answered)
+    assert intake.texts == ["/approve 1"]
+    assert api.shown(7) == ["May I?"]

@@ -1,0 +1,120 @@
+"""Messages that come with files."""
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from tests.adapters.web.conftest import Serve, Served
+
+PATH = "/api/chats/c1/messages"
+MARK = {"X-Parley": "1"}
+
+
+def form(text: str | None = "look", key: str = "m1", **files: bytes) -> aiohttp.FormData:
+    """Return a form as a browser makes it; a file's name is its keyword, `_` for the dot."""
+    data = aiohttp.FormData(default_to_multipart=True)
+    data.add_field("id", key)
+    if text is not None:
+        data.add_field("text", text)
+    for name, content in files.items():
+        mime = "image/png" if name.endswith("_png") else "text/plain"
+        data.add_field("file", content, filename=name.replace("_", "."), content_type=mime)
+    return data
+
+
+async def post(chat: Served, data: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    async with chat.client.post(PATH, data=data, headers=MARK | headers) as response:
+        return response.status, await response.json()
+
+
+async def test_files_are_handed_to_the_intake_with_their_bytes(chat: Served) -> None:
+    """Names, kinds, types, sizes and contents; the raw message tells all but the contents."""
+    assert await post(chat, form(a_png=b"\x89PNG", b_txt=b"hi")) == (
+        202,
+        {"outcome": "queued", "seq": 1},
+    )
+    [message] = chat.history.messages
+    picture, text = message.attachments
+    assert (picture.name, picture.kind, picture.mime) == ("a.png", "image", "image/png")
+    assert (text.name, text.kind, text.content, text.size_bytes) == ("b.txt", "file", b"hi", 2)
+    assert (message.text, message.dedupe_key, message.message_ref) == ("look", "c1:m1", "m1")
+    assert json.loads(message.raw) == {
+        "id": "m1",
+        "text": "look",
+        "files": [{"name": "a.png", "size": 4}, {"name": "b.txt", "size": 2}],
+    }
+
+
+@pytest.mark.parametrize("text", ["", None])
+async def test_files_need_no_text(chat: Served, text: str | None) -> None:
+    """A picture alone is a message."""
+    status, _ = await post(chat, form(text, a_png=b"x"))
+    assert (status, chat.history.messages[0].text) == (202, "")
+
+
+async def test_a_form_without_files_needs_a_text(chat: Served) -> None:
+    """An empty message is refused, whichever way it comes."""
+    status, answer = await post(chat, form(" "))
+    assert (status, answer["error"]) == (400, "empty_text")
+
+
+async def test_a_repeated_upload_is_taken_once(chat: Served) -> None:
+    """Its id is the dedupe key, as for a text."""
+    for _ in range(2):
+        assert (await post(chat, form(a_txt=b"x")))[0] == 202
+    assert len(chat.history.messages) == 1
+
+
+async def test_the_files_of_a_message_are_measured_together(serve: Serve) -> None:
+    """As much as the limit is taken, a byte more is not."""
+    chat = await serve(max_file_bytes=10)
+    assert (await post(chat, form(a_txt=b"12345", b_txt=b"12345")))[0] == 202
+    status, answer = await post(chat, form(key="m2", a_txt=b"12345", b_txt=b"123456"))
+    assert (status, answer["error"]) == (413, "body_too_large")
+    assert len(chat.history.messages) == 1
+
+
+async def test_a_message_has_ten_files_at_most(chat: Served) -> None:
+    """The eleventh is one too many."""
+    ten = {f"f{n}_txt": b"x" for n in range(10)}
+    assert (await post(chat, form(**ten)))[0] == 202
+    status, answer = await post(chat, form(key="m2", **ten, last_txt=b"x"))
+    assert (status, answer["error"]) == (413, "too_many_files")
+
+
+async def test_no_files_are_taken_where_the_limit_is_none(serve: Serve) -> None:
+    """`attachments.max_bytes: 0` turns them off, and the page is told."""
+    chat = await serve(max_file_bytes=0)
+    status, answer = await post(chat, form(a_txt=b""))
+    assert (status, answer["error"]) == (413, "no_files")
+    async with chat.client.get("/api/chats") as response:
+        assert await response.json() == {"chats": [], "max_file_bytes": 0}
+
+
+async def test_a_long_field_is_refused_before_it_is_read_whole(chat: Served) -> None:
+    """Text is bounded as it is in JSON."""
+    status, answer = await post(chat, form("x" * 1_000_001))
+    assert (status, answer["error"]) == (413, "body_too_large")
+    status, answer = await post(chat, form("x" * 200_001))
+    assert (status, answer["error"]) == (422, "text_too_long")
+
+
+NESTED = b"--a\r\nContent-Type: multipart/mixed; boundary=b\r\n\r\n--b--\r\n\r\n--a--\r\n"
+NOT_TEXT = b'--a\r\nContent-Disposition: form-data; name="id"\r\n\r\n\xff\r\n--a--\r\n'
+
+
+@pytest.mark.parametrize("body", [b"nothing of the kind", NESTED, NOT_TEXT, b"--a\r\n\r\ncut off"])
+async def test_a_malformed_form_is_refused(chat: Served, body: bytes) -> None:
+    """It is answered, not a server error."""
+    status, answer = await post(chat, body, **{"Content-Type": "multipart/form-data; boundary=a"})
+    assert (status, answer["error"]) in {(400, "bad_form"), (400, "bad_id")}
+    assert chat.history.messages == []
+
+
+async def test_a_form_of_another_site_is_refused(chat: Served) -> None:
+    """Any page can make a browser post a form, but not with our mark."""
+    async with chat.client.post(PATH, data=form(a_txt=b"x")) as response:
+        assert response.status == 403
+    assert chat.history.messages == []

@@ -1,0 +1,71 @@
+"""Killed at every step of a send on every platform: after the restart the answer is there, once."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import closing
+
+import pytest
+
+from tests.e2e.platforms.conftest import DRIVERS
+from tests.e2e.platforms.driver import Driver
+from tests.support.crash import KILLED, Crashes
+from tests.support.process import free_port
+
+pytestmark = pytest.mark.timeout(90)
+
+STEPS = (
+    "after commit of commit",
+    "before commit of mark_sending",
+    "after commit of mark_sending",
+    "send: before the request",
+    "send: accepted, no receipt yet",
+    "before commit of mark_sent",
+    "after commit of mark_sent",
+)
+IN_DOUBT = set(STEPS[4:6])
+"""The message stands in the chat, and the database does not know."""
+MARKED = IN_DOUBT | {"after commit of mark_sending", "send: before the request"}
+"""It may stand there."""
+UNMARKED = {"web"}
+"""Platforms on which sending twice shows once, so that no send is marked before it begins."""
+
+
+@pytest.fixture
+async def driver(request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
+    """The platform that outlives the gateways."""
+    async with DRIVERS[request.param]() as started:
+        yield started
+        assert started.violations == []
+
+
+PLACES = [
+    pytest.param(name, step, id=f"{name}-{step}")
+    for name in DRIVERS
+    for step in STEPS
+    if not (name in UNMARKED and "mark_sending" in step)
+]
+
+
+@pytest.mark.parametrize(("driver", "step"), PLACES, indirect=["driver"])
+async def test_an_answer_survives_a_kill(driver: Driver, crashes: Crashes, step: str) -> None:
+    """Once; a second showing is marked, where the platform does not let us look."""
+    crashes.configure(real=(driver.name, driver.block()), web_port=free_port())
+    pid = crashes.start(kill=[step, 1])
+    await driver.connected(crashes.spec.web_port)
+    ann = driver.direct()
+    await ann.say("m1")
+    assert await crashes.ended(pid) == KILLED, crashes.log()
+    pid = crashes.start()
+    await driver.connected(crashes.spec.web_port)
+    assert await crashes.stop(pid) == 0, crashes.log()
+    assert sent(crashes) == ["sent"]
+    answers = [text.removeprefix("(re-sent)\n") for text in ann.texts()]
+    assert len(set(answers)) == 1
+    assert len(answers) == (2 if step in IN_DOUBT and not driver.once else 1)
+    assert ann.texts()[-1].startswith("(re-sent)") == (step in MARKED and not driver.once)
+
+
+def sent(crashes: Crashes) -> list[str]:
+    """Return the states of the outbox's rows."""
+    with closing(sqlite3.connect(crashes.database)) as database:
+        return [state for (state,) in database.execute("SELECT state FROM outbox ORDER BY seq")]
