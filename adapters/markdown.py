@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable
 
 from markdown_it import MarkdownIt, rules_block
-from markdown_it.common.utils import unescapeAll
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
@@ -15,8 +14,11 @@ from markdown_it.token import Token
 
 _SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
 _LONGEST_SCHEME = len("https")
-# No brackets: a link's text must not be swallowed; no full-width punctuation: it follows links.
-_REST = re.compile(r"://[^\W_][^\s<>\[\]\\\"`|{}^\u3000-\u303f\uff00-\uffef]*")
+# No brackets: a link's text must not be swallowed; no full-width punctuation: it follows links;
+# no characters that are written by name, but for "&".
+_REST = re.compile(
+    r"://[^\W_](?:[^\s<>\[\]\\\"`|{}^&\u3000-\u303f\uff00-\uffef]|&(?:amp;|(?!#?\w{1,31};)))*"
+)
 # Source: https://github.github.com/gfm/#extended-autolink-path-validation
 _TRAILING = "?!.,:;*_~'"
 # The parser stops its search for plain text at these; its own list has many more.
@@ -57,7 +59,7 @@ def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markd
     rest = _trimmed(found.group())
     if not silent:
         state.pending = state.pending.removesuffix(scheme.group())
-        _push_link(state, unescapeAll(scheme.group() + rest))
+        _push_link(state, scheme.group() + rest.replace("&amp;", "&"))
     state.pos += len(rest)
     return True
 

@@ -152,6 +152,8 @@ def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> Iterator[_Span]:
 
 def _works(outside: str, inside: str, signs: Sequence[Mark], others: Sequence[Mark]) -> bool:
     """Whether signs work between two characters, with other signs on their outer side."""
+    if inside.isspace():
+        return False
     if not outside or others or _is_space(outside) or _is_punctuation(outside):
         return True
     return not _is_punctuation(inside) and len({_sign_of(mark) for mark in signs}) == 1

@@ -215,7 +215,7 @@ class _Writer:
         frame.before = token
         bullet = self._conventions.bullet
         if frame.item is not None:
-            bullet, frame.item = f"{frame.item}. ", frame.item + 1
+            bullet, frame.item = f"{frame.item}{token.markup} ", frame.item + 1
         self._out.write(bullet, frame.marks | {BULLET})
         self._frames.append(_Frame(frame.marks, frame.indent + " " * len(bullet)))
 

@@ -46,8 +46,8 @@ from gateway.health import Health
 from gateway.http import HttpServer
 from gateway.intake import GatewayIntake, IntakeRules
 from gateway.modelline import Configured, build_line, caching_text, learn_windows
-from gateway.preparing import Preparations
 from gateway.pairing import owner_code
+from gateway.preparing import Preparations
 from gateway.settings import Settings, secret_values
 from gateway.spending import Budgets, unpriced
 from gateway.storage import inbox, leases
@@ -232,6 +232,7 @@ async def assembled(
         for adapter in make_adapters(settings, intake, chats)
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
+    await intake.tell_approved()
     budgets = build_budgets(settings, database, agent, context)
     turn_rules = TurnRules(
         settings.queue, settings.sessions, budgets, rules.access, settings.attachments
@@ -244,7 +245,8 @@ async def assembled(
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
     wakeups.outbox, wakeups.reaction = delivery.notify, acks.show
     supervised = [Supervised(adapter) for adapter in adapters.values()]
-    server = _server(settings, supervised, Health(database, replica, supervised), database, wakeups)
+    private = control.routes(database, wakeups, intake.tell_approved)
+    server = _server(settings, supervised, Health(database, replica, supervised), private)
     async with AsyncExitStack() as closing:
         models = (*agent.models, *_writers(context))
         for each in {id(model): model for model in models}.values():
@@ -273,6 +275,7 @@ def _rules(settings: Settings, agent: Agent, context: ContextParts) -> IntakeRul
         groups=settings.sessions.groups,
         model=_status_facts(settings, agent, context),
         money=_money(settings, [*agent.models, *_writers(context)]),
+        attachments=settings.attachments,
     )
 
 
@@ -327,8 +330,7 @@ def _server(
     settings: Settings,
     supervised: Sequence[Supervised],
     health: Health,
-    database: Database,
-    wakeups: Wakeups,
+    private: Sequence["web.RouteDef"],
 ) -> HttpServer:
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
@@ -336,15 +338,13 @@ def _server(
         routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
         (chat_page if each.adapter.platform == "web" else webhooks).extend(routes)
     public = [*health.routes(), *webhooks, *(chat_page if settings.web.enabled else [])]
-    private = control.routes(database, wakeups)
-    if not settings.web.enabled:
-        private += chat_page
+    hidden = [] if settings.web.enabled else chat_page
     return HttpServer(
         settings.web.host,
         settings.web.port,
         settings.home / control.SOCKET,
         public=public,
-        private=private,
+        private=[*private, *hidden],
     )
 
 

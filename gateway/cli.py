@@ -129,10 +129,7 @@ def _welcome(settings: Settings, welcome: Any) -> None:
         lines += [
             f"  become its owner:      send {welcome.owner_code} to your bot, in a direct chat"
         ]
-    platforms = settings.platforms
-    if not any(
-        block.is_on for block in (*platforms.telegram, *platforms.discord, *platforms.slack)
-    ):
+    if not settings.platforms.is_any_on:
         lines += ["  Telegram:              set PARLEY_PLATFORMS__TELEGRAM__TOKEN"]
         lines += ["  Discord, Slack:        see docs/platforms"]
     err.print("\n".join(lines), "", sep="\n", markup=False, highlight=False, soft_wrap=True)

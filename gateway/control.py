@@ -54,14 +54,10 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-async def _tell_nobody() -> None:
-    """Those who were approved are told at the next start."""
-
-
 def routes(
     database: Database,
     wakeups: Wakeups,
-    tell_approved: Callable[[], Awaitable[None]] = _tell_nobody,
+    tell_approved: Callable[[], Awaitable[None]],
 ) -> list[web.RouteDef]:
     """Return the control route; for the Unix socket only.
 

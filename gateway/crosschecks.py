@@ -19,7 +19,7 @@ Contradiction = tuple[str, str]
 # Shorter values cannot be kept out of the logs without making those unreadable.
 MIN_SECRET_CHARS = 4
 _IDS = {
-    "telegram": re.compile(r"[0-9]+"),
+    "telegram": re.compile(r"-?[0-9]+"),
     "discord": re.compile(r"[0-9]+"),
     "slack": re.compile(r"[A-Za-z0-9_]+"),
 }

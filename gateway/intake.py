@@ -65,6 +65,10 @@ class GatewayIntake:
             pairing.report(happening)
         for conversation_id in admitted.wake:
             self._wakeups.outbox(conversation_id)
+        for move in moves:
+            log.warning(
+                "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
+            )
         for update_ in poison:
             log.warning("update_quarantined", source=update_.source, reason=update_.reason)
         return admitted.admissions

@@ -81,17 +81,8 @@ async def owner_code(database: Database, settings: Settings) -> str | None:
         is on.
     """
     wanted = settings.access.mode == "pairing" and not settings.access.owners
-    code = new_code() if wanted and _is_any_on(settings) else None
+    code = new_code() if wanted and settings.platforms.is_any_on else None
     return await database.write(_set_owner_code, code)
-
-
-def _is_any_on(settings: Settings) -> bool:
-    platforms = settings.platforms
-    return (
-        any(block.is_on for block in platforms.telegram)
-        or any(block.is_on for block in platforms.discord)
-        or any(block.is_on for block in platforms.slack)
-    )
 
 
 def _set_owner_code(conn: Connection, code: str | None) -> str | None:

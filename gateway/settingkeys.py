@@ -4,7 +4,7 @@ Derived from the pydantic models, so that the environment, the error messages, `
 and the check of docs/configuration.md cannot disagree with the tree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -111,7 +111,7 @@ def _classify(annotation: Any) -> tuple[Kind, type | None]:
     if origin is tuple:
         element = get_args(main)[0]
         return ("blocks" if issubclass(element, BaseModel) else "json"), element
-    if origin is dict:
+    if origin in {dict, Mapping}:
         return "json", None
     if not isinstance(main, type):
         return "value", None

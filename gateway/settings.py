@@ -118,6 +118,15 @@ class PlatformSettings(Section):
     discord: tuple[DiscordSettings, ...] = (DiscordSettings(),)
     slack: tuple[SlackSettings, ...] = (SlackSettings(),)
 
+    @property
+    def is_any_on(self) -> bool:
+        """Whether any account is to be run."""
+        return (
+            any(block.is_on for block in self.telegram)
+            or any(block.is_on for block in self.discord)
+            or any(block.is_on for block in self.slack)
+        )
+
 
 class StorageSettings(Section):
     """Where the data lies; `url` null: SQLite in PARLEY_HOME."""

@@ -56,10 +56,10 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(token_of(settings), pacer.block_all)
-        places, threads = Places(self._api), Threads(self._api, intake)
+        places, threads = Places(self._api), Threads(self._api, intake, pacer)
         interactions = Interactions(self._api)
         posts = Posts(self._api, threads)
-        parts = Parts(self._api, intake, places, threads, interactions, commands)
+        parts = Parts(self._api, intake, pacer, places, threads, interactions, commands)
         self._receiver = Receiver(settings, parts, clock=clock)
         self._sender = Sender(self._api, posts, pacer, places, interactions.pending)
         self._previews = Previews(posts, pacer)

@@ -15,6 +15,7 @@ from adapters.discord.errors import Refusal, mapped_call
 from adapters.discord.inbound import snowflake_of, source_name
 from adapters.errors import SendDelayed
 from adapters.messages import Cursor
+from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -36,13 +37,15 @@ class Backfill:
         account: The bot's name in the settings.
         api: Reads the histories.
         intake: Knows the cursors.
+        pacer: The budgets of the account; reading steps back behind messages.
         store: Commits what was found.
     """
 
-    def __init__(self, account: str, api: Api, intake: Intake, store: Store) -> None:
+    def __init__(self, account: str, api: Api, intake: Intake, pacer: Pacer, store: Store) -> None:
         self._account = account
         self._api = api
         self._intake = intake
+        self._pacer = pacer
         self._store = store
         self._gone: set[str] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -115,7 +118,7 @@ class Backfill:
 
     async def _read(self, channel: str, after: int) -> list[Any]:
         params = {"after": str(after), "limit": PAGE}
-        with mapped_call():
+        with await self._pacer.wait_signal(channel), mapped_call():
             page = await self._api.get(
                 "/channels/{channel_id}/messages", params=params, channel_id=channel
             )

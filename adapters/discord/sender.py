@@ -63,8 +63,9 @@ class Sender:
     async def send(self, message: Outgoing) -> Receipt:
         """Show one row; see `Adapter.send`."""
         channel = channel_of(message.address)
+        slot = await self._pacer.wait(channel, group=False)
         try:
-            with await self._pacer.wait(channel, group=False):
+            with slot:
                 ref = await self._show(message)
         except SendDelayed as exc:
             if exc.retry_after_s is not None:

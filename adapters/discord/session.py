@@ -25,6 +25,7 @@ from adapters.discord.places import DM, Place, Places
 from adapters.discord.threads import Threads
 from adapters.errors import AdapterDisconnected, SendDelayed
 from adapters.messages import Admission, Cursor, InboundMessage, Poison
+from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -50,6 +51,7 @@ class Parts:
 
     api: Api
     intake: Intake
+    pacer: Pacer
     places: Places
     threads: Threads
     interactions: Interactions
@@ -84,7 +86,9 @@ class Session:
         self._guild_came = asyncio.Event()
         self._is_broken = False
         self._lanes = Lanes(tasks)
-        self._backfill = Backfill(bot.account, parts.api, parts.intake, self._store_page)
+        self._backfill = Backfill(
+            bot.account, parts.api, parts.intake, parts.pacer, self._store_page
+        )
 
     def take(self, frame: str) -> None:
         """Queue a frame if something is to be done about it; looking is cheaper than parsing."""

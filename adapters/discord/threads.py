@@ -16,6 +16,7 @@ from adapters.discord.inbound import source_name, title_of
 from adapters.discord.pending import Pending
 from adapters.errors import AdapterError
 from adapters.messages import Address
+from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -26,14 +27,20 @@ _REMEMBERED = 10_000
 class Threads:
     """What is known about the threads of one account.
 
+    Args:
+        api: Opens them.
+        intake: Knows which were read.
+        pacer: The budgets of the account.
+
     Attributes:
         pending: The threads that are being opened.
     """
 
-    def __init__(self, api: Api, intake: Intake) -> None:
+    def __init__(self, api: Api, intake: Intake, pacer: Pacer) -> None:
         self.pending = Pending()
         self._api = api
         self._intake = intake
+        self._pacer = pacer
         self._seen: OrderedDict[str, None] = OrderedDict()
 
     def note(self, thread: str) -> None:
@@ -72,7 +79,7 @@ class Threads:
         path = "/channels/{channel_id}/messages/{message_id}/threads"
         wish = {"name": title, "auto_archive_duration": AUTO_ARCHIVE_MIN}
         try:
-            with mapped_call():
+            with await self._pacer.wait_signal(address.chat), mapped_call():
                 await self._api.call(
                     "POST", path, json=wish, channel_id=address.chat, message_id=thread
                 )

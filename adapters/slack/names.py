@@ -17,6 +17,8 @@ log = structlog.get_logger()
 
 WAIT_S = 0.5
 """How long a batch of updates waits for names; Slack wants its acknowledgement within 3 s."""
+_QUIET_S = 30.0
+"""How long nobody is asked for after Slack was late, so that only few updates wait for it."""
 _AT_ONCE = 20
 _REMEMBERED = 4096
 _FORGET_FAILURES_S = 600.0
@@ -38,6 +40,7 @@ class Names:
         self._budgets = budgets
         self._clock = clock
         self._names: OrderedDict[str, str] = OrderedDict()
+        self._quiet_until = float("-inf")
         self._failed: OrderedDict[str, float] = OrderedDict()
 
     def get(self, user: str) -> str | None:
@@ -47,13 +50,14 @@ class Names:
     async def learn(self, users: Iterable[str]) -> None:
         """Ask for names that are not known yet, as many as the budget and `WAIT_S` allow."""
         unknown = [user for user in dict.fromkeys(users) if self._is_unknown(user)][:_AT_ONCE]
-        if not unknown:
+        if not unknown or self._clock() < self._quiet_until:
             return
         try:
             async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as tasks:
                 for user in unknown:
                     tasks.create_task(self._ask(user), name="slack name")
         except TimeoutError:
+            self._quiet_until = self._clock() + _QUIET_S
             log.debug("slack_names_late", users=len(unknown))
 
     def _is_unknown(self, user: str) -> bool:

@@ -20,10 +20,12 @@ MAX_PREVIEW_BYTES = 3900
 
 _SPECIAL = re.compile(r"[\\*`~\[\]]|(?<![^\W_])_|_(?![^\W_])")
 _AT_LINE_START = re.compile(
-    r"\s*(?:(?=#{1,6}(?:\s|$)|[-+](?:\s|$)|=+\s*$)|:?(?=-[-:|\s]*$)|\d{1,9}(?=[.)](?:\s|$)))"
+    r"\s*(?:(?=#{1,6}(?:\s|$)|[-+](?:\s|$)|=+\s*$)|[|:\s]*(?=-[-:|\s]*$)|\d{1,9}(?=[.)](?:\s|$)))"
 )
 _MARGIN = re.compile(r"^\s+")
-_TOKEN = re.compile(r"<(?=!(?:here|channel|everyone|group|subteam|date)|[@#]\w)", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"<(?=(?i:!(?:here|channel|everyone|group)\b|!(?:subteam|date)\^)|(?:@[UWB]|#[CGD])[A-Z0-9]+[>|])"
+)
 _AFTER_LINK = re.compile(r"[.,:;\"')]*(?:\s|$)")
 _UNSAFE_LINK = re.compile(r"[*~`\\\[\]]|(?<![^\W_])_|_(?![^\W_])|&#?\w+;")
 

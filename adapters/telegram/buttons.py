@@ -21,8 +21,9 @@ log = structlog.get_logger()
 
 _WAITING = 256
 _WORKERS = 4
-_TAKEN = frozenset({"queued", "command", "duplicate", "updated", "noted"})
-_NOT_ALLOWED = "This button is not for you."
+_TAKEN = frozenset({"queued", "command", "duplicate"})
+_NOT_ALLOWED = frozenset({"denied", "ignored"})
+_NOT_FOR_YOU = "This button is not for you."
 # Source: https://core.telegram.org/bots/api#answercallbackquery
 _MAX_NOTICE_CHARS = 200
 _ROW_CHARS = 32
@@ -101,18 +102,19 @@ class Buttons:
     async def _answer_all(self) -> NoReturn:
         while True:
             press, admission = await self._waiting.get()
-            taken = admission.outcome in _TAKEN
             with self._flood.best_effort("button", press.chat):
-                await self._answer(press, taken=taken)
-            if taken and press.markup:
+                await self._answer(press, admission)
+            if admission.outcome in _TAKEN and press.markup:
                 with self._flood.best_effort("button", press.chat):
                     await self._take_off(press)
 
-    async def _answer(self, press: Press, *, taken: bool) -> None:
-        notice = press.label[:_MAX_NOTICE_CHARS] if taken else _NOT_ALLOWED
+    async def _answer(self, press: Press, admission: Admission) -> None:
+        """End the spinning of the button; of a refused press the chat is told why."""
+        alarm = admission.outcome in _NOT_ALLOWED
+        notice = _NOT_FOR_YOU if alarm else press.label[:_MAX_NOTICE_CHARS]
         with mapped_edit(self._client.token):
             await self._client.bot.answer_callback_query(
-                press.query, notice or None, show_alert=not taken
+                press.query, notice or None, show_alert=alarm
             )
 
     async def _take_off(self, press: Press) -> None:

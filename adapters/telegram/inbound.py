@@ -109,7 +109,6 @@ class Reader:
             old, new = message.migrate_from_chat_id, message.chat.id
         if new is None:
             return None
-        log.warning("telegram_chat_migrated", chat=str(old), new_chat=str(new))
         return Move(PLATFORM, self._account, str(old), str(new))
 
     def _speaker(self, message: Message) -> tuple[str, str] | None:

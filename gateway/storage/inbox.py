@@ -16,7 +16,9 @@ from gateway.storage.models import (
     inbox,
     is_noted,
     is_pending,
+    is_unsent,
     now_s,
+    outbox,
     quarantine,
     turn,
 )
@@ -288,11 +290,12 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> b
 
 
 def has_message(conn: Connection, conversation_id: int, message_ref: str | None) -> bool:
-    """Whether the conversation has a message with this platform id."""
+    """Whether the conversation has taken a message with this platform id."""
     query = select(inbox.c.seq).where(
         inbox.c.conversation == conversation_id,
         inbox.c.message_ref == message_ref,
         inbox.c.kind != "edit",
+        inbox.c.state != "refused",
     )
     return conn.execute(query.limit(1)).first() is not None
 
@@ -347,6 +350,9 @@ def _move(conn: Connection, row: Row[Any], to: Move) -> bool:
     conn.execute(
         update(conversation).where(conversation.c.id == row.conversation).values(chat=to.new_chat)
     )
+    # Message ids begin anew there: an old one would be another message's.
+    unsent = (outbox.c.conversation == row.conversation, is_unsent)
+    conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
     return True
 
 

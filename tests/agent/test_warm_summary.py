@@ -23,6 +23,7 @@ from agent.messages import (
 from agent.meter import TokenMeter
 from agent.models.base import Completion
 from agent.models.facts import ModelFacts, Prices
+from agent.models.images import Images, image_part
 from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
@@ -97,6 +98,22 @@ async def test_the_request_is_what_the_loop_has_sent() -> None:
     assert warm.request.messages == marked(view.messages, model, CachingSettings())
     assert (warm.request.conversation, warm.request.allow_tools) == ("7", True)
     assert (warm.model, warm.tokens, warm.ttl, warm.newer) == (model, 9_000, "5m", 0)
+
+
+async def test_pictures_are_in_it_as_the_loop_has_sent_them() -> None:
+    """The fingerprint is of the handles; other bytes would miss the provider's cache."""
+
+    async def load(_conversation: str, attachment: int) -> str:
+        return f"data:image/png;base64,{attachment}"
+
+    model, view = model_of(), view_of()
+    view.extend([Entry(67, user_message([image_part(7)]))])
+    agent = replace(agent_of(model), images=Images(load))
+    warm = await warm_prefix(view, sent(view, model), agent, "7")
+    assert warm is not None
+    shown = await agent.images.put_into(view.messages, model, "7")
+    assert warm.request.messages == marked(shown, model, CachingSettings())
+    assert "data:image/png;base64,7" in str(warm.request.messages[-1])
 
 
 async def test_what_came_after_the_request_is_not_sent_with_it() -> None:

@@ -10,7 +10,16 @@ from pydantic import SecretStr
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from tests.adapters.discord.conftest import MakeAdapter, NotStored, RecordingIntake, running
-from tests.support.discord.faults import CUT, DROP, HTML_502, JUNK, SERVER_ERROR, UNAVAILABLE, Fault
+from tests.support.discord.faults import (
+    CUT,
+    DROP,
+    HTML_502,
+    JUNK,
+    SERVER_ERROR,
+    UNAVAILABLE,
+    Fault,
+    flood,
+)
 from tests.support.discord.server import TOKEN, DiscordServer
 
 
@@ -163,6 +172,62 @@ async def test_a_refused_resume_is_backfilled(
         "in thread one",
         "in thread two",
     ]
+
+
+async def test_what_was_opened_while_the_bot_was_away(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """A post, a thread and a mention in a channel never read before are found at the restart."""
+    forum = server.add_channel("help", forum=True)
+    async with running(make(), server):
+        server.write(server.direct(), "before")
+        await intake.has(1)
+    server.gateway.sessions.clear()
+    server.post(forum, "No sound", "forum post", mention=True)
+    server.write(server.open_loose_thread(server.general, "new"), "new thread", mention=True)
+    server.write(server.general, "channel", mention=True)
+    server.write(server.add_channel("new"), "new channel", mention=True)
+    async with running(make(), server):
+        await intake.has(5)
+    assert sorted(intake.texts[1:]) == ["channel", "forum post", "new channel", "new thread"]
+
+
+@pytest.mark.parametrize("fault", [UNAVAILABLE, flood(0.05)], ids=lambda f: f.kind)
+async def test_a_backfill_that_is_delayed(
+    server: DiscordServer,
+    intake: RecordingIntake,
+    make: MakeAdapter,
+    fault: Fault,
+) -> None:
+    """Trouble with the history is waited out; what comes in meanwhile stays behind the gap."""
+    chat = server.direct()
+    async with running(make(), server):
+        server.write(chat, "one")
+        await intake.has(1)
+    server.gateway.sessions.clear()
+    server.write(chat, "two")
+    server.fail("history", fault)
+    async with running(make(), server):
+        server.write(chat, "three")
+        await intake.has(3)
+    assert intake.texts == ["one", "two", "three"]
+
+
+async def test_a_channel_that_is_gone_is_not_read(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """A deleted channel does not keep the others from being read."""
+    other = server.add_channel("other")
+    async with running(make(), server):
+        server.write(other, "one", mention=True)
+        server.write(server.direct(), "two")
+        await intake.has(2)
+    server.gateway.sessions.clear()
+    server.delete_channel(other)
+    server.write(server.direct(), "three")
+    async with running(make(), server):
+        await intake.has(3)
+    assert intake.texts[2:] == ["three"]
 
 
 async def test_a_half_open_socket_is_noticed(

@@ -142,7 +142,7 @@ async def test_a_resume_replays_and_a_refused_one_does_not(server: DiscordServer
     async with connected(server, message_content=True) as client:
         server.gateway.drop()
         server.write(server.general, "replayed")
-        await server.wait_for(lambda: server.gateway.resumed)
+        await server.wait_for(lambda: client.said)
         server.gateway.refuse_resumes = 1
         server.gateway.drop()
         server.write(server.general, "lost")

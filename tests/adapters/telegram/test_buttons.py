@@ -69,15 +69,22 @@ async def test_a_press_is_stored_and_then_answered(
     assert not api.pending
 
 
-@pytest.mark.parametrize("outcome", ["denied", "ignored", "refused"])
-async def test_who_may_not_press(
-    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter, outcome: str
+@pytest.mark.parametrize(
+    ("outcome", "notice"),
+    [
+        ("denied", "This button is not for you."),
+        ("ignored", "This button is not for you."),
+        ("refused", "Allow"),
+    ],
+)
+async def test_a_press_that_does_not_count(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter, outcome: str, notice: str
 ) -> None:
-    """A stranger is told so, and the buttons stay for those who may."""
+    """A stranger is told so; the buttons stay, for those who may or for another try."""
     intake.outcome = outcome
     query = api.press(7, "Allow", BOB)
     await api.wait_for(lambda: query in api.answered)
-    assert api.answered[query]["text"] == "This button is not for you."
+    assert api.answered[query]["text"] == notice
     api.push_text(7, "next")
     await intake.has(2)
     assert api.shown(7) == ["May I?"]

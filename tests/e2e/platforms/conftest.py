@@ -5,11 +5,15 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from tests.e2e.platforms.discord import DiscordDriver
 from tests.e2e.platforms.driver import Driver
+from tests.e2e.platforms.slack import SlackDriver
 from tests.e2e.platforms.telegram import TelegramDriver
 
 DRIVERS: dict[str, type[AbstractAsyncContextManager[Driver]]] = {
     "telegram": TelegramDriver,
+    "discord": DiscordDriver,
+    "slack": SlackDriver,
 }
 
 

@@ -1,7 +1,17 @@
 """What the scenarios need of a platform: people who write, and what stands in their chats."""
 
 import asyncio
+import html
+import re
 from typing import Any, Protocol
+
+_ESCAPED = re.compile(r"\\([^\w\s])")
+
+
+def plain(text: str) -> str:
+    """Return a text without the marks of Discord's and Slack's markdown; code keeps its fences."""
+    unmarked = text.replace("**", "").replace("\u200b", "")
+    return html.unescape(_ESCAPED.sub(r"\1", unmarked))
 
 
 class Room(Protocol):

@@ -74,7 +74,7 @@ async def scene(
     block = driver.block()
     platforms = {driver.name: (block,)} if block else {}
     settings = settings_of(home, **{"platforms": platforms, **sections})
-    watch = Watch()
+    model.watch = watch = Watch()
     stop, force = asyncio.Event(), asyncio.Event()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with (

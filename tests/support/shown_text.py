@@ -1,0 +1,99 @@
+"""What a reader sees, as plain text: of markdown, of Telegram's, Discord's and Slack's messages.
+
+Written without the renderers, to check them: markdown and Slack's dialect are read with the
+unchanged CommonMark parser, Discord's with the rules of its client.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator, Sequence
+
+import orjson
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+COMMONMARK = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+
+_DRAWN = re.compile("[│─┼•>]")
+
+ShowsTarget = Callable[[str, str], bool]
+"""Whether a link with this text and target shows its target."""
+
+
+def bare(text: str) -> str:
+    """Return a text without what renderers may add: white space, invisible and drawn signs."""
+    text = _DRAWN.sub("", "".join(text.split()))
+    if text.isascii():
+        return text
+    return "".join(char for char in text if unicodedata.category(char) not in {"Cf", "Zs"})
+
+
+def markdown_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> str:
+    """Return the text of parsed markdown, with the numbers of lists; tables show all targets."""
+    return "".join(_block_text(tokens, shows_target))
+
+
+def _block_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> Iterator[str]:
+    numbers: list[int | None] = []
+    rule = shows_target
+    for token in tokens:
+        if token.type == "ordered_list_open":
+            numbers.append(int(token.attrs.get("start", 1)))
+        elif token.type == "bullet_list_open":
+            numbers.append(None)
+        elif token.type in {"ordered_list_close", "bullet_list_close"}:
+            numbers.pop()
+        elif token.type == "list_item_open" and (number := numbers[-1]) is not None:
+            numbers[-1] = number + 1
+            yield f"{number}{token.markup} "
+        elif token.type in {"fence", "code_block"}:
+            yield f"{token.content}\n"
+        elif token.type == "inline":
+            yield inline_text(token.children or [], rule) + "\n"
+        elif token.type.startswith("table_"):
+            rule = _always if token.nesting > 0 else shows_target
+
+
+def _always(_label: str, _target: str) -> bool:
+    return True
+
+
+def inline_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> str:
+    """Return the text of inline tokens."""
+    out: list[str] = []
+    links: list[tuple[int, str]] = []
+    for token in tokens:
+        if token.type == "link_open":
+            target = "" if token.info == "auto" else str(token.attrs["href"])
+            links.append((len(out), target))
+        elif token.type == "link_close":
+            begin, target = links.pop()
+            out.append(_target("".join(out[begin:]), target, shows_target))
+        elif token.type == "image":
+            label = inline_text(token.children or [], shows_target)
+            out.append(label)
+            if not links:
+                out.append(_target(label, str(token.attrs["src"]), shows_target))
+            elif not label.strip():
+                out.append("")
+        else:
+            out.append("\n" if token.type.endswith("break") else token.content)
+    return "".join(out)
+
+
+def _target(label: str, target: str, shows_target: ShowsTarget) -> str:
+    if not target or label in {target, target.removeprefix("mailto:")}:
+        return ""
+    if not label.strip():
+        return target
+    return f" ({target})" if shows_target(label, target) else ""
+
+
+def telegram_text(payload: str) -> str:
+    """Return the text of a Telegram payload."""
+    return str(orjson.loads(payload)["text"])
+
+
+def slack_text(payload: str) -> str:
+    """Return the text of a message as a reader of CommonMark sees it."""
+    return markdown_text(COMMONMARK.parse(payload), lambda label, target: False)
