@@ -20,6 +20,7 @@ from adapters.styled import (
     CODE,
     INDENT,
     ITALIC,
+    NO_MARKS,
     QUOTE,
     STRIKETHROUGH,
     Conventions,
@@ -175,10 +176,14 @@ class _Message:
 
     def _add(self, text: str, style: _Style) -> None:
         self._is_quote = self._is_quote or style.is_quote
-        if style.kind == "indent" and not self._runs and not self._lead:
+        is_first = not self._runs
+        if style.kind == "indent" and is_first and not self._lead:
             self._indent += len(text)
-        elif style.kind == "bullet":
+        elif style.kind == "bullet" and is_first:
             self._lead += text
+        elif style.kind == "bullet":
+            # Behind the ">" of an inner quote there are no lists.
+            self._runs.append((text.replace("-", "•"), style))
         elif text:
             self._runs.append((text, style))
 
@@ -205,13 +210,19 @@ class _Message:
         if not runs:
             return ""
         text, style = runs[0]
-        if len(runs) == 1 and style.is_plain:
+        is_heading_in_list = self._lead != "" and style.heading != ""
+        if len(runs) == 1 and style.is_plain and not is_heading_in_list:
             content = self._dialect.escape(text)
         else:
-            content = joined([(self._shown(n), style.inline) for n, (_, style) in enumerate(runs)])
+            outer = {BOLD} if is_heading_in_list else NO_MARKS
+            content = joined([
+                (self._shown(place), _formats(*run) | outer) for place, run in enumerate(runs)
+            ])
         content = self._dialect.escape_line(content)
+        if is_heading_in_list or not style.heading:
+            return content
         # Platforms leave out the signs that a heading ends with.
-        end = _INVISIBLE if style.heading and content.endswith("#") else ""
+        end = _INVISIBLE if content.endswith("#") else ""
         return f"{style.heading}{content}{end}"
 
     def _shown(self, place: int) -> str:
@@ -220,9 +231,13 @@ class _Message:
             is_next_to_code = place and self._runs[place - 1][1].kind == "code"
             return (_INVISIBLE if is_next_to_code else "") + _inline_code(text)
         if style.kind == "bare_link":
-            following = "".join(text for text, _ in self._runs[place + 1 : place + 3])
-            return self._dialect.bare_link(text, following)
+            return self._dialect.bare_link(text, self._following(place))
         return self._dialect.escape(text)
+
+    def _following(self, place: int) -> str:
+        """Return what stands behind a run; at least its beginning, where it counts."""
+        following = self._runs[place + 1 : place + 3]
+        return "".join("`" if style.kind == "code" else text for text, style in following)
 
     def _fence(self, text: str, style: _Style) -> None:
         """Write a code block; it stands outside of lists, which could not hold it everywhere."""
@@ -238,6 +253,12 @@ class _Message:
         self._is_after_fence = True
         self._dedent = None
         self._begin_line()
+
+
+def _formats(text: str, style: _Style) -> Marks:
+    """Return the formats around a text; Discord takes signs in code for the end of a format."""
+    has_signs = style.kind == CODE.type and ("*" in text or "~" in text)
+    return style.inline - _EMPHASIS if has_signs else style.inline
 
 
 def _inline_code(text: str) -> str:

@@ -7,6 +7,7 @@ run"). Where they do not, the format is left out, so that no sign is ever shown 
 import string
 import unicodedata
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from adapters.styled import BOLD, ITALIC, NO_MARKS, STRIKETHROUGH, Mark, Marks
@@ -34,9 +35,9 @@ def joined(runs: Sequence[Run]) -> str:
     if simple is not None:
         return simple
     runs = _without_edges(runs)
-    for _ in range(2):
+    for _ in range(3):
         spans = _spans(runs)
-        unwritable = set(_unwritable(runs, spans))
+        unwritable = _unwritable(runs, spans)
         if not unwritable:
             return _written(runs, spans)
         runs = _without(runs, unwritable)
@@ -130,46 +131,92 @@ def _ends(runs: Sequence[Run]) -> list[dict[Mark, int]]:
     return ends
 
 
-def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> Iterator[_Span]:
-    """Yield the formats whose signs would be taken for text."""
-    begins: dict[int, list[Mark]] = {}
-    finishes: dict[int, list[Mark]] = {}
+def _unwritable(runs: Sequence[Run], spans: Sequence[_Span]) -> set[_Span]:
+    """Return the formats whose signs would be taken for text, or for other signs."""
+    begins, ends = _edges(runs, spans)
+    signs = [span for span in spans if span.mark in _SIGNS]
+    broken = {
+        span
+        for span in signs
+        if not (begins[span.first].works and ends[span.last].works)
+        or begins[span.first].touches(span.mark)
+    }
+    edges = [edge for span in signs for edge in (begins[span.first], ends[span.last])]
+    if broken or all(edge.is_clear for edge in edges):
+        return broken
+    return {
+        span
+        for span in signs
+        if span.mark == ITALIC
+        and any(BOLD in marks for _, marks in runs[span.first : span.last + 1])
+    }
+
+
+def _edges(
+    runs: Sequence[Run], spans: Sequence[_Span]
+) -> tuple[dict[int, "_Edge"], dict[int, "_Edge"]]:
+    """Return where formats begin and where they end, by their first and last run."""
+    begins: dict[int, _Edge] = {}
+    ends: dict[int, _Edge] = {}
     for mark, first, last in spans:
-        begins.setdefault(first, []).append(mark)
-        finishes.setdefault(last + 1, []).append(mark)
-    for span in spans:
-        if span.mark not in _SIGNS:
-            continue
-        place = span.first
-        before = runs[place - 1][0][-1] if place else ""
-        opens = _works(before, runs[place][0][0], begins[place], finishes.get(place, ()))
-        place = span.last + 1
-        after = runs[place][0][0] if place < len(runs) else ""
-        closes = _works(after, runs[span.last][0][-1], finishes[place], begins.get(place, ()))
-        if not (opens and closes) or _touches(span, finishes.get(span.first, ())):
-            yield span
+        if first not in begins:
+            begins[first] = _Edge(runs[first - 1][0][-1] if first else "", runs[first][0][0])
+        if last not in ends:
+            after = runs[last + 1][0][0] if last + 1 < len(runs) else ""
+            ends[last] = _Edge(after, runs[last][0][-1])
+        begins[first].signs.append(mark)
+        ends[last].signs.append(mark)
+    for place in begins.keys() & {last + 1 for last in ends}:
+        begins[place].others = ends[place - 1].signs
+        ends[place - 1].others = begins[place].signs
+    return begins, ends
 
 
-def _works(outside: str, inside: str, signs: Sequence[Mark], others: Sequence[Mark]) -> bool:
-    """Whether signs work between two characters, with other signs on their outer side."""
-    if inside.isspace():
-        return False
-    if not outside or others or _is_space(outside) or _is_punctuation(outside):
-        return True
-    return not _is_punctuation(inside) and len({_sign_of(mark) for mark in signs}) == 1
+@dataclass(slots=True)
+class _Edge:
+    """Where formats begin or end.
 
+    Attributes:
+        outside: The character on the outer side, "" where the line ends.
+        inside: The one on the inner side.
+        signs: The formats that begin (or end) here.
+        others: The formats that end (or begin) here.
+    """
 
-def _touches(span: _Span, finished: Sequence[Mark]) -> bool:
-    """Whether a sign would run together with that of a format which ends where it begins."""
-    return any(_sign_of(mark) == _sign_of(span.mark) for mark in finished)
+    outside: str
+    inside: str
+    signs: list[Mark] = field(default_factory=list)
+    others: list[Mark] = field(default_factory=list)
+
+    @property
+    def works(self) -> bool:
+        """Whether signs are taken for signs."""
+        if self.inside.isspace():
+            return False
+        if self.others or _is_free(self.outside) or _is_punctuation(self.outside):
+            return True
+        return not _is_punctuation(self.inside) and len(set(map(_sign_of, self.signs))) == 1
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether signs can only begin here, or only end here, so that they may be nested."""
+        if _is_free(self.outside):
+            return True
+        has_link = any(mark not in _SIGNS for mark in self.signs)
+        return not (has_link or _is_punctuation(self.inside)) and _is_punctuation(self.outside)
+
+    def touches(self, mark: Mark) -> bool:
+        """Whether a sign would run together with one on its outer side."""
+        return _sign_of(mark) in map(_sign_of, self.others)
 
 
 def _sign_of(mark: Mark) -> str:
     return _SIGNS.get(mark, "[")[0]
 
 
-def _is_space(char: str) -> bool:
-    return char == "\t" or unicodedata.category(char) == "Zs"
+def _is_free(char: str) -> bool:
+    """Whether there is white space, or the end of the line."""
+    return not char or char == "\t" or unicodedata.category(char) == "Zs"
 
 
 def _is_punctuation(char: str) -> bool:

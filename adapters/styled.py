@@ -58,11 +58,13 @@ class Conventions:
         bullet: What stands before the items of a list that is not numbered.
         linkable: The targets that a link may have, matched as a whole.
         unlinkable: A text with this in it may not become a link.
+        number_sign: What stands behind the number of an item; None for what was written.
     """
 
     bullet: str
     linkable: re.Pattern[str]
     unlinkable: re.Pattern[str] | None = None
+    number_sign: str | None = None
 
 
 @dataclass(slots=True)
@@ -215,7 +217,8 @@ class _Writer:
         frame.before = token
         bullet = self._conventions.bullet
         if frame.item is not None:
-            bullet, frame.item = f"{frame.item}{token.markup} ", frame.item + 1
+            sign = self._conventions.number_sign or token.markup
+            bullet, frame.item = f"{frame.item}{sign} ", frame.item + 1
         self._out.write(bullet, frame.marks | {BULLET})
         self._frames.append(_Frame(frame.marks, frame.indent + " " * len(bullet)))
 

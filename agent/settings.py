@@ -124,7 +124,7 @@ class OutputSettings(Section):
 class ToolSettings(Section):
     """Which tools the model may call."""
 
-    enabled: tuple[str, ...] = ("read_conversation", "current_time", "calculate")
+    enabled: tuple[str, ...] = ("read_conversation", "current_time", "calculate", "send_file")
     approval: Literal["side_effects", "always", "never"] = "side_effects"
     output: OutputSettings = OutputSettings()
     mcp: dict[str, dict[str, Any]] = {}

@@ -37,10 +37,13 @@ TAMED_LIBRARIES = (
     "aiosqlite",
     "anthropic",
     "asyncio",
+    "discord",
     "httpcore",
     "httpx",
     "httpx2",
     "openai",
+    "slack_bolt",
+    "slack_sdk",
     "sqlalchemy",
     "telegram",
 )

@@ -30,6 +30,8 @@ UNSAID_RETRY_S = 5.0
 _CLOCK_GRAIN_S = 0.01
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
+# An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
+_READ_HERE = ("MESSAGE_CREATE", "MESSAGE_UPDATE", "INTERACTION_CREATE")
 # Any 429 is raised and never slept through: who asked knows better what to do meanwhile.
 _NO_SILENT_WAIT_S = 0.001
 
@@ -95,6 +97,8 @@ class Socket(discord.Client):
             # The only way to frames as they came.
             enable_debug_events=True,
         )
+        for event in _READ_HERE:
+            self._connection.parsers.pop(event, None)
         self._on_frame = on_frame
         self._on_drop = on_drop
 

@@ -144,4 +144,6 @@ def _text(exc: BaseException) -> str:
     """Return a reason without what came over the wire: an error page is no reason."""
     if isinstance(exc, discord.HTTPException):
         return _reason(exc)
-    return f"{type(exc).__name__}: {exc}"[:300]
+    # The transport's other errors quote the URL, in which an interaction's token may stand.
+    told = isinstance(exc, OSError | discord.DiscordException) and str(exc)
+    return f"{type(exc).__name__}: {told}"[:300] if told else type(exc).__name__

@@ -14,7 +14,7 @@ from adapters.styled import Conventions
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
 MAX_TEXT_CHARS = 2000
 
-_SPECIAL = re.compile(r"[\\*`~|\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|<(?=[\w@#:/])|:(?=//)")
+_SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)")
 _AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")
 _MENTION = re.compile(r"@(?=everyone|here)|<(?=(?:@[!&]?|#)\d)")
 # Discord takes what follows a link as part of it up to a space, but for some punctuation.
@@ -50,7 +50,9 @@ def _bare_link(url: str, following: str) -> str:
 
 _DIALECT = Dialect(
     # A link whose text looks like an address, or has brackets, is shown as it is written.
-    Conventions("- ", re.compile(r"https?://\S+", re.IGNORECASE), re.compile(r"[\[\]]|://")),
+    Conventions(
+        "- ", re.compile(r"https?://\S+", re.IGNORECASE), re.compile(r"[\[\]]|://"), number_sign="."
+    ),
     limit=MAX_TEXT_CHARS,
     size=len,
     escape=_escape,

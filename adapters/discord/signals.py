@@ -1,5 +1,6 @@
 """Shows what is going on: previews, "typing" and reactions; best effort, beside the answer."""
 
+import asyncio
 from collections import OrderedDict
 
 import structlog
@@ -18,6 +19,9 @@ log = structlog.get_logger()
 
 _REMEMBERED = 1024
 _EMOJI: dict[Mark, str] = {"received": "👀", "answered": "✅", "failed": "⚠️"}
+# Discord's answers tell of one reaction in 0.25 s for each channel, setting and taking alike, which
+# the SDK learns only from a 429.
+_BETWEEN_REACTIONS_S = 0.3
 _REACTION = "/channels/{channel_id}/messages/{message_id}/reactions/{emoji}/@me"
 
 
@@ -133,6 +137,7 @@ class Signals:
     async def _call(self, method: str, channel: str, ref: str, emoji: str) -> None:
         with await self._pacer.wait_signal(channel), mapped_call():
             await self._api.call(method, _REACTION, channel_id=channel, message_id=ref, emoji=emoji)
+        await asyncio.sleep(_BETWEEN_REACTIONS_S)
 
 
 def _channels_of(address: Address, ref: str) -> list[str]:

@@ -80,6 +80,7 @@ LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TROUBLE = {"turn_failed", "turn_buried", "lease_lost"}
 SOURCE = "loopback:default"
+MENU = [("status", "show how this conversation stands")]
 BLOCKS = {"telegram": TelegramSettings, "discord": DiscordSettings, "slack": SlackSettings}
 FAST = PaceLimits(
     per_s=100_000,
@@ -188,7 +189,11 @@ class Life:
             web=WebSettings(port=spec.web_port),
             compression=CompressionSettings(protect_last_n=2),
         )
-        await app.run(settings, lambda welcome: self.note("ready", port=welcome.port))
+        await app.run(settings, self._ready)
+
+    def _ready(self, welcome: app.Welcome) -> None:
+        self.note("ready", port=welcome.port)
+        tell(self.spec.port, "ready")
 
     def note(self, what: str, **facts: Any) -> None:
         """Write down what happened; it outlives the process."""
@@ -260,7 +265,7 @@ class Life:
     def _real(self, platform: str, block: dict[str, Any], intake: Intake) -> Any:
         make = getattr(import_module(f"adapters.{platform}.adapter"), f"{platform.title()}Adapter")
         options = {"poll_timeout_s": 1} if platform == "telegram" else {}
-        adapter = make(BLOCKS[platform].model_validate(block), intake, [], limits=FAST, **options)
+        adapter = make(BLOCKS[platform].model_validate(block), intake, MENU, limits=FAST, **options)
         adapter.preview_interval_s = 0.0 if self.spec.style == "edit" else 60.0
         return adapter
 

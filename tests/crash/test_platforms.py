@@ -51,18 +51,24 @@ async def test_an_answer_survives_a_kill(driver: Driver, crashes: Crashes, step:
     """Once; a second showing is marked, where the platform does not let us look."""
     crashes.configure(real=(driver.name, driver.block()), web_port=free_port())
     pid = crashes.start(kill=[step, 1])
-    await driver.connected(crashes.spec.web_port)
+    await up(crashes, driver, lives=1)
     ann = driver.direct()
     await ann.say("m1")
     assert await crashes.ended(pid) == KILLED, crashes.log()
     pid = crashes.start()
-    await driver.connected(crashes.spec.web_port)
+    await up(crashes, driver, lives=2)
     assert await crashes.stop(pid) == 0, crashes.log()
     assert sent(crashes) == ["sent"]
     answers = [text.removeprefix("(re-sent)\n") for text in ann.texts()]
     assert len(set(answers)) == 1
     assert len(answers) == (2 if step in IN_DOUBT and not driver.once else 1)
     assert ann.texts()[-1].startswith("(re-sent)") == (step in MARKED and not driver.once)
+
+
+async def up(crashes: Crashes, driver: Driver, *, lives: int) -> None:
+    """Wait until so many gateways have begun, and the newest one is connected."""
+    await crashes.platform.wait_for(lambda: crashes.platform.noted("ready") == lives)
+    await driver.connected(crashes.spec.web_port)
 
 
 def sent(crashes: Crashes) -> list[str]:

@@ -94,7 +94,7 @@ class TestTree:
     def test_only_tools_that_exist_are_enabled_by_default(self, tmp_path: Path) -> None:
         """The default list names the tools of this version."""
         enabled = load(tmp_path).settings.tools.enabled
-        assert enabled == ("read_conversation", "current_time", "calculate")
+        assert enabled == ("read_conversation", "current_time", "calculate", "send_file")
 
     def test_the_configuration_page_lists_every_key_with_its_default(self) -> None:
         """docs/configuration.md and the tree have the same keys, defaults and order."""

@@ -28,12 +28,19 @@ def bare(text: str) -> str:
     return "".join(char for char in text if unicodedata.category(char) not in {"Cf", "Zs"})
 
 
-def markdown_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> str:
-    """Return the text of parsed markdown, with the numbers of lists; tables show all targets."""
-    return "".join(_block_text(tokens, shows_target))
+def markdown_text(
+    tokens: Sequence[Token], shows_target: ShowsTarget, number_sign: str | None = None
+) -> str:
+    """Return the text of parsed markdown, with the numbers of lists; tables show all targets.
+
+    `number_sign` stands behind these numbers, None for what was written.
+    """
+    return "".join(_block_text(tokens, shows_target, number_sign))
 
 
-def _block_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> Iterator[str]:
+def _block_text(
+    tokens: Sequence[Token], shows_target: ShowsTarget, number_sign: str | None
+) -> Iterator[str]:
     numbers: list[int | None] = []
     rule = shows_target
     for token in tokens:
@@ -45,7 +52,7 @@ def _block_text(tokens: Sequence[Token], shows_target: ShowsTarget) -> Iterator[
             numbers.pop()
         elif token.type == "list_item_open" and (number := numbers[-1]) is not None:
             numbers[-1] = number + 1
-            yield f"{number}{token.markup} "
+            yield f"{number}{number_sign or token.markup} "
         elif token.type in {"fence", "code_block"}:
             yield f"{token.content}\n"
         elif token.type == "inline":

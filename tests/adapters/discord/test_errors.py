@@ -95,7 +95,6 @@ def test_the_reason_of_a_refusal(raised: Exception, reason: str) -> None:
         (discord.PrivilegedIntentsRequired(None), AdapterRefused, "message_content: false"),
         (closed(4011), AdapterRefused, "too many servers"),
         (closed(4000), AdapterDisconnected, "4000"),
-        (discord.GatewayNotFound(), AdapterDisconnected, "gateway"),
         (answered(502), AdapterDisconnected, "502"),
         (TimeoutError(), AdapterDisconnected, "TimeoutError"),
         (AttributeError("sequence"), AdapterDisconnected, "AttributeError"),

@@ -192,8 +192,8 @@ def test_a_forwarded_message() -> None:
     """It is quoted whole, with its files."""
     file = {"id": "9", "filename": "a.txt", "size": 1, "url": "https://cdn.discordapp.com/a"}
     inside = {"content": "said elsewhere", "attachments": [file]}
-    fields = {"message_reference": {"type": 1}, "message_snapshots": [{"message": inside}]}
-    message = read("", **fields)
+    snapshots = [{"message": inside}]
+    message = read("", message_reference={"type": 1}, message_snapshots=snapshots)
     assert message.text == "> said elsewhere"
     assert [item.name for item in message.attachments] == ["a.txt"]
     assert message.unreadable is None

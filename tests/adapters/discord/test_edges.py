@@ -1,0 +1,299 @@
+"""What happens seldom: poison, denied people, forums, names, limits of the whole bot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import structlog
+from pydantic import SecretStr
+from typing_extensions import override
+
+from adapters.discord import pending, receiver, session
+from adapters.discord.adapter import DiscordAdapter
+from adapters.discord.backfill import Backfill
+from adapters.discord.client import Http
+from adapters.discord.pending import Pending
+from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
+from adapters.messages import Admission, Cursor, InboundMessage, Question
+from adapters.pacing import Pacer
+from adapters.settings import DiscordSettings
+from tests.adapters.discord.conftest import (
+    COMMANDS,
+    FAST,
+    MakeAdapter,
+    RecordingIntake,
+    asked,
+    row,
+    running,
+    where,
+)
+from tests.support.discord.faults import (
+    CUT,
+    NO_ACCESS,
+    NO_PERMISSION,
+    UNAVAILABLE,
+    flood,
+)
+from tests.support.discord.server import TOKEN, DiscordServer
+
+
+class Denying(RecordingIntake):
+    """An intake that knows nobody."""
+
+    @override
+    async def accept(self, messages: Sequence[InboundMessage], **beside: Any) -> list[Admission]:
+        await super().accept(messages, **beside)
+        return [Admission("denied") for _ in messages]
+
+
+@pytest.fixture
+async def denying(server: DiscordServer) -> AsyncIterator[DiscordAdapter]:
+    urls = {"api_url": server.api_url, "gateway_url": server.gateway_url}
+    settings = DiscordSettings.model_validate({"token": SecretStr(TOKEN)} | urls)
+    adapter = DiscordAdapter(settings, Denying(), COMMANDS, limits=FAST)
+    yield adapter
+    await adapter.close()
+
+
+async def test_what_cannot_be_decoded_is_kept(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Poison is stored and passed over; the next message comes through."""
+    async with running(adapter, server):
+        server.write(server.direct(), "broken", sticker_items=5)
+        server.write(server.direct(), "fine")
+        await intake.has(2)
+    assert intake.texts == ["fine"]
+    (item,) = intake.poison
+    assert item.source == f"discord:default:{server.direct().ref}"
+
+
+async def test_an_interaction_that_cannot_be_decoded_is_kept(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It is poison like any other event."""
+    async with running(adapter, server):
+        data = {"id": "5", "application_id": server.bot.ref, "type": 2, "token": 5, "version": 1}
+        server.gateway.emit("INTERACTION_CREATE", data)
+        await intake.has(1)
+    assert intake.poison
+
+
+async def test_who_is_denied_is_told_so(server: DiscordServer, denying: DiscordAdapter) -> None:
+    """A command gets an answer that only its giver sees."""
+    async with running(denying, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("stop")
+        await server.wait_for(lambda: used.private)
+    assert "cannot use" in used.private[0].content
+
+
+async def test_a_denied_mention_opens_no_thread(
+    server: DiscordServer, denying: DiscordAdapter
+) -> None:
+    """Threads are for answers."""
+    async with running(denying, server):
+        written = server.write(server.general, "hi", mention=True)
+        taken: Any = denying._receiver._parts.intake
+        await taken.has(1)
+    assert written.thread is None
+    assert not server.made("thread")
+
+
+async def test_a_reaction_in_a_forum_post(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Its first message has the thread's id, but is not in the channel above."""
+    forum = server.add_channel("help", forum=True)
+    async with running(adapter, server):
+        written = server.post(forum, "title", "help", mention=True)
+        await intake.has(1)
+        await adapter.acknowledge(asked(written), "received")
+    assert written.emojis == ["👀"]
+
+
+async def test_forbidden_reactions_are_not_tried_again(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """A channel without the permission is remembered."""
+    written = server.write(server.direct(), "hello")
+    server.fail("react", NO_PERMISSION)
+    for _ in range(2):
+        await adapter.acknowledge(asked(written), "received")
+    assert len(server.made("react")) == 1
+
+
+async def test_trouble_with_a_reaction_or_typing(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """Nothing is raised."""
+    written = server.write(server.direct(), "hello")
+    server.fail("react", UNAVAILABLE)
+    server.fail("typing", flood(9.0))
+    await adapter.acknowledge(asked(written), "received")
+    await adapter.acknowledge(replace(asked(written), message_ref=None), "received")
+    await adapter.show_working(asked(written))
+    await adapter.show_working(asked(written))
+    assert len(server.made("typing")) == 1
+
+
+async def test_thinking_is_shown_by_discord_itself(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """A command gets neither typing, nor a preview, nor a reaction."""
+    question = Question(where(server.direct()), "7", "interaction:1:token:5")
+    await adapter.show_working(question)
+    await adapter.acknowledge(question, "received")
+    assert await adapter.preview(question, "text", None) is None
+    assert not server.calls
+
+
+async def test_a_preview_that_may_stand_there(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """No second one is begun before the answer is sent."""
+    question = Question(where(server.direct()))
+    server.fail("send", CUT)
+    assert await adapter.preview(question, "one", None) is None
+    assert await adapter.preview(question, "one two", None) is None
+    assert len(server.made("send")) == 1
+
+
+async def test_an_answer_in_a_channel_names_its_question(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """Where several people talk, it is a reply."""
+    adapter = make(threads=False)
+    async with running(adapter, server):
+        written = server.write(server.general, "hi", mention=True)
+        await intake.has(1)
+        await adapter.send(row(adapter, "Hello", where(server.general), reply_to=written.ref))
+    assert server.general.messages[-1].reply_to is written
+
+
+async def test_names_in_a_server(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Channels are told by name, what is unknown stays as it is."""
+    text = f"see <#{server.general.id}> <@&{server.guild}> <#5>"
+    async with running(adapter, server):
+        server.write(server.general, text, mention=True)
+        await intake.has(1)
+    assert intake.texts == ["see #general @@everyone <#5>"]
+
+
+async def test_a_global_pause_holds_for_all_chats(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """A global 429 keeps every channel quiet."""
+    server.fail("send", flood(30, everywhere=True))
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "one", where(server.direct())))
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "two", where(server.general)))
+    assert len(server.made("send")) == 1
+
+
+async def test_a_resend_in_doubt_is_tried_again(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """It can be looked up again, so it is never given up as twice in doubt."""
+    chat = where(server.direct())
+    server.fail("send", UNAVAILABLE, UNAVAILABLE)
+    with pytest.raises(SendUnknown):
+        await adapter.send(row(adapter, "one", chat))
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "one", chat, outcome_unknown=True))
+    await adapter.send(row(adapter, "one", chat, outcome_unknown=True))
+    assert server.direct().texts == ["one"]
+
+
+async def test_a_history_that_may_not_be_read(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """The nonce is what is left."""
+    server.fail("history", NO_ACCESS)
+    with structlog.testing.capture_logs() as logs:
+        await adapter.send(row(adapter, "one", where(server.direct()), outcome_unknown=True))
+    assert "discord_look_up_failed" in [line["event"] for line in logs]
+    assert server.direct().texts == ["one"]
+
+
+async def test_a_server_that_does_not_come(
+    server: DiscordServer,
+    intake: RecordingIntake,
+    adapter: DiscordAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its outage does not keep the bot from starting."""
+    monkeypatch.setattr(session, "_GUILDS_S", 0.05)
+    emitted = server.gateway._greet
+
+    def greet(opened: Any) -> None:
+        opened.intents &= ~1
+        emitted(opened)
+
+    monkeypatch.setattr(server.gateway, "_greet", greet)
+    async with running(adapter, server):
+        server.write(server.direct(), "hello")
+        await intake.has(1)
+    assert intake.texts == ["hello"]
+
+
+async def test_a_socket_that_never_holds(
+    server: DiscordServer, adapter: DiscordAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK would try again at once and for ever."""
+    monkeypatch.setattr(receiver, "MOST_DROPS", 2)
+    server.gateway.refuse_identifies = 9
+    with pytest.raises(AdapterDisconnected):
+        await adapter.run()
+    assert server.gateway.connects == 3
+
+
+async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that hangs while it is opened does not hold up its answer for long."""
+    monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.01)
+    waiting = Pending()
+    waiting.begin("a")
+    await waiting.wait("a")
+    waiting.end("a")
+    waiting.end("a")
+
+
+async def test_channels_beyond_the_limit(
+    intake: RecordingIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those with the newest messages are looked through."""
+    monkeypatch.setattr("adapters.discord.backfill.MOST_CHANNELS", 2)
+    cursors = [Cursor(f"discord:default:{number}", number * 10) for number in (1, 2, 3)]
+    await intake.accept([], cursors=cursors)
+    filling: Any = Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
+    assert await filling.gaps({}) == [("3", 30), ("2", 20)]
+
+
+async def test_a_channel_opened_while_away(intake: RecordingIntake) -> None:
+    """It is read from its beginning; one that was there all along from now on."""
+    await intake.accept([], cursors=[Cursor("discord:default:10", 50)])
+    filling: Any = Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
+    gaps = await filling.gaps({"10": 50, "20": 45, "30": None, "60": 61})
+    assert gaps == [("60", 59)]
+    assert intake.cursors["discord:default:20"] == 45
+    assert intake.cursors["discord:default:30"] == 30
+
+
+async def test_a_used_up_budget_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short wait is waited, a long one told; what is left of a long period may be used."""
+    http = Http(lambda _: None)
+    bucket = http.get_ratelimit("route")
+    assert http.get_ratelimit("route") is bucket
+    bucket.limit, bucket.remaining = 2, 1
+    bucket.expires = asyncio.get_running_loop().time() + 300
+    async with bucket:
+        with pytest.raises(Exception, match="Too many requests"):
+            await bucket.acquire()
+    bucket.expires = asyncio.get_running_loop().time() + 0.01
+    await bucket.acquire()
+    assert bucket.remaining == 1

@@ -1,0 +1,182 @@
+"""The platforms against their strict loopback servers: admission, bursts, and how fast they send.
+
+Servers, gateway and client libraries share one process here, so a figure holds what all of them
+take together.
+"""
+
+import asyncio
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from adapters.messages import Admission, InboundMessage
+from tests.bench.figures import Figure, percentile
+from tests.e2e.platforms.discord import DiscordDriver
+from tests.e2e.platforms.driver import Driver
+from tests.e2e.platforms.scenario import Scene, scene
+from tests.e2e.platforms.slack import SlackDriver
+from tests.e2e.platforms.telegram import TelegramDriver
+from tests.support.gateway import HeldModel, echo
+from tests.support.slack.people import ANN
+
+CHATS = 200
+BURST = 1000
+SINGLES = 200
+SINGLES_PER_S = 50
+IN_ONE_CHAT = 12
+
+
+class Writers(Protocol):
+    """Lets a person write in the n-th chat."""
+
+    def __call__(self, chat: int, text: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Clock:
+    """When each text was written and when it was committed; monotonic seconds."""
+
+    written: dict[str, float] = field(default_factory=dict)
+    committed: dict[str, float] = field(default_factory=dict)
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
+    wanted: int = 0
+
+    def waits_ms(self) -> list[float]:
+        return [(at - self.written[text]) * 1000 for text, at in self.committed.items()]
+
+
+def measure() -> Iterator[Figure]:
+    """Yield the figures of each platform."""
+    for make, writers in ((TelegramDriver, _telegram), (DiscordDriver, _discord), (SlackDriver, _slack)):
+        yield from asyncio.run(_admission(make(), writers))
+    yield from asyncio.run(_sending_to_many())
+    for make, rate_per_s in ((DiscordDriver, 1.0), (SlackDriver, 1.0)):
+        yield asyncio.run(_sending_to_one(make(), rate_per_s))
+
+
+async def _admission(driver: Any, writers: Callable[[Any], Writers]) -> list[Figure]:
+    clock = Clock()
+    async with _at_work(driver, clock) as on:
+        write = writers(on.driver)
+        waits = await _singles(clock, write)
+        burst_s, stored = await _burst(on, clock, write)
+    name = driver.name
+    return [
+        Figure(f"{name}: written → committed, {SINGLES_PER_S}/s, p50", percentile(waits, 0.5), "ms"),
+        Figure(f"{name}: the same, p99", percentile(waits, 0.99), "ms", at_most=10),
+        Figure(f"{name}: {BURST} at once in {CHATS} chats, all committed", burst_s, "s", at_most=2),
+        Figure(f"{name}: of these in the inbox", stored, "", at_least=BURST),
+    ]
+
+
+@asynccontextmanager
+async def _at_work(driver: Any, clock: Clock) -> AsyncIterator[Scene]:
+    """Run a gateway on a platform; its intake notes what it has committed."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with driver, scene(driver, Path(folder), HeldModel(echo)) as on:
+            intake: Any = on.gateway.intake
+            accept = intake.accept
+
+            async def noting(messages: Sequence[InboundMessage], **beside: Any) -> list[Admission]:
+                admissions: list[Admission] = await accept(messages, **beside)
+                now = time.perf_counter()
+                clock.committed |= {message.text: now for message in messages}
+                if len(clock.committed) >= clock.wanted:
+                    clock.enough.set()
+                return admissions
+
+            intake.accept = noting
+            yield on
+
+
+async def _singles(clock: Clock, write: Writers) -> list[float]:
+    """Write one after another, at an even pace; return how long each took."""
+    await _committed(clock, 1, lambda: _written(clock, write, 0, "warm up"))
+    clock.committed.clear()
+    clock.wanted = SINGLES
+    clock.enough.clear()
+    for n in range(SINGLES):
+        _written(clock, write, n % CHATS, f"single {n}")
+        await asyncio.sleep(1 / SINGLES_PER_S)
+    await clock.enough.wait()
+    return clock.waits_ms()
+
+
+async def _burst(on: Scene, clock: Clock, write: Writers) -> tuple[float, int]:
+    """Write everything at once; return how long it took, and how much is stored."""
+    started = time.perf_counter()
+
+    def all_at_once() -> None:
+        for n in range(BURST):
+            _written(clock, write, n % CHATS, f"burst {n}")
+
+    await _committed(clock, BURST, all_at_once)
+    took_s = time.perf_counter() - started
+    rows = await on.gateway.database.read(_inbox_texts)
+    return took_s, len({text for text in rows if text.startswith("burst")})
+
+
+def _inbox_texts(conn: Any) -> list[str]:
+    return [text for (text,) in conn.exec_driver_sql("SELECT text FROM inbox")]
+
+
+async def _committed(clock: Clock, count: int, begin: Callable[[], None]) -> None:
+    clock.committed.clear()
+    clock.wanted = count
+    clock.enough.clear()
+    begin()
+    async with asyncio.timeout(60):
+        await clock.enough.wait()
+
+
+def _written(clock: Clock, write: Writers, chat: int, text: str) -> None:
+    clock.written[text] = time.perf_counter()
+    write(chat, text)
+
+
+def _telegram(driver: Any) -> Writers:
+    return lambda chat, text: driver._api.push_text(1000 + chat, text)
+
+
+def _discord(driver: Any) -> Writers:
+    server = driver._server
+    people = [server.add_person(f"Person{n}") for n in range(CHATS)]
+    rooms = [server.direct(person) for person in people]
+    return lambda chat, text: server.write(rooms[chat], text, author=people[chat])
+
+
+def _slack(driver: Any) -> Writers:
+    server = driver._server
+    for n in range(CHATS):
+        server.add_channel(f"D{n:04}", "im", user=ANN)
+    return lambda chat, text: server.write(f"D{chat:04}", text)
+
+
+async def _sending_to_many() -> list[Figure]:
+    """Answer 200 chats at once on Telegram, which allows 30 messages in a second."""
+    driver, clock = TelegramDriver(), Clock()
+    async with _at_work(driver, clock) as on:
+        write = _telegram(driver)
+        for n in range(CHATS):
+            write(n, f"hello {n}")
+        await on.until(lambda: len(driver._api.made("sendMessage")) >= 2)
+        async with asyncio.timeout(60):
+            while len(driver._api.made("sendMessage")) < CHATS:
+                await asyncio.sleep(0.1)
+        stamps = [call.at for call in driver._api.made("sendMessage")]
+        rate = (len(stamps) - 1) / (stamps[-1] - stamps[0])
+        excesses = len(driver._api.excesses())
+    return [
+        Figure(f"telegram: answers to {CHATS} chats, of 30/s", rate / 30 * 100, "%", at_least=90),
+        Figure("telegram: limits exceeded", excesses, "times", at_most=0),
+    ]
+
+
+async def _sending_to_one(driver: Any, rate_per_s: float) -> Figure:
+    """Answer many messages in one chat, each with an answer of its own."""
+    async with _at_work(driver, Clock()) as on:
+        ...
