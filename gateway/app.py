@@ -454,7 +454,8 @@ def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> li
     """
     menu = list(commands.DESCRIPTIONS.items())
     web_adapter = import_module("adapters.web.adapter").WebAdapter
-    adapters: list[Adapter] = [web_adapter(settings.web, intake, chats)]
+    max_bytes = settings.attachments.max_bytes
+    adapters: list[Adapter] = [web_adapter(settings.web, intake, chats, max_file_bytes=max_bytes)]
     for platform in ("telegram", "discord", "slack"):
         for block in getattr(settings.platforms, platform):
             if block.is_on:

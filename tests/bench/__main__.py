@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
 Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing,
-caching. Without a name all run, in that order.
+caching, platforms. Without a name all run, in that order.
 """
 
 import sys
@@ -18,6 +18,7 @@ SECTIONS = (
     "compaction",
     "billing",
     "caching",
+    "platforms",
 )
 
 

@@ -9,11 +9,13 @@ from tests.e2e.platforms.discord import DiscordDriver
 from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.slack import SlackDriver
 from tests.e2e.platforms.telegram import TelegramDriver
+from tests.e2e.platforms.web import WebDriver
 
 DRIVERS: dict[str, type[AbstractAsyncContextManager[Driver]]] = {
     "telegram": TelegramDriver,
     "discord": DiscordDriver,
     "slack": SlackDriver,
+    "web": WebDriver,
 }
 
 
