@@ -72,7 +72,7 @@ def messages(markdown: str, dialect: Dialect) -> list[str]:
 
 def preview(markdown: str, dialect: Dialect) -> str | None:
     """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
-    part = beginning(markdown)
+    part = beginning(markdown, dialect.limit)
     if part is None:
         return None
     text = messages(part, dialect)[0]
@@ -230,7 +230,7 @@ class _Message:
         if style.kind == "code":
             is_next_to_code = place and self._runs[place - 1][1].kind == "code"
             return (_INVISIBLE if is_next_to_code else "") + _inline_code(text)
-        if style.kind == "bare_link":
+        if style.kind == BARE_LINK.type and "://" in text:
             return self._dialect.bare_link(text, self._following(place))
         return self._dialect.escape(text)
 
@@ -256,9 +256,16 @@ class _Message:
 
 
 def _formats(text: str, style: _Style) -> Marks:
-    """Return the formats around a text; Discord takes signs in code for the end of a format."""
-    has_signs = style.kind == CODE.type and ("*" in text or "~" in text)
-    return style.inline - _EMPHASIS if has_signs else style.inline
+    """Return the formats around a text; Discord takes signs inside for their end.
+
+    Source: its client's rules for `**` and `*` look into code, that for `~~` ignores escapes.
+    """
+    marks = style.inline
+    if "~" in text:
+        marks -= {STRIKETHROUGH}
+    if style.kind == CODE.type and "*" in text:
+        marks -= {BOLD, ITALIC}
+    return marks
 
 
 def _inline_code(text: str) -> str:

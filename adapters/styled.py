@@ -16,8 +16,9 @@ from adapters.tables import aligned
 
 # Markdown beyond this is shown as plain text: parsing is not linear for hostile input.
 MAX_MARKDOWN_CHARS = 100_000
-# Each opening bracket costs the parser as much as a word; no answer has that many.
-_MAX_BRACKETS = 20_000
+# Each of these costs the parser as much as a word; no answer has that many.
+_SIGNS = "[*_"
+_MAX_SIGNS = 30_000
 # The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
 _MAX_LEVEL = 16
 # A longer target stands behind its link's text, where it can be cut.
@@ -95,7 +96,7 @@ class StyledText:
 def styled(markdown: str, conventions: Conventions) -> StyledText:
     """Return the formatted text of an answer; where formatting fails, its plain text, whole."""
     markdown = _NOT_SENDABLE.sub("\ufffd", markdown)
-    if len(markdown) > MAX_MARKDOWN_CHARS or markdown.count("[") > _MAX_BRACKETS:
+    if len(markdown) > MAX_MARKDOWN_CHARS or sum(map(markdown.count, _SIGNS)) > _MAX_SIGNS:
         return _plain(markdown)
     try:
         written = _Writer(conventions).written(parse(markdown))
@@ -323,17 +324,23 @@ class _Inlines:
         target = str(token.attrs.get("href") or token.attrs.get("src") or "")
         label = _label(inside)
         if token.info == "auto":
-            is_web = self._conventions is not None and _WEB.match(label)
-            self._out.write(label, marks | {BARE_LINK} if is_web else marks)
+            self._target(label, marks)
         elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
             self.write(inside, marks)
         elif not label.strip():
-            self._out.write(target, marks)
+            self._target(target, marks)
         elif self._is_linkable(label, target):
             self.write(inside, marks | {Mark("link", target)})
         else:
             self.write(inside, marks)
-            self._out.write(f" ({target})", marks)
+            self._out.write(" (", marks)
+            self._target(target, marks)
+            self._out.write(")", marks)
+
+    def _target(self, target: str, marks: Marks) -> None:
+        """Write a target that is its own text."""
+        is_link = self._conventions is not None and not _has_link(marks) and _WEB.match(target)
+        self._out.write(target, marks | {BARE_LINK} if is_link else marks)
 
     def _is_linkable(self, label: str, target: str) -> bool:
         ways = self._conventions
@@ -343,9 +350,14 @@ class _Inlines:
 
 
 def _link_end(tokens: Sequence[Token], position: int) -> int:
-    while tokens[position].type != "link_close":
+    """Return where a link ends; there may be another one inside of its text."""
+    depth = 1
+    while True:
+        kind = tokens[position].type
+        depth += (kind == "link_open") - (kind == "link_close")
+        if not depth:
+            return position
         position += 1
-    return position
 
 
 def _has_link(marks: Marks) -> bool:

@@ -14,7 +14,7 @@ from adapters.styled import Conventions
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
 MAX_TEXT_CHARS = 2000
 
-_SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)")
+_SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)|(?:^|(?<=\]))\(")
 _AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")
 _MENTION = re.compile(r"@(?=everyone|here)|<(?=(?:@[!&]?|#)\d)")
 # Discord takes what follows a link as part of it up to a space, but for some punctuation.

@@ -84,7 +84,9 @@ class SlackAdapter:
         secret = signing_secret(self._settings)
         if self._settings.mode == "socket" or not secret:
             return []
-        return [web.post(f"/slack/{self.account}", Webhook(secret, self._ingest).handle)]
+        return [
+            web.post(f"/slack/{self.account}", Webhook(secret, self._client, self._ingest).handle)
+        ]
 
     def render(self, markdown: str) -> list[str]:
         """Split an answer into payloads; see `Adapter.render`."""

@@ -22,9 +22,9 @@ _ANSWER_TIMEOUT_S = 20
 _METADATA_EVENT = "parley_message"
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
-# At debug the SDK would write texts and one-time socket addresses into the log.
-_sdk_log = logging.getLogger("parley.slack_sdk")
-_sdk_log.setLevel(logging.WARNING)
+sdk_log = logging.getLogger("parley.slack_sdk")
+"""For slack_sdk and Bolt: below WARNING they log texts, tokens and one-time socket addresses."""
+sdk_log.setLevel(logging.WARNING)
 
 
 class Client:
@@ -44,7 +44,7 @@ class Client:
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
-                logger=_sdk_log,
+                logger=sdk_log,
                 retry_handlers=[],
             )
         return self._web
@@ -56,6 +56,10 @@ class Client:
             timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout)
         return self._session
+
+    def anonymous(self) -> AsyncWebClient:
+        """Return a client of the same server that has no token and no connections."""
+        return AsyncWebClient(base_url=self._base_url, logger=sdk_log, retry_handlers=[])
 
     def authorization(self, url: str) -> dict[str, str] | None:
         """Return the header that proves who asks; None for a server that must not see the token."""

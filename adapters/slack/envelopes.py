@@ -1,15 +1,27 @@
-"""Envelopes between the socket and the intake (step 1): in order, in batches."""
+"""Updates of a socket on their way to the intake (step 1): in order, in batches."""
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast, get_args
+from dataclasses import dataclass
 
-from adapters.slack.ingest import MENTION_DELAY_S, Update, UpdateKind, is_bare_mention
+from adapters.slack.ingest import MENTION_DELAY_S, Update, is_bare_mention
 
 _BATCH = 100
-_WAITING = 2000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Envelope:
+    """An update, and who waits for its commit."""
+
+    update: Update
+    stored: asyncio.Future[None]
+
+    def is_stored(self) -> None:
+        """Tell it to who waits, if anybody still does."""
+        if not self.stored.done():
+            self.stored.set_result(None)
 
 
 class Envelopes:
@@ -21,30 +33,33 @@ class Envelopes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._waiting: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(_WAITING)
-        self._mentions: deque[tuple[float, dict[str, Any]]] = deque()
+        self._waiting: asyncio.Queue[Envelope | None] = asyncio.Queue()
+        self._mentions: deque[tuple[float, Envelope]] = deque()
+        self._hurried = False
 
-    async def put(self, envelope: dict[str, Any]) -> None:
-        """Add an envelope; waits while too many are there."""
-        await self._waiting.put(envelope)
+    async def store(self, update: Update) -> None:
+        """Return once an update is committed; those that come in order are stored in order."""
+        envelope = Envelope(update, asyncio.get_running_loop().create_future())
+        self._waiting.put_nowait(envelope)
+        await envelope.stored
 
-    async def end(self) -> None:
-        """Say that no more will come."""
-        await self._waiting.put(None)
+    def hurry(self) -> None:
+        """Hold nothing back any more."""
+        self._hurried = True
+        self._waiting.put_nowait(None)
 
-    async def next_batch(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return what is to be stored next, and whether it is the last; waits for at least one."""
+    async def next_batch(self) -> list[Envelope]:
+        """Return what is to be stored next; waits for at least one."""
         while True:
             came = await self._came()
-            ended = None in came
             batch = [each for each in came if each is not None and not self._is_held(each)]
-            batch += self._ripe(at_once=ended)
-            if batch or ended:
-                return batch, ended
+            batch += self._ripe()
+            if batch:
+                return batch
 
-    async def _came(self) -> list[dict[str, Any] | None]:
+    async def _came(self) -> list[Envelope | None]:
         """Return what waits; nothing once the first held mention has waited long enough."""
-        came: list[dict[str, Any] | None] = []
+        came: list[Envelope | None] = []
         if self._waiting.empty():
             held_s = self._mentions[0][0] - self._clock() if self._mentions else None
             try:
@@ -56,24 +71,14 @@ class Envelopes:
             came.append(self._waiting.get_nowait())
         return came
 
-    def _is_held(self, envelope: dict[str, Any]) -> bool:
-        if not is_update(envelope) or not is_bare_mention(update_of(envelope)):
+    def _is_held(self, envelope: Envelope) -> bool:
+        if not is_bare_mention(envelope.update):
             return False
         self._mentions.append((self._clock() + MENTION_DELAY_S, envelope))
         return True
 
-    def _ripe(self, *, at_once: bool) -> list[dict[str, Any]]:
-        ripe: list[dict[str, Any]] = []
-        while self._mentions and (at_once or self._mentions[0][0] <= self._clock()):
+    def _ripe(self) -> list[Envelope]:
+        ripe: list[Envelope] = []
+        while self._mentions and (self._hurried or self._mentions[0][0] <= self._clock()):
             ripe.append(self._mentions.popleft()[1])
         return ripe
-
-
-def is_update(envelope: dict[str, Any]) -> bool:
-    """Whether an envelope brings anything, rather than being about the connection."""
-    return envelope.get("type") in get_args(UpdateKind)
-
-
-def update_of(envelope: dict[str, Any]) -> Update:
-    """Return what an envelope brings."""
-    return Update(cast("UpdateKind", envelope["type"]), envelope.get("payload"))

@@ -24,7 +24,7 @@ _AT_LINE_START = re.compile(
 )
 _MARGIN = re.compile(r"^\s+")
 _TOKEN = re.compile(
-    r"<(?=(?i:!(?:here|channel|everyone|group)\b|!(?:subteam|date)\^)|(?:@[UWB]|#[CGD])[A-Z0-9]+[>|])"
+    r"<(?=(?i:!(?:here|channel|everyone|group)\b|!(?:subteam|date)\^)|[@#][A-Z0-9]+[>|])"
 )
 _AFTER_LINK = re.compile(r"[.,:;\"')]*(?:\s|$)")
 _UNSAFE_LINK = re.compile(r"[*~`\\\[\]]|(?<![^\W_])_|_(?![^\W_])|&#?\w+;")

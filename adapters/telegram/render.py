@@ -10,7 +10,7 @@ import orjson
 
 from adapters.previews import PREVIEW_END, beginning
 from adapters.styled import Conventions, styled
-from adapters.telegram.split import split
+from adapters.telegram.split import MAX_TEXT_UNITS, split
 
 CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp|tg|ton)://\S+", re.IGNORECASE))
 
@@ -22,7 +22,7 @@ def render(markdown: str) -> list[str]:
 
 def preview_text(markdown: str) -> str | None:
     """Return what of an unfinished answer fits into one message, marked as such; None if blank."""
-    part = beginning(markdown)
+    part = beginning(markdown, MAX_TEXT_UNITS)
     if part is None:
         return None
     text: str = orjson.loads(render(part)[0])["text"]

@@ -53,12 +53,14 @@ class _Splitter(Splitter):
     @override
     def window(self, start: int) -> int:
         end = self._end_of_units(self._units(start) + _MAX_UNITS)
-        entities, before = 0, frozenset[Mark]()
+        entities = 0
+        opened: dict[Mark, int] = {}
         for piece in range(self.piece_at(start), self.piece_before(end) + 1):
-            entities += len(self._marks[piece] - before)
+            before = len(opened)
+            closed = _advance(opened, self._marks[piece], piece)
+            entities += len(opened) - before + len(closed)
             if entities > MAX_ENTITIES:
                 return self._starts[piece]
-            before = self._marks[piece]
         return end
 
     @override
@@ -79,9 +81,8 @@ class _Splitter(Splitter):
         opened: dict[Mark, int] = {}
         for piece in range(self.piece_at(start), self.piece_before(end) + 1):
             at = max(self._starts[piece], start)
-            ended = opened.keys() - self._marks[piece]
-            closed.extend((opened.pop(mark), at, mark) for mark in ended)
-            opened.update(dict.fromkeys(self._marks[piece] - opened.keys(), at))
+            ended = _advance(opened, self._marks[piece], at)
+            closed += [(begin, at, mark) for begin, mark in ended]
         closed += [(begin, end, mark) for mark, begin in opened.items()]
         closed.sort(key=lambda item: (item[0], -item[1], item[2]))
         return [self._entity(start, *item) for item in closed]
@@ -105,3 +106,20 @@ def _entity_marks(marks: Marks) -> Marks:
     elif types & {"code", "pre"}:
         marks = frozenset(mark for mark in marks if mark.type in {"code", "pre"} or mark == QUOTE)
     return frozenset(mark for mark in marks if mark.type in _SHOWN)
+
+
+def _advance(opened: dict[Mark, int], marks: Marks, at: int) -> list[tuple[int, Mark]]:
+    """Open and close marks, and return the closed ones with where they began.
+
+    Of two entities that share text one must hold the other (Bot API, "MessageEntity"): what began
+    inside of a mark that ends is closed with it, and begins anew.
+    """
+    ends = [begin for mark, begin in opened.items() if mark not in marks]
+    closed: list[tuple[int, Mark]] = []
+    if ends:
+        earliest = min(ends)
+        inside = [mark for mark, begin in opened.items() if mark not in marks or begin > earliest]
+        closed = [(opened.pop(mark), mark) for mark in inside]
+    for mark in marks:
+        opened.setdefault(mark, at)
+    return closed

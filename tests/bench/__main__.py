@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
 Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing,
-caching, platforms. Without a name all run, in that order.
+caching, rendering, platforms. Without a name all run, in that order.
 """
 
 import sys
@@ -18,6 +18,7 @@ SECTIONS = (
     "compaction",
     "billing",
     "caching",
+    "rendering",
     "platforms",
 )
 

@@ -28,7 +28,7 @@ _STRIKE = re.compile(r"~~([\s\S]+?)~~(?!_)")
 _SPOILER = re.compile(r"\|\|([\s\S]+?)\|\|")
 _INLINE_CODE = re.compile(r"(`+)([\s\S]*?[^`])\1(?!`)")
 _LINK = re.compile(
-    r"\[((?:\[[^\]]*\]|[^\[\]]|\](?=[^\[]*\]))*)\]\(\s*<?((?:\([^)]*\)|[^\s\\()]|\\.)*?)>?\s*\)"
+    r"\[((?:\[[^\]]*\]|[^\[\]]|\](?=[^\[\n]*\]))*)\]\(\s*<?((?:\([^)]*\)|[^\s\\()]|\\.)*?)>?\s*\)"
 )
 _TEXT = re.compile(r"[0-9A-Za-z \u00c0-\uffff]+")
 
@@ -123,7 +123,9 @@ def _span(source: str, position: int, shown: Shown) -> tuple[str, int] | None:
         shown.formats.append(f"code {found.group(2)}")
         return found.group(2), found.end()
     rules = {"em": _EM, "strong": _STRONG, "underline": _UNDERLINE}
-    matches = [(name, match) for name, rule in rules.items() if (match := rule.match(source, position))]
+    matches = [
+        (name, match) for name, rule in rules.items() if (match := rule.match(source, position))
+    ]
     if matches:
         name, found = max(matches, key=lambda item: len(item[1].group()))
         inner = next(group for group in found.groups() if group is not None)

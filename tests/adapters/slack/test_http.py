@@ -43,6 +43,13 @@ async def served(slack: SlackServer, make: MakeAdapter) -> AsyncIterator[SlackAd
             yield adapter
 
 
+@pytest.fixture
+def foreign_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What somebody's other Bolt app needs."""
+    for name in ("BOT_TOKEN", "APP_TOKEN", "SIGNING_SECRET", "CLIENT_ID", "CLIENT_SECRET"):
+        monkeypatch.setenv(f"SLACK_{name}", "another")
+
+
 async def test_slack_verifies_the_url(slack: SlackServer, served: SlackAdapter) -> None:
     """The challenge comes back as it was sent."""
     status, answer = await slack.delivering.post(BODY, JSON)
@@ -151,6 +158,66 @@ async def test_a_signed_call_of_any_shape_does_no_harm(
     assert intake.texts == ["one"]
 
 
+async def test_a_call_that_bolt_cannot_read_is_set_aside(
+    slack: SlackServer, intake: RecordingIntake, served: SlackAdapter
+) -> None:
+    """Our own reading decides about shapes that Bolt does not expect, as in Socket Mode."""
+    event = {"type": "message", "channel": ANNS_DM, "user": 7, "event_ts": "1700000000.000001"}
+    slack.tell(event)
+    await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+    assert len(intake.poison) == 1
+
+
+@pytest.mark.parametrize("body", [b"{", b'{"event": {"type": "message", "user": 7}}', b"\xff"])
+async def test_what_nobody_signed_is_not_set_aside(
+    slack: SlackServer, intake: RecordingIntake, served: SlackAdapter, body: bytes
+) -> None:
+    """A stranger cannot fill the database with what Bolt cannot read."""
+    status, _ = await slack.delivering.post(body, JSON, **{"X-Slack-Signature": "v0=0"})
+    assert status in {400, 401}
+    assert intake.attempts == 0
+
+
+async def test_slack_checks_the_certificate(
+    slack: SlackServer, intake: RecordingIntake, served: SlackAdapter
+) -> None:
+    """Now and then Slack calls just to see whether TLS works."""
+    assert (await slack.delivering.post(b"ssl_check=1&token=t", FORM))[0] == 200
+    assert intake.attempts == 0
+
+
+async def test_a_slash_command_about_a_payload(
+    slack: SlackServer, intake: RecordingIntake, served: SlackAdapter
+) -> None:
+    """Bolt takes a form with that word for a button's and finds nothing in it."""
+    slack.slash(ANNS_DM, "what is a payload?")
+    await intake.has(1)
+    assert intake.texts == ["what is a payload?"]
+
+
+async def test_the_environment_of_other_bolt_apps_does_not_matter(
+    foreign_environment: None, slack: SlackServer, intake: RecordingIntake, served: SlackAdapter
+) -> None:
+    """Bolt takes tokens and clients of an OAuth flow from variables; only settings count."""
+    slack.write(ANNS_DM, "one")
+    await intake.has(1)
+    await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+
+
+async def test_a_call_before_the_bot_is_known_comes_again(
+    slack: SlackServer, make: MakeAdapter
+) -> None:
+    """While the adapter is not connected yet nothing can be read, so nothing is answered 200."""
+    app = web.Application()
+    app.add_routes(make(mode="http").routes())
+    async with TestServer(app, port=unused_port()) as server:
+        slack.delivering.url = str(server.make_url("/slack/default"))
+        assert (await slack.delivering.post(BODY, JSON))[0] == 200
+        slack.write(ANNS_DM, "one")
+        await slack.wait_for(lambda: slack.delivering.deliveries[-1].answers)
+        assert slack.delivering.deliveries[-1].answers[0] == 503
+
+
 async def test_a_huge_call_is_refused(slack: SlackServer, served: SlackAdapter) -> None:
     """Nobody can fill the memory."""
     status, _ = await slack.delivering.post(b" " * (2 << 20), JSON)
@@ -199,3 +266,19 @@ async def test_a_token_that_was_revoked_later_ends_the_adapter(
         slack.revoked = "token_revoked"
         await asyncio.wait([task], timeout=5)
         assert isinstance(task.exception(), AdapterRefused)
+
+
+async def test_texts_and_secrets_are_in_no_log(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    served: SlackAdapter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Bolt logs calls it refuses with all that is in them, at a level that others leave on."""
+    caplog.set_level("DEBUG")
+    body = json.dumps({"event": {"text": "a private word"}}).encode()
+    assert (await slack.delivering.post(body, JSON, **{"X-Slack-Signature": "v0=0"}))[0] == 401
+    slack.write(ANNS_DM, "a private word")
+    await intake.has(1)
+    for secret in ["a private", "v0=", slack.identity.bot_token, slack.identity.signing_secret]:
+        assert secret not in caplog.text

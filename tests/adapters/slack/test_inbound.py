@@ -1,5 +1,6 @@
 """Events, commands and buttons → messages; pure functions, no server."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -516,25 +517,25 @@ def test_history_is_read_from_its_position_on() -> None:
     assert newer_than([parent, last, reply, "junk"], 10) == [reply, last]
 
 
-def envelope(**changes: Any) -> dict[str, Any]:
-    """Return an envelope with an event."""
-    payload = {"event": event(**changes)}
-    return {"type": "events_api", "envelope_id": "e", "payload": payload}
-
-
 async def test_a_mention_without_files_waits_for_its_message() -> None:
     """The message is stored first, whatever came first; at the end nothing waits."""
     clock = [0.0]
     envelopes = Envelopes(lambda: clock[0])
-    mention, message = envelope(type="app_mention"), envelope()
-    await envelopes.put(mention)
-    await envelopes.put(message)
-    assert await envelopes.next_batch() == ([message], False)
-    clock[0] = 1.0
-    assert await envelopes.next_batch() == ([mention], False)
-    await envelopes.put(mention)
-    await envelopes.end()
-    assert await envelopes.next_batch() == ([mention], True)
+    mention = Update("events_api", {"event": event(type="app_mention")})
+    message = Update("events_api", {"event": event()})
+    async with asyncio.TaskGroup() as tasks:
+        for update in (mention, message, mention):
+            tasks.create_task(envelopes.store(update))
+        for now, expected in ((0.0, [message]), (1.0, [mention, mention])):
+            clock[0] = now
+            batch = await envelopes.next_batch()
+            assert [each.update for each in batch] == expected
+            for each in batch:
+                each.is_stored()
+        tasks.create_task(envelopes.store(mention))
+        envelopes.hurry()
+        (last,) = await envelopes.next_batch()
+        last.is_stored()
 
 
 def test_a_mention_with_files_does_not_wait() -> None:

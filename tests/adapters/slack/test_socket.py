@@ -3,13 +3,18 @@
 import asyncio
 import gc
 from contextlib import suppress
+from traceback import format_exception
+from typing import Any
 
 import pytest
+import structlog
 from aiohttp.test_utils import unused_port
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
 from adapters.slack.adapter import SlackAdapter
+from adapters.slack.envelopes import Envelopes
+from adapters.slack.ingest import Update
 from tests.adapters.slack.conftest import (
     Clock,
     MakeAdapter,
@@ -174,7 +179,7 @@ async def test_a_half_open_connection_is_noticed(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that takes frames and answers nothing is replaced."""
-    monkeypatch.setattr("adapters.slack.socketmode.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("adapters.slack.connection.HEARTBEAT_S", 0.1)
     async with supervised(make()):
         await connected(slack)
         slack.delivering.freeze()
@@ -262,7 +267,7 @@ async def test_a_server_that_went_away_does_not_stay_connected(
     slack: SlackServer, live: SlackAdapter
 ) -> None:
     """`connected` is what /readyz shows."""
-    assert live.connected
+    await until(lambda: live.connected)
     slack.fail("apps.connections.open", *[SERVER_ERROR] * 50)
     slack.delivering.drop()
     await until(lambda: not live.connected)
@@ -276,12 +281,28 @@ async def test_a_connection_that_does_not_greet_is_given_up(
     greeting: str | None,
 ) -> None:
     """Without `hello` nothing would ever come."""
-    monkeypatch.setattr("adapters.slack.socketmode._HELLO_S", 0.2)
+    monkeypatch.setattr("adapters.slack.connection._HELLO_S", 0.2)
     slack.delivering.greeting = greeting
     with pytest.raises(AdapterDisconnected):
         await adapter.run()
     await slack.wait_for(lambda: not slack.delivering.sockets)
     gc.collect()
+
+
+async def test_a_connection_that_cannot_be_opened_is_tried_once(
+    slack: SlackServer,
+    adapter: SlackAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A ticket is good for one try; the SDK's own client goes on for ever and logs it."""
+    caplog.set_level("DEBUG")
+    monkeypatch.setattr(slack.delivering, "ticket", lambda: "ticket-used")
+    with pytest.raises(AdapterDisconnected) as caught:
+        await adapter.run()
+    assert slack.violations == ["a socket ticket was used twice"]
+    assert "ticket-used" not in caplog.text + "".join(format_exception(caught.value))
+    slack.violations.clear()
 
 
 async def test_too_many_connections_are_trouble(
@@ -311,7 +332,65 @@ async def test_nothing_is_left_open(slack: SlackServer, make: MakeAdapter) -> No
     """A cancelled run takes its connection with it."""
     async with running(make()):
         await connected(slack)
+        slack.write(ANNS_DM, "one")
     await slack.wait_for(lambda: not slack.delivering.sockets)
+    names = [getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks()]
+    assert not [each for each in names if "SocketMode" in each or "Connection" in each]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "message", "channel": ANNS_DM, "user": 7, "event_ts": "1700000000.000001"},
+        {"type": "message", "channel": ANNS_DM, "text": ["a"], "event_ts": "1700000000.000001"},
+    ],
+)
+async def test_what_bolt_cannot_read_is_set_aside(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter, event: dict[str, Any]
+) -> None:
+    """Bolt raises for some shapes, and would never acknowledge them."""
+    slack.tell(event)
+    await intake.has(1)
+    await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+    assert intake.poison[0].source == "slack:default"
+
+
+async def test_an_error_inside_of_bolt_is_not_acknowledged(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    adapter: SlackAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bolt's middleware answers 503, the socket says nothing, and Slack delivers again."""
+    slack.delivering.ack_s = 0.05
+    store, failures = Envelopes.store, [NotStored("disk full")] * 2
+
+    async def failing(self: Envelopes, update: Update) -> None:
+        if failures:
+            raise failures.pop()
+        await store(self, update)
+
+    monkeypatch.setattr(Envelopes, "store", failing)
+    async with running(adapter):
+        await connected(slack)
+        with structlog.testing.capture_logs() as logs:
+            slack.write(ANNS_DM, "one")
+            await intake.has(1)
+            await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+    assert slack.delivering.deliveries[-1].attempts == 3
+    failed = [entry for entry in logs if entry["event"] == "slack_webhook_not_stored"]
+    assert len(failed) == 2
+
+
+async def test_an_event_needs_no_other_call(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """Bolt's own authorization asks auth.test, and loses the event where that fails."""
+    slack.fail("auth.test", *[SERVER_ERROR] * 9)
+    asked = len(slack.made("auth.test"))
+    slack.write(ANNS_DM, "one")
+    await intake.has(1)
+    assert len(slack.made("auth.test")) == asked
 
 
 async def test_secrets_are_in_no_log(

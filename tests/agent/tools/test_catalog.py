@@ -18,7 +18,7 @@ def test_an_unknown_name_is_answered_with_what_exists() -> None:
         builtin_tools(["calculate", "x"])
 
 
-def test_every_built_in_tool_only_reads() -> None:
+def test_no_built_in_tool_has_side_effects() -> None:
     """They may run again after a crash."""
     registry = builtin_tools(ToolSettings().enabled)
-    assert {registry.effect(schema.name) for schema in registry.schemas} == {"read"}
+    assert {registry.effect(schema.name) for schema in registry.schemas} == {"read", "idempotent"}

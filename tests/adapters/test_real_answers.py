@@ -1,0 +1,79 @@
+"""300 real answers of models on every platform; and texts that nobody would write."""
+
+import pytest
+from hypothesis import example, given, settings
+
+from tests.support.answers import longest_answers
+from tests.support.renderers import HOSTILE, LONG, PLATFORMS, SLOW, Platform
+from tests.support.shared import SHARED
+from tests.support.shown_text import COMMONMARK, bare, markdown_text
+
+every_platform = pytest.mark.parametrize("platform", PLATFORMS, ids=lambda it: it.name)
+
+
+def check(platform: Platform, markdown: str) -> list[str]:
+    """Return the payloads, which keep the limits, are complete and call nobody."""
+    payloads = platform.render(markdown)
+    for payload in payloads:
+        assert 0 < platform.size(payload) <= platform.limit
+        assert platform.faults(payload) == []
+    shown, expected = platform.shown(payloads), platform.expected(markdown)
+    if expected:
+        assert shown == expected
+    else:
+        # What markdown would swallow is shown as it is; of rules no text is left to compare.
+        assert shown in {bare(markdown), "", "…"}
+    return payloads
+
+
+if SHARED is not None:
+    ANSWERS = longest_answers(SHARED)
+
+    @every_platform
+    def test_real_answers(platform: Platform) -> None:
+        """Each is complete, within the limits, well-formed, and calls nobody."""
+        assert len(ANSWERS) == 300
+        for answer in ANSWERS:
+            payloads = check(platform, answer)
+            tokens = COMMONMARK.parse(answer)
+            text = markdown_text(tokens, platform.shows_target, platform.number_sign)
+            assert platform.shown(payloads) == bare(text)
+
+    @every_platform
+    def test_previews_of_real_answers(platform: Platform) -> None:
+        """However far an answer has come, its preview is one message and calls nobody."""
+        for answer in ANSWERS[::10]:
+            for end in range(0, len(answer), len(answer) // 5):
+                shown = platform.preview_text(answer[:end])
+                assert shown is None or shown.endswith(" …")
+                assert len(shown or "") <= platform.limit
+
+
+@every_platform
+@settings(max_examples=150, deadline=None)
+@given(markdown=HOSTILE)
+@example(markdown="a ahttps://e.org/a_b_ <**b**https://e.org/a_b_")
+@example(markdown="~~`~~`c`~~ ~~\\~~~~ *[**t**](https://e.org)`c`[**t**](https://e.org)**")
+@example(markdown="**word [t](https://e.org)**[t](https://e.org) [t](https://e.org)](7)")
+@example(
+    markdown="> > + a\n\n7) # b\n\n- > c\n  > ```\n  > d\n\n[<https://e.org/a>](https://e.org)"
+)
+def test_hostile_signs(platform: Platform, markdown: str) -> None:
+    """No sign becomes a format by accident, and none is lost."""
+    check(platform, markdown)
+
+
+@every_platform
+@settings(max_examples=40, deadline=None)
+@given(markdown=LONG)
+def test_long_texts(platform: Platform, markdown: str) -> None:
+    """Whatever is split stays complete, and each part stands on its own."""
+    check(platform, markdown)
+
+
+@every_platform
+@pytest.mark.parametrize("name", SLOW)
+def test_texts_that_make_parsers_slow(platform: Platform, name: str) -> None:
+    """100,000 hostile characters are rendered, within the limits; `tests.bench` has their time."""
+    payloads = platform.render(SLOW[name])
+    assert all(platform.size(payload) <= platform.limit for payload in payloads)
