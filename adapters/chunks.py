@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 
-from adapters.styled import Marks, StyledText
+from adapters.marks import Marks, StyledText
 
 NOTHING = "…"
 # Chat platforms take a text of these for empty.

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from adapters.chunks import NOTHING, Splitter
-from adapters.previews import PREVIEW_END, beginning
-from adapters.spans import joined
-from adapters.styled import (
+from adapters.marks import (
     BARE_LINK,
     BOLD,
     BULLET,
@@ -27,8 +25,10 @@ from adapters.styled import (
     Mark,
     Marks,
     StyledText,
-    styled,
 )
+from adapters.previews import PREVIEW_END, beginning
+from adapters.spans import joined
+from adapters.styled import styled
 
 _EMPHASIS = frozenset({BOLD, ITALIC, STRIKETHROUGH})
 _KINDS = frozenset({"pre", CODE.type, BARE_LINK.type, BULLET.type, INDENT.type})

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from adapters.styled import BOLD, ITALIC, NO_MARKS, STRIKETHROUGH, Mark, Marks
+from adapters.marks import BOLD, ITALIC, NO_MARKS, STRIKETHROUGH, Mark, Marks
 
 _SIGNS = {BOLD: "**", ITALIC: "*", STRIKETHROUGH: "~~"}
 # Next to these every sign works; a "!" would make a picture of a link.

@@ -1,17 +1,14 @@
-"""Markdown → styled text (step 8): what all platforms show, before any of them writes it its way.
-
-A styled text is the plain text of an answer in pieces, each with its marks. List bullets,
-indentation and link targets that cannot be clicked are part of the text.
-"""
+"""Markdown → styled text (step 8): the same for all platforms but for their conventions; pure."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from markdown_it.token import Token
 
+from adapters.inlines import MAX_LEVEL, Inlines, TooDeep, cell, write_indent
 from adapters.markdown import parse
+from adapters.marks import BULLET, NO_MARKS, QUOTE, Conventions, Mark, Marks, StyledText
 from adapters.tables import aligned
 
 # Markdown beyond this is shown as plain text: parsing is not linear for hostile input.
@@ -19,78 +16,9 @@ MAX_MARKDOWN_CHARS = 100_000
 # Each of these costs the parser as much as a word; no answer has that many.
 _SIGNS = "[*_"
 _MAX_SIGNS = 30_000
-# The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
-_MAX_LEVEL = 16
-# A longer target stands behind its link's text, where it can be cut.
-_MAX_TARGET_CHARS = 1500
 _RULE = "──────────"
 _NOT_SENDABLE = re.compile("[\x00\ud800-\udfff]")
 _LANGUAGE = re.compile(r"[\w+#.-]+")
-_WEB = re.compile(r"https?://", re.IGNORECASE)
-
-
-class Mark(NamedTuple):
-    """One kind of formatting; `detail` is a language, a link's target or a heading's level."""
-
-    type: str
-    detail: str = ""
-
-
-Marks = frozenset[Mark]
-
-NO_MARKS: Marks = frozenset()
-BOLD = Mark("bold")
-ITALIC = Mark("italic")
-STRIKETHROUGH = Mark("strikethrough")
-CODE = Mark("code")
-QUOTE = Mark("blockquote")
-BARE_LINK = Mark("bare_link")
-BULLET = Mark("bullet")
-INDENT = Mark("indent")
-
-_EMPHASIS = {"strong_open": BOLD, "em_open": ITALIC, "s_open": STRIKETHROUGH}
-
-
-@dataclass(frozen=True, slots=True)
-class Conventions:
-    """How a platform wants its text.
-
-    Attributes:
-        bullet: What stands before the items of a list that is not numbered.
-        linkable: The targets that a link may have, matched as a whole.
-        unlinkable: A text with this in it may not become a link.
-        number_sign: What stands behind the number of an item; None for what was written.
-    """
-
-    bullet: str
-    linkable: re.Pattern[str]
-    unlinkable: re.Pattern[str] | None = None
-    number_sign: str | None = None
-
-
-@dataclass(slots=True)
-class StyledText:
-    """A whole answer: pieces of text with their marks.
-
-    Attributes:
-        block_starts: Where a message may best begin: at top-level blocks that do not follow a
-            heading, as ascending indices into the text.
-    """
-
-    pieces: list[tuple[str, Marks]] = field(default_factory=list)
-    block_starts: list[int] = field(default_factory=list)
-    length: int = 0
-
-    def write(self, text: str, marks: Marks) -> None:
-        """Append text."""
-        if text:
-            self.pieces.append((text, marks))
-            self.length += len(text)
-
-    @property
-    def text(self) -> str:
-        """The text without its marks."""
-        return "".join(text for text, _ in self.pieces)
 
 
 def styled(markdown: str, conventions: Conventions) -> StyledText:
@@ -100,13 +28,9 @@ def styled(markdown: str, conventions: Conventions) -> StyledText:
         return _plain(markdown)
     try:
         written = _Writer(conventions).written(parse(markdown))
-    except (_TooDeep, RecursionError):
+    except (TooDeep, RecursionError):
         return _plain(markdown)
     return _plain(markdown) if not written.text.strip() else written
-
-
-class _TooDeep(Exception):
-    """The text is nested so deeply that the parser may have dropped a part of it."""
 
 
 def _plain(markdown: str) -> StyledText:
@@ -171,8 +95,8 @@ class _Writer:
 
     def _begin(self, token: Token) -> _Frame:
         """Write what stands between a block and the one before it."""
-        if token.level >= _MAX_LEVEL:
-            raise _TooDeep
+        if token.level >= MAX_LEVEL:
+            raise TooDeep
         frame, out = self._frames[-1], self._out
         before, frame.before = frame.before, token
         if before is None:
@@ -183,7 +107,7 @@ class _Writer:
         if len(self._frames) == 1 and before.type != "heading_open":
             out.block_starts.append(out.length)
         if frame.indent and token.type not in {"fence", "code_block", "table_open"}:
-            _write_indent(out, frame.indent, frame.marks)
+            write_indent(out, frame.indent, frame.marks)
         return frame
 
     def _paragraph(self, token: Token) -> None:
@@ -214,7 +138,7 @@ class _Writer:
         frame = self._frames[-1]
         if frame.before is not None:
             self._out.write(frame.item_break, frame.marks)
-            _write_indent(self._out, frame.indent, frame.marks)
+            write_indent(self._out, frame.indent, frame.marks)
         frame.before = token
         bullet = self._conventions.bullet
         if frame.item is not None:
@@ -251,9 +175,9 @@ class _Writer:
     def _inline(self, token: Token) -> None:
         children = token.children or []
         if self._rows is not None:
-            self._rows[-1].append(_cell(children))
+            self._rows[-1].append(cell(children))
             return
-        inlines = _Inlines(self._out, self._frames[-1].indent, self._conventions)
+        inlines = Inlines(self._out, self._frames[-1].indent, self._conventions)
         inlines.write(children, self._leaf_marks)
 
 
@@ -267,102 +191,3 @@ def _is_loose(tokens: Sequence[Token], index: int) -> bool:
         if token.level == level:
             break
     return False
-
-
-def _write_indent(out: StyledText, indent: str, marks: Marks) -> None:
-    out.write(indent, marks if ">" in indent else marks | {INDENT})
-
-
-def _cell(tokens: Sequence[Token]) -> str:
-    """Return a table cell as one plain line; code cannot hold links, so targets are spelt out."""
-    out = StyledText()
-    _Inlines(out, "", None).write(tokens, NO_MARKS)
-    return out.text.replace("\n", " ")
-
-
-class _Inlines:
-    """Writes the text of one block; without conventions no link is marked as one."""
-
-    def __init__(self, out: StyledText, indent: str, conventions: Conventions | None) -> None:
-        self._out = out
-        self._indent = indent
-        self._conventions = conventions
-
-    def write(self, tokens: Sequence[Token], marks: Marks) -> None:
-        outer: list[Marks] = []
-        position = 0
-        while position < len(tokens):
-            token = tokens[position]
-            position += 1
-            if token.type == "text":
-                self._out.write(token.content, marks)
-            elif token.type in _EMPHASIS:
-                if len(outer) == _MAX_LEVEL:
-                    raise _TooDeep
-                outer.append(marks)
-                marks |= {_EMPHASIS[token.type]}
-            elif token.type == "link_open":
-                end = _link_end(tokens, position)
-                self._link(token, tokens[position:end], marks)
-                position = end + 1
-            elif token.nesting < 0:
-                marks = outer.pop()
-            else:
-                self._atom(token, marks)
-
-    def _atom(self, token: Token, marks: Marks) -> None:
-        if token.type == "code_inline":
-            self._out.write(token.content, marks | {CODE})
-        elif token.type == "image":
-            self._link(token, token.children or [], marks)
-        else:
-            self._out.write("\n", marks)
-            _write_indent(self._out, self._indent, marks)
-
-    def _link(self, token: Token, inside: Sequence[Token], marks: Marks) -> None:
-        """Write a link; a target that the platform would not take stands behind its text."""
-        target = str(token.attrs.get("href") or token.attrs.get("src") or "")
-        label = _label(inside)
-        if token.info == "auto":
-            self._target(label, marks)
-        elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
-            self.write(inside, marks)
-        elif not label.strip():
-            self._target(target, marks)
-        elif self._is_linkable(label, target):
-            self.write(inside, marks | {Mark("link", target)})
-        else:
-            self.write(inside, marks)
-            self._out.write(" (", marks)
-            self._target(target, marks)
-            self._out.write(")", marks)
-
-    def _target(self, target: str, marks: Marks) -> None:
-        """Write a target that is its own text."""
-        is_link = self._conventions is not None and not _has_link(marks) and _WEB.match(target)
-        self._out.write(target, marks | {BARE_LINK} if is_link else marks)
-
-    def _is_linkable(self, label: str, target: str) -> bool:
-        ways = self._conventions
-        if ways is None or len(target) > _MAX_TARGET_CHARS or not ways.linkable.fullmatch(target):
-            return False
-        return ways.unlinkable is None or not ways.unlinkable.search(label)
-
-
-def _link_end(tokens: Sequence[Token], position: int) -> int:
-    """Return where a link ends; there may be another one inside of its text."""
-    depth = 1
-    while True:
-        kind = tokens[position].type
-        depth += (kind == "link_open") - (kind == "link_close")
-        if not depth:
-            return position
-        position += 1
-
-
-def _has_link(marks: Marks) -> bool:
-    return any(mark.type == "link" for mark in marks)
-
-
-def _label(tokens: Sequence[Token]) -> str:
-    return "".join(_label(token.children) if token.children else token.content for token in tokens)

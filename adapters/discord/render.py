@@ -7,9 +7,9 @@ an invisible character inside; everything else that is meant as text is escaped.
 import re
 from dataclasses import replace
 
+from adapters.marks import Conventions
 from adapters.markup import Dialect, messages, preview
 from adapters.previews import PREVIEW_END
-from adapters.styled import Conventions
 
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
 MAX_TEXT_CHARS = 2000

@@ -8,8 +8,9 @@ import re
 
 import orjson
 
+from adapters.marks import Conventions
 from adapters.previews import PREVIEW_END, beginning
-from adapters.styled import Conventions, styled
+from adapters.styled import styled
 from adapters.telegram.split import MAX_TEXT_UNITS, split
 
 CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp|tg|ton)://\S+", re.IGNORECASE))

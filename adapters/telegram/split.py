@@ -11,7 +11,7 @@ import orjson
 from typing_extensions import override
 
 from adapters.chunks import NOTHING, Splitter
-from adapters.styled import BOLD, CODE, QUOTE, Mark, Marks, StyledText
+from adapters.marks import BOLD, CODE, QUOTE, Mark, Marks, StyledText
 
 # Source: https://core.telegram.org/bots/api#sendmessage (4096 UTF-16 units) and
 # https://limits.tginfo.me (100 entities, the rest is ignored). The mark of a message that is

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from adapters.chunks import Splitter, is_blank
-from adapters.styled import BOLD, NO_MARKS, StyledText
+from adapters.marks import BOLD, NO_MARKS, StyledText
 
 
 class Tens(Splitter):

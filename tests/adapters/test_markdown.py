@@ -52,7 +52,7 @@ def test_all_else_is_plain_commonmark(markdown: str) -> None:
 
 
 def plain(tokens: list[Token]) -> list[dict[str, object]]:
-    return [token.as_dict() for token in tokens]
+    return [dict(token.as_dict()) for token in tokens]
 
 
 def test_html_is_safe_and_has_links() -> None:

@@ -4,20 +4,19 @@ import re
 
 import pytest
 
-from adapters.styled import (
+from adapters.marks import (
     BARE_LINK,
     BOLD,
     BULLET,
     CODE,
     INDENT,
     ITALIC,
-    MAX_MARKDOWN_CHARS,
     NO_MARKS,
     QUOTE,
     Conventions,
     Mark,
-    styled,
 )
+from adapters.styled import MAX_MARKDOWN_CHARS, styled
 
 WAYS = Conventions("* ", re.compile(r"https://\S+"), re.compile("no"))
 

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from adapters.messages import Address, Mark, Question
 from gateway import acks
-from gateway.acks import LANES, WAITING, Acks
+from gateway.acks import AT_ONCE, WAITING, WAITING_IN_CHAT, Acks
 from tests.support.recording_adapter import RecordingAdapter
 
 ACCOUNT = ("telegram", "default")
@@ -75,10 +76,25 @@ async def test_a_failing_reaction_costs_no_other(
     assert adapter.marks == [("m1", "received")]
 
 
-def test_too_many_are_dropped() -> None:
-    """What a platform is too slow for does not pile up."""
-    reactions = Acks({ACCOUNT: RecordingAdapter()})
-    for number in range(WAITING + 50):
-        reactions.show(question(str(number)), "received")
-    assert sum(lane.qsize() for lane in reactions._lanes[ACCOUNT]) == WAITING
-    assert len(reactions._lanes[ACCOUNT]) == LANES
+async def test_a_slow_chat_holds_up_no_other() -> None:
+    """As many chats hang as reactions may be on their way, less one."""
+    adapter = Moody()
+    async with at_work(adapter) as reactions:
+        for number in range(AT_ONCE - 1):
+            reactions.show(question("hang", f"slow{number}"), "received")
+            reactions.show(question("hang", f"slow{number}"), "received")
+        for number in range(9):
+            reactions.show(question(f"m{number}", "c1"), "received")
+        await adapter.watch.until(lambda: len(adapter.marks) == 9)
+
+
+async def test_too_many_are_dropped() -> None:
+    """Of one chat, and of all together; what a platform is too slow for does not pile up."""
+    adapter = RecordingAdapter()
+    reactions = Acks({ACCOUNT: adapter})
+    with capture_logs() as dropped:
+        for number in range(WAITING_IN_CHAT + 3):
+            reactions.show(question(str(number)), "received")
+        for number in range(WAITING + 5):
+            reactions.show(question("m", f"c{number}"), "received")
+    assert [line["event"] for line in dropped] == ["reaction_dropped"] * (3 + 6)

@@ -21,7 +21,7 @@ def longest_answers(data: Path, count: int = 300) -> list[str]:
 def _pi(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_text("utf-8").split("\n"):
-            item = orjson.loads(line) if line else {"type": ""}
+            item: dict[str, Any] = orjson.loads(line) if line else {"type": ""}
             if item["type"] == "message" and item["message"]["role"] == "assistant":
                 yield _text(item["message"]["content"])
 
