@@ -34,6 +34,7 @@ _EMPHASIS = frozenset({BOLD, ITALIC, STRIKETHROUGH})
 _KINDS = frozenset({"pre", CODE.type, BARE_LINK.type, BULLET.type, INDENT.type})
 # Characters that could end a link's target, or a format around it.
 _TARGET_CODES = {ord(char): f"%{ord(char):02X}" for char in "()*~|`\\<> "}
+_ADDRESS = re.compile("https?://", re.IGNORECASE)
 _BACKTICKS = re.compile("`+")
 _INVISIBLE = "\u200b"
 _MARGIN = 0.98
@@ -222,6 +223,7 @@ class _Message:
         if is_heading_in_list or not style.heading:
             return content
         # Platforms leave out the signs that a heading ends with.
+        content = content.rstrip()
         end = _INVISIBLE if content.endswith("#") else ""
         return f"{style.heading}{content}{end}"
 
@@ -230,7 +232,8 @@ class _Message:
         if style.kind == "code":
             is_next_to_code = place and self._runs[place - 1][1].kind == "code"
             return (_INVISIBLE if is_next_to_code else "") + _inline_code(text)
-        if style.kind == BARE_LINK.type and "://" in text:
+        # A link that was cut goes on as text.
+        if style.kind == BARE_LINK.type and _ADDRESS.match(text):
             return self._dialect.bare_link(text, self._following(place))
         return self._dialect.escape(text)
 

@@ -71,15 +71,13 @@ def _without_edges(runs: Sequence[Run]) -> list[Run]:
     kept: list[Run] = []
     following = NO_MARKS
     for shown, marks in reversed(parts):
-        if not shown.isspace():
-            following = marks
-        kept.append((shown, marks & following))
+        following = following & marks if shown.isspace() else marks
+        kept.append((shown, following))
     kept.reverse()
     before = NO_MARKS
     for place, (shown, marks) in enumerate(kept):
-        if not shown.isspace():
-            before = marks
-        kept[place] = (shown, marks & before)
+        before = before & marks if shown.isspace() else marks
+        kept[place] = (shown, before)
     return _merged(kept)
 
 

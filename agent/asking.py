@@ -4,7 +4,8 @@ This is the desk that recovery works on (step 6 of the path): each attempt build
 since a fallback takes another window, other marks and has another price.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from agent.costs import cost_usd, forecast
 from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, Completion, ModelRequest, Usage
+from agent.models.images import with_pictures
 from agent.ports import ModelCall
 from agent.prefix import Prefix
 from agent.prompt_caching import apply_cache_control
@@ -85,34 +87,36 @@ class Asking:
         return await complete_with_recovery(self, models, rests, self.agent.retry)
 
     async def attempt(self, model: ChatModel) -> Answer:
-        """Make the request as it is now; once more without what is new of its pictures.
+        """Make the request as it is now; up to three times more without new ones of its pictures.
 
         A provider that cannot read one of them calls the request malformed, and would do so ever
-        after.
+        after. Where it refuses the request without any of them as well, they are not the reason.
         """
-        images = self.agent.images
         try:
-            answer = await self._attempt(model)
+            return await self._attempt(model)
         except BadRequest as exc:
-            suspects = images.suspects(self.view.messages, model)
-            if not suspects:
-                raise
-            log.warning("images_left_out", model=model.label, count=len(suspects), reason=str(exc))
-            with images.without(suspects, model):
-                return await self._attempt(model)
-        images.note_taken(self.view.messages, model)
-        return answer
+            images = self.agent.images
+            for suspects in images.suspects(await self._pictures(model), model):
+                count = len(suspects)
+                log.warning("images_left_out", model=model.label, count=count, reason=str(exc))
+                with suppress(BadRequest):
+                    answer = await self._attempt(model, suspects)
+                    images.note_refused(suspects, model)
+                    return answer
+            raise
 
-    async def _attempt(self, model: ChatModel) -> Answer:
+    async def _attempt(self, model: ChatModel, left_out: Collection[int] = ()) -> Answer:
         ports = self.ports
         await ports.planner.fit(self.view, model)
         ports.sink.restart()
         messages = sanitise(self.view.messages)
         sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
         expected = await self._expected(model)
-        request = await self._request(messages, model)
+        pictures = await self._pictures(model, left_out)
+        request = self._request(messages, pictures, model)
         async with ports.spending.call(expected.cost_usd):
             completion = await self._complete(model, request, expected)
+        self.agent.images.note_taken(pictures, model)
         call = call_of(model, request, completion)
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
@@ -131,17 +135,22 @@ class Asking:
         """Have the user told, where it takes long."""
         await self.ports.on_trouble(failure)
 
-    async def _request(self, messages: list[ChatMessage], model: ChatModel) -> ModelRequest:
+    async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
+        conversation = self.ports.tool_context.conversation
+        return await self.agent.images.shown(self.view.messages, model, conversation, left_out)
+
+    def _request(
+        self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
+    ) -> ModelRequest:
         # In a list that had to be mended other messages stand there.
         settled = self.view.settled if messages is self.view.messages else ()
-        conversation = self.ports.tool_context.conversation
-        shown = await self.agent.images.put_into(messages, model, conversation)
+        shown = with_pictures(messages, pictures)
         return ModelRequest(
             messages=marked(shown, model, self.agent.caching, settled),
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,
-            conversation=conversation,
+            conversation=self.ports.tool_context.conversation,
         )
 
     async def _expected(self, model: ChatModel) -> ModelCall:

@@ -28,6 +28,7 @@ from agent.engines.threads import in_daemon
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, full_text
 from agent.models.base import ModelRequest
+from agent.models.images import with_pictures
 from agent.prefix import Prefix, PrefixWatch
 from agent.summariser import SummaryCalls, WarmPrefix
 from agent.tokens import estimate_tokens
@@ -209,7 +210,8 @@ async def warm_prefix(
     sent = await asyncio.to_thread(_sent_again, view, prefix, agent)
     if sent is None:
         return None
-    shown = await agent.images.put_into(sent, model, conversation)
+    pictures = await agent.images.shown(sent, model, conversation)
+    shown = with_pictures(sent, pictures)
     messages = await asyncio.to_thread(marked, shown, model, agent.caching)
     request = ModelRequest(messages, agent.tools.schemas, conversation=conversation)
     newer = len(view.messages) - prefix.messages

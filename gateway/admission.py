@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row
 
-from adapters.messages import Admission, InboundMessage, Poison
+from adapters.messages import Admission, InboundMessage, Mark, Poison, Question
 from gateway import commands, pairing
 from gateway.access import Access, Standing, is_for_bot
 from gateway.bypass import Answers, Asked
@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     from gateway.storage.inbox import InboxKind
 
 TOO_MANY = (
-    "That were too many messages in one minute: I leave out what comes now."
+    "Those were too many messages in one minute: I leave out what comes now."
     " Please wait a moment and send it again."
 )
+FILE_NOT_READ = "I did not read the file that came with this command."
+REFUSED_CHARS = 100
+"""As much is kept of the text of a message over the rate limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Desk:
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
         happened: For the log; like `wake` it counts once the transaction is committed.
+        marks: Messages that nobody will answer any more, likewise.
     """
 
     conn: Connection
@@ -63,6 +67,7 @@ class Desk:
     renderers: Mapping[tuple[str, str], Renderer]
     wake: set[int] = field(default_factory=set)
     happened: list[Happening] = field(default_factory=list)
+    marks: list[tuple[Question, Mark]] = field(default_factory=list)
 
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""
@@ -79,7 +84,8 @@ class Desk:
         if code == "right":
             return self._bind(message)
         if standing != "stranger":
-            return self._take(message, standing)
+            is_code = code == "refused"
+            return (self._refuse_code if is_code else self._take)(message, standing)
         if message.addressed != "direct":
             return self._overhear(message, rule) or Admission("denied")
         return self._deny(message, is_refused_code=code == "refused")
@@ -94,9 +100,9 @@ class Desk:
         row = self._conversation(message)
         if standing == "owner" and commands.pair_argument(message.text) is not None:
             return self._pair(message, row)
+        if self._is_over_rate(message, standing):
+            return self._refuse(_in_short(message), row.id, self._too_many(message))
         name = commands.parse(message.text)
-        if name not in commands.UNLIMITED and self._is_over_rate(message, standing):
-            return self._refuse(message, row.id, self._too_many(message))
         if name in commands.BYPASSING:
             return self._answer(message, row, standing)
         if not message.text.strip() and not message.attachments:
@@ -105,6 +111,13 @@ class Desk:
             return self._refuse(message, row.id, self._full_text())
         return self._enqueue(message, row)
 
+    def _refuse_code(self, message: InboundMessage, standing: Standing) -> Admission:
+        """Keep what may be the owner's code from the model while no code is taken."""
+        row = self._conversation(replace(message, text=""))
+        is_over = self._is_over_rate(message, standing)
+        text = self._too_many(message) if is_over else pairing.CODES_REFUSED
+        return self._refuse(replace(message, text="", raw=""), row.id, text)
+
     def _conversation(self, message: InboundMessage) -> Row[Any]:
         groups = self.rules.groups
         key, user = session_key(message, groups), sole_sender(message, groups)
@@ -112,10 +125,15 @@ class Desk:
         return inbox.find_or_create(self.conn, key, titled, user)
 
     def _enqueue(self, message: InboundMessage, row: Row[Any]) -> Admission:
-        kind: InboxKind = "command" if commands.parse(message.text) else "message"
+        name = commands.parse(message.text)
+        kind: InboxKind = "command" if name else "message"
         seq = inbox.append(self.conn, row.id, _with_unread(message), kind=kind, state="queued")
-        limit_bytes = self.rules.attachments.max_bytes
-        attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
+        if name in {None, "new"}:
+            limit_bytes = self.rules.attachments.max_bytes
+            attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
+        elif message.attachments:
+            self._tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
+            self.wake.add(row.id)
         if kind == "message" and not row.title:
             inbox.set_title(self.conn, row.id, _title(message))
         if self.rules.queue.mode == "interrupt":
@@ -127,7 +145,13 @@ class Desk:
         seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
         is_owner = standing == "owner" and message.chat_kind == "dm"
         answers = Answers(self.rules.model, self.rules.money)
+        if commands.parse(message.text) == "stop":
+            waiting = inbox.queued(self.conn, row.id)
+            refs = [(entry.sender, entry.message_ref) for entry in waiting]
+            self.marks += [(Question(message.address, *ref), "failed") for ref in refs]
         text = answers.to(Asked(self.conn, message, row.id, seq, is_owner))
+        if message.attachments:
+            text += f"\n\n{FILE_NOT_READ}"
         self._reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
@@ -173,12 +197,16 @@ class Desk:
         is_silent = rule is not None and rule.respond == "never"
         if place is None or message.message_ref is None or is_silent:
             return Admission("ignored")
-        if not inbox.has_message(self.conn, place, message.message_ref):
+        if not inbox.has_message(self.conn, place, message):
             return Admission("ignored")
         if self._is_over_rate(message, standing):
-            return self._refuse(message, place, self._too_many(message))
+            return self._refuse(_in_short(message), place, self._too_many(message))
         told = _with_unread(message)
-        if not told.text.strip() or inbox.revise(self.conn, place, told):
+        revised = inbox.revise(self.conn, place, told)
+        if revised == "emptied":
+            question = Question(message.address, message.sender, message.message_ref)
+            self.marks.append((question, "failed"))
+        if revised is not None:
             seq = inbox.append(self.conn, place, message, kind="edit", state="done")
         else:
             seq = notes.note(self.conn, place, told, "edit")
@@ -189,7 +217,7 @@ class Desk:
         source = inbox.source_of(message)
         if self.door.limits.strangers.count(source, message.dedupe_key):
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            inbox.set_aside(self.conn, [kept])
+            inbox.set_aside(self.conn, [kept], message.address.chat)
         if self.door.takes_request(self.conn, message):
             row = self._conversation(replace(message, text="", attachments=()))
             self.wake |= self.door.ask(self.conn, message, row)
@@ -211,7 +239,9 @@ class Desk:
         self.wake.add(row.id)
 
     def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
-        window = self.door.limits.messages
+        limits = self.door.limits
+        is_urgent = commands.parse(message.text) in commands.URGENT
+        window = limits.urgent if is_urgent else limits.messages
         if window is None or standing == "owner":
             return False
         return not window.count(*_counted(message))
@@ -237,7 +267,11 @@ class Desk:
         return Admission("refused", conversation_id, seq)
 
     def _reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
-        key = f"reply:{conversation_id}:{seq}"
+        self._tell(message, conversation_id, seq, f"reply:{conversation_id}:{seq}", text)
+
+    def _tell(
+        self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str
+    ) -> None:
         parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
         outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
 
@@ -252,6 +286,11 @@ def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]
     """Return whose message it is, and which, for a limit."""
     address = message.address
     return (address.platform, message.sender), (address.account, message.dedupe_key)
+
+
+def _in_short(message: InboundMessage) -> InboundMessage:
+    """Return what is kept of a message over the limit: a flood must not fill the disk."""
+    return replace(message, text=message.text[:REFUSED_CHARS], raw="")
 
 
 def _title(message: InboundMessage) -> str:

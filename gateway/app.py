@@ -37,6 +37,7 @@ from agent.tools.catalog import builtin_tools
 from gateway import commands, control
 from gateway.access import Access
 from gateway.acks import Acks
+from gateway.attachments import Attachments
 from gateway.chats import ChatHistory
 from gateway.commands import StatusFacts
 from gateway.context import ContextParts, with_engine_tools
@@ -82,6 +83,7 @@ class Gateway:
     worker: Worker
     delivery: Delivery
     preparations: Preparations
+    files: Attachments
     acks: Acks
     supervised: list[Supervised]
     server: HttpServer
@@ -161,6 +163,7 @@ async def serve(
         working = tasks.create_task(gateway.worker.run(), name="worker")
         pruning = tasks.create_task(_prune(gateway), name="prune")
         preparing = tasks.create_task(gateway.preparations.run(), name="prepare summaries")
+        fetching = tasks.create_task(gateway.files.run(), name="files")
         reacting = tasks.create_task(gateway.acks.run(), name="reactions")
         receiving = [
             tasks.create_task(supervised.run(), name=supervised.name)
@@ -170,7 +173,7 @@ async def serve(
         on_ready(port)
         await stop.wait()
         log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
-        for task in (pruning, preparing, *receiving):
+        for task in (pruning, preparing, fetching, *receiving):
             task.cancel()
         forced = tasks.create_task(force.wait(), name="second signal")
         await _finish_turns(gateway, working, forced)
@@ -243,6 +246,7 @@ async def assembled(
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
+    wakeups.ready, wakeups.files = worker.wake, turns.files.notify
     wakeups.outbox, wakeups.reaction = delivery.notify, acks.show
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     private = control.routes(database, wakeups, intake.tell_approved)
@@ -262,6 +266,7 @@ async def assembled(
             worker,
             delivery,
             turns.preparations,
+            turns.files,
             acks,
             supervised,
             server,

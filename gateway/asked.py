@@ -52,11 +52,14 @@ def with_notes(text: str, notes: Sequence[Entry]) -> str:
 
 
 def _listed(notes: Sequence[Entry]) -> str:
-    """Return one line or more for each note, oldest first, within the limits."""
+    """Return quoted lines for each note, oldest first, within the limits.
+
+    Quoted, since anybody may have written them: none of them can be taken for the frame.
+    """
     lines: list[str] = []
     left = MAX_NOTES_CHARS
     for note in reversed(notes):
-        line = f"{note.sender_name}: {_shortened(note.text)}"
+        line = _quoted(f"{note.sender_name}: {_shortened(note.text)}")
         left -= len(line)
         if left < 0:
             lines.append("…")
@@ -65,5 +68,10 @@ def _listed(notes: Sequence[Entry]) -> str:
     return "\n".join(reversed(lines))
 
 
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
 def _shortened(text: str) -> str:
+    text = text.strip() or "(no text any more)"
     return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"

@@ -30,8 +30,8 @@ DESCRIPTIONS: dict[Name, str] = {
     "help": "show this list",
 }
 BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "insights", "help"})
-UNLIMITED: frozenset[Name] = frozenset({"stop", "status"})
-"""These pass whatever `access.rate_per_min` says."""
+URGENT: frozenset[Name] = frozenset({"stop", "status"})
+"""These pass whatever `access.rate_per_min` says; they have a wide limit of their own."""
 ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
 """Telegram sends `/start` by itself when a chat is opened."""
 

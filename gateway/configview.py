@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 from rich.text import Text
 
 from agent.redaction import MASK, Redactor
@@ -56,6 +56,8 @@ def _masked(value: Any) -> Any:
             return MASK
         case Path():
             return str(value)
+        case BaseModel():
+            return _masked(value.model_dump())
         case tuple() | list():
             return [_masked(item) for item in value]
         case dict():

@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy import Connection
 
-from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison, Question
+from adapters.messages import (
+    Address,
+    Admission,
+    Cursor,
+    InboundMessage,
+    Mark,
+    Move,
+    Poison,
+    Question,
+)
 from agent.messages import clean_text, storable
 from gateway import commands, pairing
 from gateway.admission import Desk, IntakeRules
@@ -63,6 +72,8 @@ class GatewayIntake:
             self._wake(message, admission)
         for happening in admitted.happened:
             pairing.report(happening)
+        for question, mark in admitted.marks:
+            self._wakeups.reaction(question, mark)
         for conversation_id in admitted.wake:
             self._wakeups.outbox(conversation_id)
         for move in moves:
@@ -100,7 +111,7 @@ class GatewayIntake:
             inbox.advance(conn, cursor)
         desk = Desk(conn, self._rules, self._door, self._renderers)
         admissions = [desk.admit(message) for message in messages]
-        return _Admitted(admissions, desk.wake, desk.happened)
+        return _Admitted(admissions, desk.wake, desk.happened, desk.marks)
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
         """Hint at the work that an admission brings."""
@@ -110,12 +121,15 @@ class GatewayIntake:
             question = Question(message.address, message.sender, message.message_ref)
             self._wakeups.reaction(question, "received")
             self._wakeups.work(admission.conversation)
+            if message.attachments:
+                self._wakeups.files()
             if self._rules.queue.mode == "interrupt":
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+            self._wakeups.files()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +148,7 @@ class _Admitted:
     admissions: list[Admission]
     wake: set[int]
     happened: list[Happening]
+    marks: list[tuple[Question, Mark]]
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:
@@ -164,6 +179,6 @@ def _cleaned(message: InboundMessage) -> InboundMessage:
     return replace(
         message,
         text=clean_text(message.text),
-        sender_name=storable(message.sender_name),
+        sender_name=pairing.shown_name(message.sender_name),
         raw=storable(message.raw),
     )

@@ -191,7 +191,8 @@ def revoke(conn: Connection, target: str, by: str) -> Decision:
 
 def shown_name(name: str) -> str:
     """Return a stranger's name on one line, without characters that are not seen."""
-    plain = "".join(char for char in " ".join(name.split()) if char.isprintable())
+    seen = "".join(char for char in name if char.isprintable() or char.isspace())
+    plain = " ".join(seen.split())
     return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"
 
 

@@ -7,6 +7,8 @@ MINUTE_S = 60.0
 HOUR_S = 3600.0
 STRANGERS_PER_HOUR = 200
 """Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
+URGENT_PER_MIN = 60
+"""`/stop` and `/status` of one sender: more than anybody needs, and no flood of answers."""
 TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
 """With both, 31 ** 8 codes last for a million years."""
@@ -65,6 +67,7 @@ class Limits:
     Attributes:
         messages: Messages of each sender in a minute; None for any number.
         overheard: The same for what they say to others.
+        urgent: `/stop` and `/status` of each sender in a minute; None for any number.
         notices: How often a sender is told that it were too many.
         strangers: Messages of strangers that are kept, for each account in an hour.
         tries: Wrong codes of each sender in an hour.
@@ -79,6 +82,7 @@ class Limits:
 
         self.messages = window(per_min, MINUTE_S) if per_min else None
         self.overheard = window(per_min, MINUTE_S) if per_min else None
+        self.urgent = window(URGENT_PER_MIN, MINUTE_S) if per_min else None
         self.notices = window(1, MINUTE_S)
         self.strangers = window(STRANGERS_PER_HOUR, HOUR_S)
         self.tries = window(TRIES_PER_HOUR, HOUR_S)

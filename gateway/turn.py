@@ -13,7 +13,7 @@ import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Adapter
-from adapters.messages import Mark
+from adapters.messages import Mark, Question
 from agent.costs import cost_usd
 from agent.errors import AgentError, ModelError, ModelRefused, RateLimited, SpendLimitReached
 from agent.loop import Agent, TurnPorts, TurnState, partial_text, run_turn
@@ -107,7 +107,7 @@ class TurnRunner:
         wakeups: Wakeups,
     ) -> None:
         self._database = database
-        self.files = Attachments(database, adapters, rules.attachments)
+        self.files = Attachments(database, adapters, rules.attachments, wakeups)
         self._agent = agent
         self._context = context
         self._adapters = adapters
@@ -117,20 +117,18 @@ class TurnRunner:
         self.preparations = Preparations(database, agent, context, rules.budgets.exhausted)
         self._base = prompt_base(agent)
 
-    async def fetch_files(self, lease: Lease) -> None:
-        """Download what came with the messages that wait; see `Attachments.fetch_pending`."""
-        await self.files.fetch_pending(lease.conversation)
-
     async def next_turn(self, lease: Lease) -> Turn | None:
         """Freeze or resume the conversation's next turn; commands before it are carried out.
 
         Returns:
-            The turn to run; None when nothing waits, and the lease was given back.
+            The turn to run; None when nothing can be answered yet, and the lease was given back.
         """
         self.stops.forget(lease.conversation)
-        turn, replied = await self._database.write(self._freeze, lease)
-        if replied:
+        turn, carried_out = await self._database.write(self._freeze, lease)
+        for command in carried_out:
             self._wakeups.outbox(lease.conversation)
+            question = Question(lease.address, command.sender, command.message_ref)
+            self._wakeups.reaction(question, "answered")
         return turn
 
     def is_suspect(self, turn: Turn) -> bool:
@@ -335,33 +333,35 @@ class TurnRunner:
     def _adapter(self, lease: Lease) -> Adapter:
         return self._adapters[lease.address.platform, lease.address.account]
 
-    def _freeze(self, conn: Connection, lease: Lease) -> tuple[Turn | None, bool]:
-        """Return the next turn, and whether commands before it may have been replied to."""
+    def _freeze(self, conn: Connection, lease: Lease) -> tuple[Turn | None, list[Entry]]:
+        """Return the next turn, and the commands before it, which have been replied to."""
         running = turns.find_running(conn, lease, self._base)
         if running is not None:
-            return running, False
-        waiting = self._with_files(conn, inbox.queued(conn, lease.conversation))
-        commanded = bool(waiting) and waiting[0].kind == "command"
+            return running, []
+        waiting = inbox.queued(conn, lease.conversation)
+        if waiting and attachments.is_waited_for(conn, lease.conversation):
+            waiting = []
+        carried_out: list[Entry] = []
         while waiting and waiting[0].kind == "command":
-            retried = self._carry_out(conn, lease, waiting.pop(0))
-            if retried is not None:
-                return retried, commanded
+            command = waiting.pop(0)
+            asked_by_it = self._carry_out(conn, lease, command)
+            if asked_by_it is not None:
+                return asked_by_it, carried_out
+            carried_out.append(command)
         if not waiting:
             leases.release(conn, lease)
-            return None, commanded
+            return None, carried_out
         entries = burst(waiting, self._rules.queue)
         self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
-        asked = self._asked(conn, lease, entries)
-        return turns.begin(conn, lease, entries, asked, self._base), commanded
-
-    def _with_files(self, conn: Connection, waiting: list[Entry]) -> list[Entry]:
-        """Return what waits, up to the first message whose files are not there yet."""
-        pending = attachments.first_pending(conn, waiting[0].conversation) if waiting else None
-        return [entry for entry in waiting if pending is None or entry.seq < pending]
-
-    def _asked(self, conn: Connection, lease: Lease, entries: Sequence[Entry]) -> Content:
-        """Return what the model reads of these messages."""
         notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
+        asked = self._asked(conn, lease, notes, entries)
+        others = turns.senders_of(lease, notes)
+        return turns.begin(conn, lease, entries, asked, self._base, others), carried_out
+
+    def _asked(
+        self, conn: Connection, lease: Lease, notes: Sequence[Entry], entries: Sequence[Entry]
+    ) -> Content:
+        """Return what the model reads of these messages."""
         text = with_notes(merged_text(entries, named=lease.shared), notes)
         chars = self._rules.attachments.text_chars
         return content_of(conn, lease.conversation, [*notes, *entries], text, chars)
@@ -373,17 +373,24 @@ class TurnRunner:
         a turn of its own.
         """
         asked: Content
+        others: tuple[str, ...] = ()
         name = commands.parse(command.text)
         if name == "compress":
             return turns.begin(conn, lease, [command], None, self._base)
         if name == "new":
-            self._start_anew(conn, lease, "new", commands.argument(command.text))
-            asked, otherwise = commands.argument(command.text), commands.NEW_TEXT
+            words = commands.argument(command.text)
+            # What was said before it belongs to the old conversation.
+            inbox.take_noted(conn, lease.conversation, command.seq)
+            self._start_anew(conn, lease, "new", words)
+            chars = self._rules.attachments.text_chars
+            asked = content_of(conn, lease.conversation, [command], words, chars)
+            otherwise = commands.NEW_TEXT
         else:
+            others = turns.newest_senders(conn, lease)
             asked = turns.hide_newest(conn, lease.conversation) or ""
             otherwise = commands.NOTHING_TO_RETRY
         if asked:
-            return turns.begin(conn, lease, [command], asked, self._base)
+            return turns.begin(conn, lease, [command], asked, self._base, others)
         self._reply(conn, lease, command, otherwise)
         inbox.finish(conn, command, "done")
         return None

@@ -1,6 +1,6 @@
 """Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
 
-Intake, worker and delivery know only this, not each other.
+Intake, worker, delivery and who fetches files know only this, not each other.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,10 @@ class Wakeups:
 
     work: Callable[[int], None] = field(default=_nobody)
     """A conversation's inbox has something new."""
+    ready: Callable[[int], None] = field(default=_nobody)
+    """A conversation's files are there, or never will be; nothing new came."""
+    files: Callable[[], None] = field(default=_nobody)
+    """A message came with files, or one that waits for its files was dropped."""
     stop: Callable[[int, int], None] = field(default=_nobody)
     """A conversation's turns up to this inbox seq are cancelled."""
     reaction: Callable[[Question, Mark], None] = field(default=_nobody)

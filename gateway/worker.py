@@ -63,6 +63,10 @@ class Worker:
         self._arrived[conversation_id] = time.monotonic()
         self._wake.set()
 
+    def wake(self, _conversation_id: int) -> None:
+        """Hint that a conversation can go on; its newest message may be old."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Claim and serve until `stop`; then return when the running turns have finished.
 
@@ -137,7 +141,6 @@ class Worker:
         """Run turns; return whether the lease was given back because nothing waits."""
         for _ in range(TURNS_PER_LEASE):
             await self._settle(lease.conversation)
-            await self._turns.fetch_files(lease)
             if self._stopping:
                 return False
             if await self._run_next(lease):

@@ -10,11 +10,12 @@ from adapters.discord.client import token_of, use_servers
 from adapters.discord.interactions import Interactions
 from adapters.discord.places import Places
 from adapters.discord.posts import Posts
+from adapters.discord.previews import Previews
 from adapters.discord.receiver import Receiver
 from adapters.discord.render import render
 from adapters.discord.sender import LIMITS, Sender
 from adapters.discord.session import Parts
-from adapters.discord.signals import Previews, Signals
+from adapters.discord.signals import Signals
 from adapters.discord.threads import Threads
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
 from adapters.pacing import PaceLimits, Pacer
@@ -56,7 +57,7 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(token_of(settings), pacer.block_all)
-        places, threads = Places(self._api), Threads(self._api, intake, pacer)
+        places, threads = Places(self._api, pacer), Threads(self._api, intake, pacer)
         interactions = Interactions(self._api)
         posts = Posts(self._api, threads)
         parts = Parts(self._api, intake, pacer, places, threads, interactions, commands)

@@ -5,9 +5,11 @@ Raises what `adapters.discord.errors` maps. Answers are JSON as received.
 
 import asyncio
 import io
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -17,12 +19,18 @@ from discord.http import Route, json_or_text
 
 from adapters.discord.client import Http
 from adapters.discord.errors import mapped_call
+from adapters.errors import SendDelayed
 
 if TYPE_CHECKING:
     from adapters.messages import OutgoingFile
 
 PAGE = 100
 """Most messages in one answer. Source: GET /channels/{id}/messages."""
+# The form that Discord asks for. Source: https://discord.com/developers/docs/reference#user-agent
+_USER_AGENT = f"DiscordBot (parley, {version('parley')})"
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_MIME = re.compile(r"[\w.+-]+/[\w.+-]+(?:; ?[\w.+=-]+)*")
+_BYTES = "application/octet-stream"
 _UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=10.0)
 _PLAIN_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
 
@@ -45,13 +53,15 @@ class Api:
         self._http: Http | None = None
         self._plain: aiohttp.ClientSession | None = None
         self._login = asyncio.Lock()
+        self._is_closed = False
 
     async def login(self) -> None:
         """Make sure that requests can be made.
 
         Raises:
-            SendDelayed: Discord cannot be reached or does not know the token.
+            SendDelayed: Discord cannot be reached or does not know the token, or this was closed.
         """
+        self._check_open()
         async with self._login:
             if self._http is None:
                 with mapped_call():
@@ -72,14 +82,14 @@ class Api:
     ) -> Any:
         """Post a message with a file."""
         # The SDK sends it once more from the start where Discord answers with a server error.
-        content = discord.File(io.BytesIO(file.content), filename=file.name)
+        content = discord.File(io.BytesIO(file.content), filename=_CONTROL.sub("_", file.name))
         form: list[dict[str, Any]] = [
             {"name": "payload_json", "value": orjson.dumps(json).decode()},
             {
                 "name": "files[0]",
                 "value": content.fp,
                 "filename": content.filename,
-                "content_type": file.mime or "application/octet-stream",
+                "content_type": file.mime if _MIME.fullmatch(file.mime) else _BYTES,
             },
         ]
         options = {"form": form, "files": [content], "timeout": _UPLOAD_TIMEOUT}
@@ -103,7 +113,8 @@ class Api:
             yield answer
 
     async def close(self) -> None:
-        """Give back all connections."""
+        """Give back all connections; no request is made any more."""
+        self._is_closed = True
         http, self._http = self._http, None
         if http is not None:
             await http.close()
@@ -126,6 +137,13 @@ class Api:
         return http
 
     def _session(self) -> aiohttp.ClientSession:
+        self._check_open()
         if self._plain is None:
-            self._plain = aiohttp.ClientSession(timeout=_PLAIN_TIMEOUT)
+            self._plain = aiohttp.ClientSession(
+                timeout=_PLAIN_TIMEOUT, headers={"User-Agent": _USER_AGENT}
+            )
         return self._plain
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SendDelayed("the bot is being stopped")

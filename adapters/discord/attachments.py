@@ -64,6 +64,8 @@ def _place(ref: str) -> dict[str, str]:
 
 
 async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -> bytes:
+    if not url:
+        raise _Expired
     if not is_discords(url, api_url):
         raise FetchRejected("the file is not on Discord's servers")
     try:
@@ -73,7 +75,7 @@ async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -
             if answer.status != HTTPStatus.OK:
                 raise FetchDelayed(f"Discord's file server answered with status {answer.status}")
             return await _read(answer, limit_bytes)
-    except (aiohttp.ClientError, OSError) as exc:
+    except (aiohttp.ClientError, OSError, SendDelayed) as exc:
         raise FetchDelayed(f"the file cannot be read: {type(exc).__name__}") from exc
 
 

@@ -3,8 +3,8 @@
 Each channel and thread that the bot has seen has a cursor; its history goes on from there.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import structlog
@@ -13,18 +13,15 @@ from adapters.base import Intake
 from adapters.discord.api import PAGE, Api
 from adapters.discord.errors import Refusal, mapped_call
 from adapters.discord.inbound import snowflake_of, source_name
-from adapters.errors import SendDelayed
+from adapters.discord.patience import answer_to
 from adapters.messages import Cursor
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
-MOST_CHANNELS = 200
-"""Channels and threads that are looked through, those with the newest messages first."""
-MOST_PAGES = 10
-"""Pages of 100 messages that are read from one channel."""
-_AT_ONCE = 8
-_LONGEST_PAUSE_S = 60.0
+RECENT = 200
+"""Channels that are looked through after a RESUME; Discord itself has sent what was missed."""
+_CURSORS_AT_ONCE = 200
 
 Store = Callable[[str, list[Any], int], Awaitable[None]]
 """Commits messages of a channel, oldest first, and its cursor."""
@@ -48,10 +45,10 @@ class Backfill:
         self._pacer = pacer
         self._store = store
         self._gone: set[str] = set()
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._gaps: dict[str, int] = {}
 
-    async def gaps(self, newest: Mapping[str, int | None]) -> list[tuple[str, int]]:
-        """Return the channels to look through, and after which message each.
+    async def look(self, newest: Mapping[str, int | None], *, resumed: bool) -> list[str]:
+        """Return the channels that `fill` has something to do for, the liveliest first.
 
         A channel without a cursor gets one: it is read from now on. If it is newer than all that
         was ever read, it was opened while the bot was away, and is read from its beginning.
@@ -59,6 +56,7 @@ class Backfill:
         Args:
             newest: The channels that the bot sees with their newest message, if that is known;
                 those that have nothing new are left out.
+            resumed: Discord has sent again what was missed: only the liveliest are looked at.
         """
         prefix = source_name(self._account, "")
         positions = await self._intake.positions(prefix)
@@ -70,14 +68,15 @@ class Backfill:
         stale = {name: at for name, at in known.items() if (newest.get(name) or at + 1) > at}
         left = [gap for gap in (stale | opened).items() if gap[0] not in self._gone]
         left.sort(key=lambda gap: gap[1], reverse=True)
-        if len(left) > MOST_CHANNELS:
-            log.warning("discord_backfill_limited", channels=len(left), most=MOST_CHANNELS)
-        return left[:MOST_CHANNELS]
+        for channel, after in left[: RECENT if resumed else None]:
+            self._gaps.setdefault(channel, after)
+        return list(self._gaps)
 
-    async def fill(self, channel: str, after: int) -> None:
-        """Commit what was said in a channel after a message, however long Discord takes."""
+    async def fill(self, channel: str) -> None:
+        """Commit what was said in a channel while the bot was away, however long Discord takes."""
+        after = self._gaps.pop(channel, None)
         found = 0
-        for _ in range(MOST_PAGES):
+        while after is not None:
             page = await self._page(channel, after)
             if page:
                 after = max(after, *(snowflake_of(message) or 0 for message in page))
@@ -85,36 +84,31 @@ class Backfill:
                 found += len(page)
             if len(page) < PAGE:
                 break
-        else:
-            log.warning("discord_backfill_cut", channel=channel, messages=found)
         if found:
             log.info("discord_backfilled", channel=channel, messages=found)
 
     async def _begin(self, channels: Mapping[str, int | None]) -> None:
-        """Set the cursors of channels that are seen for the first time."""
+        """Set the cursors of channels that are seen for the first time.
+
+        The newest come first: should the rest be lost, it does not look newer than all there is.
+        """
         cursors = [
             Cursor(source_name(self._account, name), at or int(name))
             for name, at in channels.items()
         ]
-        if cursors:
-            await self._intake.accept([], cursors=cursors)
+        cursors.sort(key=lambda cursor: cursor.position, reverse=True)
+        for start in range(0, len(cursors), _CURSORS_AT_ONCE):
+            await self._intake.accept([], cursors=cursors[start : start + _CURSORS_AT_ONCE])
 
     async def _page(self, channel: str, after: int) -> list[Any]:
         """Return the next messages, oldest first; none if the channel is gone."""
-        pause_s = 1.0
-        while True:
-            try:
-                async with self._slots:
-                    return await self._read(channel, after)
-            except Refusal as exc:
-                self._gone.add(channel)
-                log.info("discord_channel_forgotten", channel=channel, reason=str(exc))
-                return []
-            except SendDelayed as exc:
-                wait_s = exc.retry_after_s or pause_s
-                log.warning("discord_backfill_delayed", channel=channel, reason=str(exc))
-                await asyncio.sleep(wait_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        read = partial(self._read, channel, after)
+        try:
+            return await answer_to(read, channel=channel, action="history")
+        except Refusal as exc:
+            self._gone.add(channel)
+            log.info("discord_channel_forgotten", channel=channel, reason=str(exc))
+            return []
 
     async def _read(self, channel: str, after: int) -> list[Any]:
         params = {"after": str(after), "limit": PAGE}

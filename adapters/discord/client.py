@@ -5,6 +5,7 @@ used, so that every message keeps the form in which it came.
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ BUCKET_WAIT_S = 5.0
 UNSAID_RETRY_S = 5.0
 """Pause after a 429 that does not say how long it holds."""
 _CLOCK_GRAIN_S = 0.01
+# The close code of the SDK's own heartbeats; 1000 and 1001 would end the session.
+_RESUMABLE = 4000
 _REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0)
 
 # An event that the SDK cannot parse ends its connection, and what it makes of these is not used.
@@ -102,6 +105,16 @@ class Socket(discord.Client):
         self._on_frame = on_frame
         self._on_drop = on_drop
 
+    @property
+    def unanswered_s(self) -> float:
+        """How long no heartbeat was answered; the SDK takes every frame for an answer."""
+        beats = self.ws._keep_alive if self.ws else None  # noqa: SLF001 - nothing public tells
+        return 0.0 if beats is None else time.perf_counter() - beats._last_ack  # noqa: SLF001
+
+    async def give_up(self) -> None:
+        """Close the connection so that the SDK resumes on another one."""
+        await self.ws.close(_RESUMABLE)
+
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if event == "socket_raw_receive":
@@ -142,15 +155,17 @@ class Http(HTTPClient):
         except discord.HTTPException as exc:
             if exc.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
-            raise discord.RateLimited(await _retry_after_s(exc)) from exc
+            raise discord.RateLimited(await _retry_after_s(exc.response)) from exc
 
     async def _answered(
         self, _session: object, _context: object, end: aiohttp.TraceRequestEndParams
     ) -> None:
         """Look at every answer: the SDK does not tell which kind of limit was hit."""
-        headers = end.response.headers
-        if "X-RateLimit-Global" in headers:
-            self._on_global(_seconds(headers.get("Retry-After")))
+        answer = end.response
+        if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
+            return
+        if "X-RateLimit-Global" in answer.headers or (await _said(answer)).get("global") is True:
+            self._on_global(await _retry_after_s(answer))
 
 
 class _Bucket(Ratelimit):
@@ -197,23 +212,22 @@ class _Bucket(Ratelimit):
             turn.cancel()
 
 
-async def _retry_after_s(exc: discord.HTTPException) -> float:
+async def _retry_after_s(answer: Any) -> float:
     """Return what a 429 asks for: in its body, else in its header."""
-    answer = exc.response
-    said: Any = answer.headers.get("Retry-After")
-    if isinstance(answer, aiohttp.ClientResponse):
-        try:
-            said = (await answer.json(content_type=None))["retry_after"]
-        except (ValueError, LookupError, TypeError):
-            said = said or UNSAID_RETRY_S
-    return _seconds(said)
-
-
-def _seconds(said: Any) -> float:
+    said = await _said(answer)
     try:
-        return float(said)
+        return float(said.get("retry_after", answer.headers.get("Retry-After")))
     except (TypeError, ValueError):
         return UNSAID_RETRY_S
+
+
+async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """Return the body of an answer; empty where that is no JSON object."""
+    try:
+        said = await answer.json(content_type=None)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _versioned(url: str) -> str:

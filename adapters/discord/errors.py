@@ -22,13 +22,14 @@ UNKNOWN_CHANNEL = 10003
 UNKNOWN_MESSAGE = 10008
 UNKNOWN_WEBHOOK = 10015
 UNKNOWN_INTERACTION = 10062
-SLOWMODE = 20016
 ALREADY_ANSWERED = 40060
 MISSING_ACCESS = 50001
 MISSING_PERMISSIONS = 50013
 INVALID_TOKEN = 50027
 THREAD_ARCHIVED = 50083
 THREAD_EXISTS = 160004
+TITLE_REFUSED = {50035, 200_000, 200_001, 240_000}
+"""A name that is malformed, or that the server's or Discord's own filters do not let through."""
 
 _REASONS = {
     UNKNOWN_CHANNEL: "the channel or thread does not exist any more",
@@ -45,16 +46,24 @@ _REASONS = {
 # Source: https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway
 _REFUSALS = {
     4004: "Discord does not know this bot; correct platforms.discord.token",
+    4010: "Discord does not take a connection for all servers",
     4011: "the bot is in too many servers for one connection",
+    4012: "Discord does not speak this version of its gateway any more; update Parley",
     4013: "Discord does not know the intents the bot asks for",
     4014: (
         "the bot may not read message contents: switch the Message Content intent on in the"
         " developer portal, or set platforms.discord.message_content: false"
     ),
 }
-_MALFORMED = {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 # Only with a code of Discord's own; a proxy's error page says nothing about the chat.
-_FINAL = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
+_FINAL = {
+    HTTPStatus.BAD_REQUEST,
+    HTTPStatus.FORBIDDEN,
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+}
+# Slow mode, a channel's write limit, a feature switched off for now, trouble inside of Discord.
+_PASSING = {20016, 20028, 40006, 40333}
 # Raised before the first byte of the request has left.
 _NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 _TRANSPORT = (discord.DiscordException, aiohttp.ClientError, OSError)
@@ -125,9 +134,10 @@ def _send_error(exc: Exception) -> AdapterError:
         return SendDelayed("Discord asks for a pause", exc.retry_after)
     if not isinstance(exc, discord.HTTPException):
         return SendDelayed(_text(exc))
-    if exc.status in _MALFORMED and exc.code != SLOWMODE:
-        return Refusal(_reason(exc), exc.code)
-    if (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN:
+    if exc.code in _PASSING:
+        return SendDelayed(_reason(exc))
+    final = (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN
+    if final or exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return Refusal(_reason(exc), exc.code)
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(_reason(exc))

@@ -1,19 +1,18 @@
-"""Message JSON → `InboundMessage`, `Poison` or None (step 1 of the path); pure.
-
-Only the fields used here are decoded, so that new kinds of content never spoil a readable text.
-"""
+"""Message JSON → `InboundMessage`, `Poison` or None (step 1 of the path); pure."""
 
 import hashlib
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import orjson
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from adapters.chunks import is_blank
 from adapters.discord.places import Place
+from adapters.discord.wire import File, Message, Said, as_id, storable
 from adapters.messages import (
     Address,
     Addressing,
@@ -26,7 +25,8 @@ from adapters.messages import (
 
 MAX_QUOTE_CHARS = 500
 MAX_TITLE_CHARS = 60
-_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+PLAIN_TITLE = "Conversation"
+"""Of a thread whose first message gives no title."""
 _MARKUP = re.compile(r"<(@!?|@&|#)(\d{1,20})>")
 _EMOJI = re.compile(r"<a?:(\w{2,32}):\d{1,20}>")
 _COMMAND = re.compile(r"<(/[^:>]{1,100}):\d{1,20}>")
@@ -89,7 +89,7 @@ def to_inbound(
     if edited and not _is_edit(data):
         return None
     try:
-        message = _Message.model_validate(data)
+        message = Message.model_validate(data)
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         return poison(data, bot.account, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
@@ -109,7 +109,7 @@ def poison(data: Any, account: str, reason: str) -> Poison:
 
 def snowflake_of(data: Any) -> int | None:
     """Return the id of an object, None where it has none."""
-    text = data.get("id") if isinstance(data, dict) else None
+    text = as_id(data.get("id")) if isinstance(data, dict) else None
     return int(text) if isinstance(text, str) and re.match(_SNOWFLAKE, text) else None
 
 
@@ -130,92 +130,12 @@ def title_of(text: str) -> str:
     if len(words) > MAX_TITLE_CHARS:
         cut = words[:MAX_TITLE_CHARS]
         words = f"{cut.rsplit(' ', 1)[0] if ' ' in cut else cut}…"
-    return words or "Conversation"
+    return PLAIN_TITLE if is_blank(words) else words
 
 
 def file_name(name: str) -> str:
     """Return a file's name without any path."""
-    return _storable(name).replace("\\", "/").rsplit("/", 1)[-1] or "file"
-
-
-def _storable(text: str) -> str:
-    return _NOT_STORABLE.sub("\ufffd", text)
-
-
-_Text = Annotated[str, AfterValidator(_storable)]
-_Id = Annotated[str, Field(pattern=_SNOWFLAKE)]
-
-
-class _Part(BaseModel):
-    """Base of the decoded parts: strict types, fields that are not used are not looked at."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class _Member(_Part):
-    nick: _Text | None = None
-
-
-class _User(_Part):
-    id: _Id
-    username: _Text = ""
-    global_name: _Text | None = None
-    bot: bool = False
-    system: bool = False
-    member: _Member | None = None
-
-    @property
-    def name(self) -> str:
-        nick = self.member.nick if self.member else None
-        return nick or self.global_name or self.username or self.id
-
-
-class _File(_Part):
-    id: _Id
-    filename: _Text = ""
-    size: int | None = None
-    content_type: str | None = None
-    url: str
-    duration_secs: float | None = None
-    waveform: str | None = None
-
-
-class _Said(_Part):
-    """What a message and a forwarded one have in common."""
-
-    content: _Text = ""
-    mentions: list[_User] = []
-    attachments: list[_File] = []
-    sticker_items: list[Any] = []
-    flags: int = 0
-
-
-class _Snapshot(_Part):
-    message: _Said
-
-
-class _Replied(_Said):
-    author: _User | None = None
-
-
-class _Reference(_Part):
-    type: int = 0
-
-
-class _Message(_Said):
-    id: _Id
-    channel_id: _Id
-    author: _User
-    type: int = 0
-    member: _Member | None = None
-    mention_roles: list[str] = []
-    webhook_id: str | None = None
-    edited_timestamp: str | None = None
-    message_reference: _Reference | None = None
-    referenced_message: _Replied | None = None
-    message_snapshots: list[_Snapshot] = []
-    poll: Any = None
-    activity: Any = None
+    return storable(name).replace("\\", "/").rsplit("/", 1)[-1] or "file"
 
 
 def _is_edit(data: Any) -> bool:
@@ -223,20 +143,20 @@ def _is_edit(data: Any) -> bool:
     return isinstance(data, dict) and bool(data.get("edited_timestamp")) and "author" in data
 
 
-def _is_said(message: _Message, bot: Bot) -> bool:
+def _is_said(message: Message, bot: Bot) -> bool:
     author = message.author
     if message.type not in _SAID or message.webhook_id or author.system or author.id == bot.id:
         return False
     return not author.bot or author.id in bot.listens_to
 
 
-def _is_readable(message: _Message, bot: Bot, scene: Scene) -> bool:
+def _is_readable(message: Message, bot: Bot, scene: Scene) -> bool:
     """Whether Discord lets the bot read it: without the intent other messages come empty."""
     return bot.message_content or scene.place.dm or _mentions(message, bot, scene)
 
 
 def _inbound(
-    data: Any, message: _Message, bot: Bot, scene: Scene, *, edited: bool
+    data: Any, message: Message, bot: Bot, scene: Scene, *, edited: bool
 ) -> InboundMessage:
     addressed = _addressed(message, bot, scene)
     has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
@@ -279,24 +199,31 @@ def chat_kind(address: Address, place: Place) -> ChatKind:
     return "group" if address.thread is None else "thread"
 
 
-def _addressed(message: _Message, bot: Bot, scene: Scene) -> Addressing:
+def _addressed(message: Message, bot: Bot, scene: Scene) -> Addressing:
     if scene.place.dm or _mentions(message, bot, scene) or _replies_to(message, bot):
         return "direct"
-    others = bool(message.mentions or message.mention_roles)
+    others = bool(message.mentions or message.mention_roles) or _replies_to_another(message)
     return "overheard" if scene.place.parent is None or others else "thread"
 
 
-def _mentions(message: _Message, bot: Bot, scene: Scene) -> bool:
+def _mentions(message: Message, bot: Bot, scene: Scene) -> bool:
     named = any(user.id == bot.id for user in message.mentions)
     return named or not scene.roles.isdisjoint(message.mention_roles)
 
 
-def _replies_to(message: _Message, bot: Bot) -> bool:
+def _replies_to(message: Message, bot: Bot) -> bool:
     replied = message.referenced_message
     return replied is not None and replied.author is not None and replied.author.id == bot.id
 
 
-def _plain_text(message: _Message, bot: Bot, scene: Scene) -> str:
+def _replies_to_another(message: Message) -> bool:
+    """Whether a person answers somebody else; the bot was looked for before."""
+    replied = message.referenced_message
+    author = None if replied is None else replied.author
+    return author is not None and author.id != message.author.id
+
+
+def _plain_text(message: Message, bot: Bot, scene: Scene) -> str:
     """Return the text without a leading mention of the bot, and with names for all others."""
     mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in scene.roles}
     text = message.content
@@ -306,7 +233,7 @@ def _plain_text(message: _Message, bot: Bot, scene: Scene) -> str:
     return _named(text, message, scene.name_of)
 
 
-def _named(text: str, said: _Said, name_of: Callable[[str], str | None] = _no_name) -> str:
+def _named(text: str, said: Said, name_of: Callable[[str], str | None] = _no_name) -> str:
     """Replace Discord's markup by what people see in its place."""
     users = {user.id: user.name for user in said.mentions}
 
@@ -318,7 +245,7 @@ def _named(text: str, said: _Said, name_of: Callable[[str], str | None] = _no_na
     return _COMMAND.sub(r"\1", _EMOJI.sub(r":\1:", _MARKUP.sub(name, text)))
 
 
-def _with_quote(text: str, message: _Message) -> str:
+def _with_quote(text: str, message: Message) -> str:
     """Put what was replied to or forwarded in front, except in front of a command."""
     if text.startswith("/"):
         return text
@@ -326,7 +253,7 @@ def _with_quote(text: str, message: _Message) -> str:
     return "\n\n".join(part for part in (quoted, text) if part)
 
 
-def _quoted(message: _Message) -> str:
+def _quoted(message: Message) -> str:
     if message.message_reference is not None and message.message_reference.type == _FORWARD:
         said = "\n".join(
             _named(each.message.content, each.message) for each in message.message_snapshots
@@ -343,11 +270,11 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_QUOTE_CHARS else f"{text[: MAX_QUOTE_CHARS - 1]}…"
 
 
-def _parts(message: _Message) -> list[_Said]:
+def _parts(message: Message) -> list[Said]:
     return [message, *(each.message for each in message.message_snapshots)]
 
 
-def _attachment(file: _File, message: _Message) -> Attachment:
+def _attachment(file: File, message: Message) -> Attachment:
     mime = (file.content_type or "").partition(";")[0].strip()
     place = {"channel": message.channel_id, "message": message.id, "id": file.id, "url": file.url}
     return Attachment(
@@ -359,14 +286,14 @@ def _attachment(file: _File, message: _Message) -> Attachment:
     )
 
 
-def _file_kind(file: _File, mime: str, message: _Message) -> AttachmentKind:
+def _file_kind(file: File, mime: str, message: Message) -> AttachmentKind:
     if file.waveform is not None or (message.flags & _IS_VOICE and mime.startswith("audio/")):
         return "voice"
     kind = mime.partition("/")[0]
     return kind if kind in {"image", "audio", "video"} else "file"  # type: ignore[return-value]
 
 
-def _unreadable(message: _Message, text: str, files: list[_File]) -> str | None:
+def _unreadable(message: Message, text: str, files: list[File]) -> str | None:
     for said in _parts(message):
         if said.sticker_items:
             return "a sticker"

@@ -7,16 +7,17 @@ answer takes the place of "thinking…" for 14 minutes; what `send` needs for it
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from adapters.discord.api import Api
 from adapters.discord.errors import ALREADY_ANSWERED, Refusal, mapped_call
 from adapters.discord.inbound import Bot, address_in, chat_kind, poison, raw_json
 from adapters.discord.pending import Pending
 from adapters.discord.places import Place, place_of
+from adapters.discord.wire import Id, Part, Text
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
 
@@ -29,6 +30,8 @@ ANSWERABLE_S = 14 * 60.0
 _EPOCH_MS = 1_420_070_400_000
 _PREFIX = "interaction:"
 _EPHEMERAL = 1 << 6
+# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
+_MAX_TEXT_CHARS = 2000
 _COMMAND, _COMPONENT = 2, 3
 _MESSAGE, _DEFERRED, _UPDATE = 4, 5, 7
 _NOBODY: dict[str, list[str]] = {"parse": []}
@@ -151,59 +154,52 @@ class Interactions:
                 log.warning("discord_interaction_not_answered", reason=str(exc))
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
+class _User(Part):
+    id: Id
+    username: Text = ""
+    global_name: Text | None = None
 
 
-_Id = Annotated[str, Field(pattern=r"^\d{1,20}$")]
-
-
-class _User(_Part):
-    id: _Id
-    username: str = ""
-    global_name: str | None = None
-
-
-class _Member(_Part):
+class _Member(Part):
     user: _User
-    nick: str | None = None
+    nick: Text | None = None
 
 
-class _Option(_Part):
+class _Option(Part):
     name: str
-    value: str | int | float | bool | None = None
+    value: Text | int | float | bool | None = None
 
 
-class _Emoji(_Part):
+class _Emoji(Part):
     name: str | None = None
 
 
-class _Button(_Part):
+class _Button(Part):
     custom_id: str | None = None
-    label: str | None = None
-    components: list["_Button"] = []
+    label: Text | None = None
+    components: list["_Button"] = Field(default_factory=list)
 
 
-class _Pressed(_Part):
-    id: _Id
-    content: str = ""
-    components: list[_Button] = []
+class _Pressed(Part):
+    id: Id
+    content: Text = ""
+    components: list[_Button] = Field(default_factory=list)
 
 
-class _Data(_Part):
+class _Data(Part):
     name: str = ""
     type: int = 1
-    options: list[_Option] = []
+    options: list[_Option] = Field(default_factory=list)
     custom_id: str = ""
 
 
-class _Interaction(_Part):
-    id: _Id
-    application_id: _Id
+class _Interaction(Part):
+    id: Id
+    application_id: Id
     type: Literal[1, 2, 3, 4, 5]
     token: str = Field(pattern=r"^[^:]+$")
-    channel_id: _Id | None = None
-    channel: dict[str, Any] = {}
+    channel_id: Id | None = None
+    channel: dict[str, Any] = Field(default_factory=dict)
     member: _Member | None = None
     user: _User | None = None
     data: _Data = _Data()
@@ -240,13 +236,14 @@ def _interaction(
 
 
 def _pressed(decoded: _Interaction) -> str:
-    """Return the message's content with what was chosen noted below it."""
+    """Return the message's content with what was chosen noted below it, if there is room."""
     assert decoded.message is not None  # noqa: S101 - the caller has looked
     chosen = decoded.data.custom_id
     buttons = [button for row in decoded.message.components for button in row.components]
     labels = [button.label for button in buttons if button.custom_id == chosen and button.label]
     note = f"-# ✓ {labels[0] if labels else chosen}"
-    return f"{decoded.message.content[: 2000 - len(note) - 1]}\n{note}".strip()
+    noted = f"{decoded.message.content}\n{note}".strip()
+    return noted if len(noted) <= _MAX_TEXT_CHARS else decoded.message.content
 
 
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:

@@ -4,13 +4,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+from adapters.errors import AdapterDisconnected
+
+MOST_WAITING = 10_000
+"""Most jobs of one lane that wait."""
+
 Job = Callable[[], Awaitable[None]]
 
 
 class Lanes:
     """Runs jobs, one after the other in each lane, all lanes at once.
 
-    A lane has a task only while it has jobs. What a job raises goes to the task group.
+    A lane has a task only while it has jobs. What a job raises goes to the task group, and so does
+    an AdapterDisconnected when a lane gets too long: a new connection reads the rest again.
 
     Args:
         tasks: Owns the lanes' tasks.
@@ -24,6 +30,8 @@ class Lanes:
         """Run a job when those before it in its lane are done."""
         waiting = self._lanes.get(lane)
         if waiting is not None:
+            if len(waiting) >= MOST_WAITING:
+                raise AdapterDisconnected(f"more than {MOST_WAITING} events wait in one channel")
             waiting.append(job)
             return
         self._lanes[lane] = deque([job])

@@ -5,10 +5,11 @@ from typing import Any
 
 from adapters.discord.api import PAGE, Api
 from adapters.discord.errors import mapped_call
-from adapters.discord.interactions import snowflake_at
+from adapters.discord.interactions import Callback, snowflake_at
 from adapters.messages import Outgoing
 
-_SKEW_S = 60.0
+# How far the clocks may differ; an equal answer of before the row must not be taken for it.
+_SKEW_S = 2.0
 _MOST_PAGES = 5
 
 
@@ -20,14 +21,15 @@ async def find_sent(
     Args:
         api: Reads the history.
         channel: Where the row belongs.
-        message: The row; only what was said since it was entered is looked at.
+        message: The row; only what was said since it was entered, and after what it answers, is
+            looked at.
         others: Ids of messages that are known to show other rows.
 
     Raises:
         SendDelayed: The history cannot be read now.
         SendRejected: It can never be read.
     """
-    after = snowflake_at(time.time() - message.age_s - _SKEW_S)
+    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
     for _ in range(_MOST_PAGES):
         page = await _read(api, channel, after)
         for shown in page:
@@ -37,6 +39,13 @@ async def find_sent(
             break
         after = int(page[-1]["id"])
     return None
+
+
+def _answered(message: Outgoing) -> int:
+    """Return the id of what a row answers, 0 where it answers nothing."""
+    callback = Callback.parse(message.reply_to)
+    ref = (callback.id if callback else message.reply_to) or message.address.thread or "0"
+    return int(ref) if ref.isdecimal() else 0
 
 
 async def _read(api: Api, channel: str, after: int) -> list[Any]:

@@ -2,12 +2,15 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import discord
 
 from adapters.discord.api import Api
 from adapters.discord.errors import Refusal, mapped_call
+from adapters.discord.patience import answer_to
+from adapters.pacing import Pacer
 
 _REMEMBERED = 10_000
 _DM = 1
@@ -22,7 +25,7 @@ class Place:
 
     Attributes:
         parent: Of a thread: its channel.
-        opens_threads: A thread can be opened from a message here.
+        opens_threads: A thread can be opened from a message here, and the bot may do so.
         guild: The server's id, where it is known.
     """
 
@@ -38,23 +41,28 @@ DM = Place(dm=True, opens_threads=False)
 class Places:
     """The directory of one account: the gateway's own where it knows, else asked for once.
 
+    Args:
+        api: Is asked.
+        pacer: The budgets of the account; asking steps back behind messages.
+
     Attributes:
         client: The current connection, if there is one.
     """
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, pacer: Pacer) -> None:
         self.client: discord.Client | None = None
         self._api = api
+        self._pacer = pacer
         self._asked: OrderedDict[str, Place] = OrderedDict()
 
     async def of(self, channel: str) -> Place:
-        """Return what the id names.
-
-        Raises:
-            SendDelayed: Discord cannot be asked.
-        """
+        """Return what the id names, however long Discord takes to tell."""
         known = self.known(channel)
-        return known if known is not None else await self._ask(channel)
+        if known is not None:
+            return known
+        place = await answer_to(partial(self._ask, channel), channel=channel, action="channel")
+        self.learn(channel, place)
+        return place
 
     def known(self, channel: str) -> Place | None:
         """Return what the id names if that is known already."""
@@ -69,13 +77,10 @@ class Places:
 
     async def _ask(self, channel: str) -> Place:
         try:
-            with mapped_call():
-                data = await self._api.get("/channels/{channel_id}", channel_id=channel)
-                place = place_of(data)
+            with await self._pacer.wait_signal(channel), mapped_call():
+                return place_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
         except Refusal:
-            place = Place()
-        self.learn(channel, place)
-        return place
+            return Place()
 
 
 def place_of(data: Any) -> Place:
@@ -94,6 +99,13 @@ def _from_directory(channel: Any) -> Place:
             parent=str(channel.parent_id), opens_threads=False, guild=str(channel.guild.id)
         )
     if isinstance(channel, discord.abc.GuildChannel):
-        opens = channel.type.value in _OPENS_THREADS
+        opens = channel.type.value in _OPENS_THREADS and _may_open_threads(channel)
         return Place(opens_threads=opens, guild=str(channel.guild.id))
     return DM
+
+
+def _may_open_threads(channel: discord.abc.GuildChannel) -> bool:
+    if channel.guild.me is None:
+        return True
+    mine = channel.permissions_for(channel.guild.me)
+    return mine.create_public_threads and mine.send_messages_in_threads

@@ -81,6 +81,21 @@ class Posts:
                 message_id=ref,
             )
 
+    async def delete(self, address: Address, ref: str) -> None:
+        """Take a message away.
+
+        Raises:
+            SendDelayed: Try again later.
+            SendRejected: It cannot be taken away.
+        """
+        with mapped_call():
+            await self._api.call(
+                "DELETE",
+                _MESSAGES + "/{message_id}",
+                channel_id=channel_of(address),
+                message_id=ref,
+            )
+
     async def _create(self, channel: str, body: dict[str, Any], file: "OutgoingFile | None") -> str:
         with mapped_post():
             if file is None:

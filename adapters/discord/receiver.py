@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import structlog
 
+from adapters.discord import client
 from adapters.discord.client import Socket, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MOST_DROPS = 5
-"""Times that Discord may close the socket before a session is there; the SDK tries at once."""
+"""Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
+STEADY_S = 60.0
+"""A session that has lived so long shows that the drops before it are over."""
+LOOK_S = 5.0
+"""How often the heartbeats are looked at."""
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
 
@@ -46,6 +51,7 @@ class Receiver:
         self._session: Session | None = None
         self._is_live = False
         self._drops = 0
+        self._ready_at = float("-inf")
         self._reached_at = float("-inf")
 
     @property
@@ -85,6 +91,7 @@ class Receiver:
         )
         session = self._session = Session(socket, bot, self._parts, tasks, self._ready)
         tasks.create_task(session.run(), name=f"discord {bot.account}")
+        tasks.create_task(_watch(socket), name=f"discord heartbeats {bot.account}")
         try:
             with mapped_receiving():
                 await socket.connect(reconnect=False)
@@ -100,14 +107,25 @@ class Receiver:
 
     def _ready(self) -> None:
         self._is_live = True
-        self._drops = 0
+        self._ready_at = self._clock()
         log.info("discord_connected", account=self._settings.name)
 
     def _dropped(self) -> None:
+        if self._is_live and self._clock() - self._ready_at >= STEADY_S:
+            self._drops = 0
         self._is_live = False
         self._drops += 1
         if self._drops > MOST_DROPS:
             raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
+
+
+async def _watch(socket: Socket) -> NoReturn:
+    """Give up a connection on which heartbeats are not answered although events keep coming."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        if socket.unanswered_s > client.HEARTBEAT_TIMEOUT_S:
+            log.info("discord_heartbeats_unanswered")
+            await socket.give_up()
 
 
 async def _close(socket: Socket) -> None:

@@ -24,6 +24,7 @@ from adapters.discord.lookup import find_sent
 from adapters.discord.pending import Pending
 from adapters.discord.places import Places
 from adapters.discord.posts import Posts, body_of, channel_of
+from adapters.discord.signals import best_effort
 from adapters.errors import SendDelayed, SendUnknown
 from adapters.messages import Outgoing, Receipt
 from adapters.pacing import PaceLimits, Pacer
@@ -80,9 +81,18 @@ class Sender:
         return Receipt(ref)
 
     async def _show(self, message: Outgoing) -> str:
-        if message.preview_ref is not None and await self._replace(message, message.preview_ref):
+        if message.preview_ref is None:
+            return await self._show_anew(message)
+        if await self._replace(message, message.preview_ref):
             return message.preview_ref
-        callback = Callback.parse(message.reply_to)
+        ref = await self._show_anew(message)
+        if ref != message.preview_ref:
+            await self._take_away(message, message.preview_ref)
+        return ref
+
+    async def _show_anew(self, message: Outgoing) -> str:
+        # A file cannot take the place of "thinking…".
+        callback = None if message.file else Callback.parse(message.reply_to)
         if callback is not None and (ref := await self._answer(message, callback)):
             return ref
         if message.outcome_unknown and (ref := await self._find(message)):
@@ -100,6 +110,11 @@ class Sender:
             log.info("discord_preview_missing", chat=message.address.chat, reason=str(exc))
             return False
         return True
+
+    async def _take_away(self, message: Outgoing, ref: str) -> None:
+        """Delete a preview that could not become the answer, best effort."""
+        with best_effort(self._pacer, channel_of(message.address), "preview"):
+            await self._posts.delete(message.address, ref)
 
     async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
         """Put the row in the place of "thinking…"; None if it is too late for that.

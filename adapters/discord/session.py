@@ -6,7 +6,7 @@ backfill, since a channel's cursor is committed together with its messages.
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,7 @@ from adapters.discord.interactions import Interactions, to_interaction
 from adapters.discord.lanes import Lanes
 from adapters.discord.places import DM, Place, Places
 from adapters.discord.threads import Threads
-from adapters.errors import AdapterDisconnected, SendDelayed
+from adapters.discord.wire import as_id
 from adapters.messages import Admission, Cursor, InboundMessage, Poison
 from adapters.pacing import Pacer
 
@@ -31,6 +31,7 @@ log = structlog.get_logger()
 
 _SETTLE_S = 2.0
 _GUILDS_S = 2.0
+_GAPS_AT_ONCE = 16
 _WANTED = {
     "READY",
     "RESUMED",
@@ -86,6 +87,7 @@ class Session:
         self._guild_came = asyncio.Event()
         self._is_broken = False
         self._lanes = Lanes(tasks)
+        self._slots = asyncio.Semaphore(_GAPS_AT_ONCE)
         self._backfill = Backfill(
             bot.account, parts.api, parts.intake, parts.pacer, self._store_page
         )
@@ -103,9 +105,9 @@ class Session:
             name, data = _event(await self._frames.get())
             if name == "READY":
                 await self._guilds_known()
-                await self._begin(_newest(self._client))
+                await self._begin(resumed=False)
             elif name == "RESUMED":
-                await self._begin({})
+                await self._begin(resumed=True)
             elif name in {"MESSAGE_CREATE", "MESSAGE_UPDATE"}:
                 job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
                 self._lanes.put(_channel_of(data), partial(self._counted, job))
@@ -145,22 +147,37 @@ class Session:
                     self._guild_came.clear()
                     await self._guild_came.wait()
         except TimeoutError:
-            log.info("discord_servers_unavailable", servers=len(self._client.guilds))
+            missing = sum(guild.unavailable for guild in self._client.guilds)
+            log.info("discord_servers_unavailable", servers=missing)
 
-    async def _begin(self, newest: Mapping[str, int | None]) -> None:
-        """Fill the gaps before what comes in now, channel by channel."""
+    async def _begin(self, *, resumed: bool) -> None:
+        """Find the gaps, and have them filled before what comes in now, channel by channel."""
         if self._client.user is not None:
             self._bot = replace(self._bot, id=str(self._client.user.id))
         self._parts.places.client = self._client
-        for channel, after in await self._backfill.gaps(newest):
-            self._lanes.put(channel, partial(self._backfill.fill, channel, after))
+        gaps = await self._backfill.look(_newest(self._client), resumed=resumed)
+        self._tasks.create_task(self._catch_up(gaps), name="discord backfill")
         self._on_ready()
-        if application := self._client.application_id:
+        application = self._client.application_id
+        if application and not resumed:
             menu = commands.sync(self._parts.api, str(application), self._parts.menu)
             self._tasks.create_task(menu, name="discord commands")
 
+    async def _catch_up(self, channels: Sequence[str]) -> None:
+        """Fill gaps, some at once; one in which somebody writes does not wait for its turn."""
+        for channel in channels:
+            await self._slots.acquire()
+            self._lanes.put(channel, partial(self._fill, channel))
+
+    async def _fill(self, channel: str) -> None:
+        try:
+            await self._backfill.fill(channel)
+        finally:
+            self._slots.release()
+
     async def _message(self, data: Any, *, edited: bool) -> None:
         channel = _channel_of(data)
+        await self._backfill.fill(channel)
         if isinstance(data, dict) and not data.get("guild_id"):
             self._parts.places.learn(channel, DM)
         read = await self._read(channel, data, edited=edited)
@@ -181,10 +198,7 @@ class Session:
         return to_inbound(data, self._bot, scene, edited=edited)
 
     async def _scene(self, channel: str) -> Scene:
-        try:
-            place = await self._parts.places.of(channel) if channel else Place()
-        except SendDelayed as exc:
-            raise AdapterDisconnected(f"a channel cannot be looked up: {exc}") from exc
+        place = await self._parts.places.of(channel) if channel else Place()
         guild = self._client.get_guild(int(place.guild)) if place.guild else None
         if guild is None:
             return Scene(place)
@@ -239,7 +253,7 @@ class Session:
 
     async def _interaction(self, data: Any) -> None:
         interactions = self._parts.interactions
-        read = to_interaction(data, self._bot, self._place_of(data))
+        read = to_interaction(data, self._bot, await self._place_of(data))
         if isinstance(read, Poison):
             await self._store("", [read], None)
         elif read is not None:
@@ -247,11 +261,16 @@ class Session:
             told = interactions.acknowledge(read, admission)
             self._tasks.create_task(told, name=f"discord interaction {read.callback.id}")
 
-    def _place_of(self, data: Any) -> Place | None:
+    async def _place_of(self, data: Any) -> Place | None:
+        """Return where an interaction happened; None if it tells that itself, or nobody can."""
         if isinstance(data, dict) and not data.get("guild_id"):
             return DM
         channel = _channel_of(data)
-        return self._parts.places.known(channel) if channel else None
+        if not channel:
+            return None
+        known = self._parts.places.known(channel)
+        told = known is None and "type" in (data.get("channel") or ())
+        return known if told else await self._parts.places.of(channel)
 
     async def _accept_one(self, message: InboundMessage) -> Admission:
         return (await self._parts.intake.accept([message]))[0]
@@ -271,7 +290,7 @@ def _event(frame: str) -> tuple[str, Any]:
 
 def _channel_of(data: Any) -> str:
     """Return the channel that an event belongs to, "" if it does not say."""
-    channel = data.get("channel_id") if isinstance(data, dict) else None
+    channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
     return channel if isinstance(channel, str) and channel.isdecimal() else ""
 
 

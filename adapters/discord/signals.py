@@ -1,23 +1,22 @@
-"""Shows what is going on: previews, "typing" and reactions; best effort, beside the answer."""
+"""Shows what is going on: "typing" and reactions; best effort, beside the answer."""
 
 import asyncio
-from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import structlog
 
 from adapters.discord.api import Api
 from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, Refusal, mapped_call
 from adapters.discord.interactions import Callback
-from adapters.discord.posts import Posts, body_of, channel_of
-from adapters.discord.render import preview_text
+from adapters.discord.posts import channel_of
 from adapters.discord.threads import Threads
-from adapters.errors import AdapterError, SendDelayed, SendUnknown
+from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import Address, Mark, Question
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
-_REMEMBERED = 1024
 _EMOJI: dict[Mark, str] = {"received": "👀", "answered": "✅", "failed": "⚠️"}
 # Discord's answers tell of one reaction in 0.25 s for each channel, setting and taking alike, which
 # the SDK learns only from a 429.
@@ -25,50 +24,15 @@ _BETWEEN_REACTIONS_S = 0.3
 _REACTION = "/channels/{channel_id}/messages/{message_id}/reactions/{emoji}/@me"
 
 
-class Previews:
-    """Messages that grow with their answers."""
-
-    def __init__(self, posts: Posts, pacer: Pacer) -> None:
-        self._posts = posts
-        self._pacer = pacer
-        self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
-        self._lost: set[Address] = set()
-
-    async def show(self, question: Question, text: str, ref: str | None) -> str | None:
-        """Show a growing answer, or leave it as it is when it is too early for a new version."""
-        address, shown = question.address, preview_text(text)
-        if shown is None or address in self._lost or Callback.parse(question.message_ref):
-            return ref
-        if ref is not None and self._shown.get((address, ref)) == shown:
-            return ref
-        slot = self._pacer.try_preview(channel_of(address), group=False)
-        if slot is None:
-            return ref
-        try:
-            with slot:
-                return await self._show(address, shown, ref)
-        except SendUnknown as exc:
-            # A second message must not follow one that perhaps stands there, unfinished for good.
-            self._lost.add(address)
-            log.debug("discord_signal_failed", action="preview", reason=str(exc))
-        except AdapterError as exc:
-            _heed(self._pacer, channel_of(address), exc)
-            log.debug("discord_signal_failed", action="preview", reason=str(exc))
-        return ref
-
-    def end(self, address: Address) -> None:
-        """An answer is sent: the next one may have a preview again."""
-        self._lost.discard(address)
-
-    async def _show(self, address: Address, text: str, ref: str | None) -> str:
-        if ref is None:
-            ref = await self._posts.post(address, body_of(text))
-        else:
-            await self._posts.edit(address, ref, body_of(text))
-        self._shown[address, ref] = text
-        if len(self._shown) > _REMEMBERED:
-            self._shown.popitem(last=False)
-        return ref
+@contextmanager
+def best_effort(pacer: Pacer, channel: str, action: str) -> Iterator[None]:
+    """Heed a pause that Discord asks for; nothing else that goes wrong matters."""
+    try:
+        yield
+    except AdapterError as exc:
+        if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
+            pacer.block(channel, exc.retry_after_s)
+        log.debug("discord_signal_failed", action=action, reason=str(exc))
 
 
 class Signals:
@@ -97,14 +61,9 @@ class Signals:
         slot = self._pacer.try_typing(channel_of(address))
         if slot is None:
             return
-        try:
-            with slot, mapped_call():
-                await self._api.call(
-                    "POST", "/channels/{channel_id}/typing", channel_id=channel_of(address)
-                )
-        except AdapterError as exc:
-            _heed(self._pacer, channel_of(address), exc)
-            log.debug("discord_signal_failed", action="typing", reason=str(exc))
+        channel = channel_of(address)
+        with slot, best_effort(self._pacer, channel, "typing"), mapped_call():
+            await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=channel)
 
     async def acknowledge(self, question: Question, mark: Mark) -> None:
         """React to the message that is answered, and take the earlier reaction back."""
@@ -117,16 +76,14 @@ class Signals:
 
     async def _reacted(self, channel: str, ref: str, mark: Mark) -> bool:
         """Whether nothing is left to be tried: False if the message is not in this channel."""
-        try:
-            await self._react(channel, ref, mark)
-        except Refusal as exc:
-            if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
-                self._forbidden.add(channel)
-                log.info("discord_reactions_forbidden", channel=channel, reason=str(exc))
-            return False
-        except AdapterError as exc:
-            _heed(self._pacer, channel, exc)
-            log.debug("discord_signal_failed", action="reaction", reason=str(exc))
+        with best_effort(self._pacer, channel, "reaction"):
+            try:
+                await self._react(channel, ref, mark)
+            except Refusal as exc:
+                if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
+                    self._forbidden.add(channel)
+                    log.info("discord_reactions_forbidden", channel=channel, reason=str(exc))
+                return False
         return True
 
     async def _react(self, channel: str, ref: str, mark: Mark) -> None:
@@ -148,8 +105,3 @@ def _channels_of(address: Address, ref: str) -> list[str]:
     if address.thread is None or ref != address.thread:
         return [channel_of(address)]
     return [address.chat, address.thread]
-
-
-def _heed(pacer: Pacer, channel: str, exc: AdapterError) -> None:
-    if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
-        pacer.block(channel, exc.retry_after_s)

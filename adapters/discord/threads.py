@@ -8,11 +8,12 @@ from adapters.base import Intake
 from adapters.discord.api import Api
 from adapters.discord.errors import (
     THREAD_EXISTS,
+    TITLE_REFUSED,
     UNKNOWN_CHANNEL,
     Refusal,
     mapped_call,
 )
-from adapters.discord.inbound import source_name, title_of
+from adapters.discord.inbound import PLAIN_TITLE, source_name, title_of
 from adapters.discord.pending import Pending
 from adapters.errors import AdapterError
 from adapters.messages import Address
@@ -75,6 +76,15 @@ class Threads:
         await self._open(address, title_of(await self._starter_text(address)))
 
     async def _open(self, address: Address, title: str) -> None:
+        """Open a thread, under a plain title where Discord does not take the message's words."""
+        try:
+            await self._create(address, title)
+        except Refusal as exc:
+            if exc.code not in TITLE_REFUSED or title == PLAIN_TITLE:
+                raise
+            await self._create(address, PLAIN_TITLE)
+
+    async def _create(self, address: Address, title: str) -> None:
         thread = address.thread or ""
         path = "/channels/{channel_id}/messages/{message_id}/threads"
         wish = {"name": title, "auto_archive_duration": AUTO_ARCHIVE_MIN}

@@ -1,11 +1,14 @@
 """Buttons: the keyboard below a message (step 9), and what a press leads to beside its text."""
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import structlog
+from pydantic import ValidationError
 from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
 
 from adapters.errors import SendRejected
@@ -16,11 +19,13 @@ from adapters.telegram.errors import mapped_edit
 from adapters.telegram.flood import Flood
 from adapters.telegram.places import is_group
 from adapters.telegram.split import MAX_TEXT_UNITS, units
+from adapters.telegram.wire import Pressed
 
 log = structlog.get_logger()
 
 _WAITING = 256
-_WORKERS = 4
+_WORKERS = 16
+_REMEMBERED = 1024
 _TAKEN = frozenset({"queued", "command", "duplicate"})
 _NOT_ALLOWED = frozenset({"denied", "ignored"})
 _NOT_FOR_YOU = "This button is not for you."
@@ -59,54 +64,78 @@ def keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
 
 
 def press_of(update: dict[str, Any]) -> Press:
-    """Return the press of an update that the reader has accepted as one."""
-    query = update["callback_query"]
-    message = query["message"]
-    rows = message.get("reply_markup", {}).get("inline_keyboard", [])
-    labels = [it.get("text", "") for row in rows for it in row]
-    texts = [it.get("callback_data") for row in rows for it in row]
-    pressed = texts.index(query["data"]) if query["data"] in texts else None
+    """Return the press of an update that the reader has accepted as one.
+
+    Raises:
+        ValidationError: What is known of the message is not in the form that it should have.
+    """
+    query = Pressed.model_validate(update["callback_query"])
+    message = query.message
+    buttons = [it for row in message.reply_markup.inline_keyboard for it in row]
     return Press(
-        query=query["id"],
-        chat=str(message["chat"]["id"]),
-        message_id=message["message_id"],
-        label="" if pressed is None else labels[pressed],
-        text=message.get("text", ""),
-        entities=message.get("entities", []),
-        markup=bool(rows),
+        query=query.id,
+        chat=str(message.chat.id),
+        message_id=message.message_id,
+        label=next((it.text for it in buttons if it.callback_data == query.data), ""),
+        text=message.text,
+        entities=message.entities,
+        markup=bool(buttons),
     )
 
 
 class Buttons:
-    """Answers presses after they were committed; best effort, beside the way of updates."""
+    """Answers presses after they were committed; best effort, beside the way of updates.
+
+    Every press is answered at once. The buttons of a message go once, when its chat has its turn.
+    """
 
     def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
         self._client = client
         self._pacer = pacer
         self._flood = flood
         self._waiting: asyncio.Queue[tuple[Press, Admission]] = asyncio.Queue(_WAITING)
+        self._chosen: asyncio.Queue[Press] = asyncio.Queue()
+        self._taken_off: OrderedDict[tuple[str, int], None] = OrderedDict()
 
-    def put(self, press: Press, admission: Admission) -> None:
+    def put(self, update: Any, admission: Admission) -> None:
         """Have a press answered soon; dropped when too many wait, the button spins then."""
+        try:
+            press = press_of(update)
+        except ValidationError as exc:
+            reason = f"{exc.error_count()} fields cannot be understood"
+            log.debug("telegram_signal_failed", action="button", chat="", reason=reason)
+            return
         if self._waiting.full():
             log.debug("telegram_signal_failed", action="button", chat=press.chat, reason="too many")
             return
         self._waiting.put_nowait((press, admission))
+        if admission.outcome in _TAKEN and press.markup and self._is_first(press):
+            self._chosen.put_nowait(press)
 
-    async def run(self) -> None:
+    def _is_first(self, press: Press) -> bool:
+        """Whether the message still has its buttons: who comes second changes nothing on it."""
+        key = press.chat, press.message_id
+        if key in self._taken_off:
+            return False
+        self._taken_off[key] = None
+        if len(self._taken_off) > _REMEMBERED:
+            self._taken_off.popitem(last=False)
+        return True
+
+    async def run(self) -> NoReturn:
         """Answer until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_WORKERS):
                 tasks.create_task(self._answer_all(), name="telegram buttons")
+            while True:
+                press = await self._chosen.get()
+                tasks.create_task(self._take_off(press), name="telegram buttons")
 
     async def _answer_all(self) -> NoReturn:
         while True:
             press, admission = await self._waiting.get()
             with self._flood.best_effort("button", press.chat):
                 await self._answer(press, admission)
-            if admission.outcome in _TAKEN and press.markup:
-                with self._flood.best_effort("button", press.chat):
-                    await self._take_off(press)
 
     async def _answer(self, press: Press, admission: Admission) -> None:
         """End the spinning of the button; of a refused press the chat is told why."""
@@ -118,16 +147,23 @@ class Buttons:
             )
 
     async def _take_off(self, press: Press) -> None:
+        """Replace the buttons; where that fails, the next press tries again."""
+        with self._flood.best_effort("button", press.chat), ExitStack() as undo:
+            undo.callback(self._taken_off.pop, (press.chat, press.message_id), None)
+            with await self._pacer.wait(press.chat, group=is_group(press.chat)):
+                await self._replace(press)
+            undo.pop_all()
+
+    async def _replace(self, press: Press) -> None:
         """Note what was chosen below the text, in place of the buttons."""
         noted = f"{press.text}\n→ {press.label}"
-        with await self._pacer.wait(press.chat, group=is_group(press.chat)):
-            if not press.text or not press.label or units(noted) > MAX_TEXT_UNITS:
-                await self._clear(press)
-                return
-            try:
-                await self._note(press, noted)
-            except SendRejected:
-                await self._clear(press)
+        if not press.text or not press.label or units(noted) > MAX_TEXT_UNITS:
+            await self._clear(press)
+            return
+        try:
+            await self._note(press, noted)
+        except SendRejected:
+            await self._clear(press)
 
     async def _note(self, press: Press, noted: str) -> None:
         with mapped_edit(self._client.token):

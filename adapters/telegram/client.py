@@ -38,7 +38,7 @@ class TooManyRequests(TelegramError):
 
 
 class ServerTrouble(NetworkError):
-    """An error answer that is the server's own (5xx) or not in the Bot API's form (a proxy)."""
+    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"The server answered with HTTP status {status}")
@@ -54,12 +54,14 @@ class CheckedRequest(HTTPXRequest):
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        if self._client.is_closed:
+            raise NetworkError("The connections are closed")
         status, body = await super().do_request(*args, **kwargs)
         answer = _parse(body)
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
                 raise MalformedAnswer("Malformed answer")
-        elif answer is None or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        elif answer is None or _is_own(status):
             raise ServerTrouble(status)
         else:
             _check_flood(status, answer)
@@ -152,6 +154,11 @@ def _parse(body: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _is_own(status: int) -> bool:
+    server_error = status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    return server_error or status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 def _check_flood(status: int, answer: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 
 from adapters.messages import Attachment, AttachmentKind
-from adapters.telegram.wire import FilePart, Message
+from adapters.telegram.wire import Content, FilePart, Message
 
 # A venue holds a location too: the more telling one comes first.
 _UNREADABLE = {
@@ -91,9 +91,9 @@ def is_live_location(content: dict[str, Any]) -> bool:
     return "location" in content
 
 
-def attachments(message: Message) -> tuple[Attachment, ...]:
+def attachments(message: Content | None) -> tuple[Attachment, ...]:
     """Return the file of a message; there is at most one, an album is several messages."""
-    file = _file(message)
+    file = None if message is None else _file(message)
     return () if file is None else (file,)
 
 
@@ -115,7 +115,7 @@ def file_id_of(attachment: Attachment) -> str:
     return file_id
 
 
-def _file(message: Message) -> Attachment | None:
+def _file(message: Content) -> Attachment | None:
     """Return the attachment; an animation comes with a document that is the same file."""
     for read in (_photo, _moving, _sound, _sticker, _document):
         if found := read(message):
@@ -123,21 +123,21 @@ def _file(message: Message) -> Attachment | None:
     return None
 
 
-def _photo(message: Message) -> Attachment | None:
+def _photo(message: Content) -> Attachment | None:
     if not message.photo:
         return None
     largest = max(message.photo, key=lambda size: (size.width * size.height, size.file_size or 0))
     return _attachment(largest, "image", f"photo_{message.message_id}.jpg", "image/jpeg")
 
 
-def _moving(message: Message) -> Attachment | None:
+def _moving(message: Content) -> Attachment | None:
     file = message.video or message.animation or message.video_note
     if file is None:
         return None
     return _attachment(file, "video", f"video_{message.message_id}.mp4", "video/mp4")
 
 
-def _sound(message: Message) -> Attachment | None:
+def _sound(message: Content) -> Attachment | None:
     if message.voice is not None:
         return _attachment(message.voice, "voice", f"voice_{message.message_id}.ogg", "audio/ogg")
     if message.audio is None:
@@ -146,14 +146,14 @@ def _sound(message: Message) -> Attachment | None:
     return _attachment(message.audio, "audio", f"{name}.mp3", "audio/mpeg")
 
 
-def _sticker(message: Message) -> Attachment | None:
+def _sticker(message: Content) -> Attachment | None:
     sticker = message.sticker
     if sticker is None or sticker.is_animated or sticker.is_video:
         return None
     return _attachment(sticker, "image", f"sticker_{message.message_id}.webp", "image/webp")
 
 
-def _document(message: Message) -> Attachment | None:
+def _document(message: Content) -> Attachment | None:
     if message.document is None:
         return None
     kinds: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
@@ -164,9 +164,15 @@ def _document(message: Message) -> Attachment | None:
 def _attachment(file: FilePart, kind: AttachmentKind, name: str, mime: str) -> Attachment:
     ids = {"file_id": file.file_id, "file_unique_id": file.file_unique_id}
     return Attachment(
-        name=file.file_name or name,
+        name=_last_part(file.file_name) or _last_part(name),
         kind=kind,
         mime=file.mime_type or mime,
         size_bytes=file.file_size,
         ref=orjson.dumps(ids).decode(),
     )
+
+
+def _last_part(name: str) -> str:
+    """Return a name without the folders in front of it, "" if nothing is left."""
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    return "" if last in {".", ".."} else last

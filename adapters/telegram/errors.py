@@ -51,6 +51,10 @@ class Flooded(SendDelayed):
     """Telegram asked for a pause; the own budgets' delays are plain SendDelayed."""
 
 
+class Troubled(SendDelayed):
+    """An error of the server's own, which a proxy may report of what was shown all the same."""
+
+
 class MessageGone(SendRejected):
     """The message to be edited does not exist any more: its text must be sent anew."""
 
@@ -160,5 +164,7 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return SendRejected(reason)
     if isinstance(exc, ServerTrouble) and exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
         return SendRejected("the file is too large for the server")
+    if isinstance(exc, ServerTrouble):
+        return Troubled(reason)
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(reason)

@@ -3,15 +3,24 @@
 import hashlib
 import json
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 from pydantic import ValidationError
 
-from adapters.messages import Address, Addressing, ChatKind, InboundMessage, Move, Poison
+from adapters.messages import (
+    Address,
+    Addressing,
+    Attachment,
+    ChatKind,
+    InboundMessage,
+    Move,
+    Poison,
+)
 from adapters.telegram.addressing import BotIdentity, addressed, spoken
 from adapters.telegram.content import attachments, is_live_location, is_service, unreadable
-from adapters.telegram.wire import CallbackQuery, Chat, Membership, Message, Update, User
+from adapters.telegram.wire import CallbackQuery, Chat, Membership, Message, Update, User, filled
 
 log = structlog.get_logger()
 
@@ -20,6 +29,7 @@ PRESS_PREFIX = "cb:"
 """Begins the dedupe key of a pressed button."""
 _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
 _REMEMBERED_ALBUMS = 256
+_JSON = json.JSONEncoder(separators=(",", ":"))
 
 Item = InboundMessage | Move | Poison | None
 
@@ -28,7 +38,8 @@ class Reader:
     """Reads the updates of one account.
 
     An album comes as several messages, of which only one has a caption: what that one says to the
-    bot is said with all of them. So the last few albums are remembered.
+    bot is said with all of them. So the last few albums are remembered, and a batch is looked
+    through for them before it is read.
 
     Args:
         account: The account's name.
@@ -40,18 +51,37 @@ class Reader:
         self, account: str, bot: BotIdentity, allow_bots: frozenset[str] = frozenset()
     ) -> None:
         self._account = account
-        self._bot = bot
+        self.bot = bot
         self._allow_bots = allow_bots
-        self._albums: OrderedDict[tuple[int, str], None] = OrderedDict()
+        self._albums: OrderedDict[tuple[int, str | None], None] = OrderedDict()
 
-    def read(self, update: Any) -> Item:
-        """Return what an update says, Poison if it cannot be decoded, None if nobody spoke."""
+    def read(self, updates: Sequence[Any]) -> list[Item]:
+        """Return what each update says: Poison if it cannot be decoded, None if nobody spoke."""
+        decoded = [self._decode(update) for update in updates]
+        for each in decoded:
+            if isinstance(each, Update) and each.message is not None:
+                self._note_album(each.message)
+        return [
+            self._item(update, each) if isinstance(each, Update) else each
+            for update, each in zip(updates, decoded, strict=True)
+        ]
+
+    def _decode(self, update: Any) -> Update | Poison:
         try:
-            decoded = Update.model_validate(update)
+            return Update.model_validate(update)
         except ValidationError as exc:
             first = exc.errors(include_url=False, include_input=False)[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             return poison(update, self._account, reason)
+
+    def _note_album(self, message: Message) -> None:
+        if message.media_group_id is None or addressed(message, self.bot) != "direct":
+            return
+        self._albums[message.chat.id, message.media_group_id] = None
+        if len(self._albums) > _REMEMBERED_ALBUMS:
+            self._albums.popitem(last=False)
+
+    def _item(self, update: Any, decoded: Update) -> Item:
         if decoded.callback_query is not None:
             return self._press(update, decoded.callback_query)
         if decoded.my_chat_member is not None:
@@ -65,7 +95,7 @@ class Reader:
         return self._message(update, message)
 
     def _message(self, update: Any, message: Message) -> Item:
-        content = update.get("message") or update["edited_message"]
+        content = filled(update.get("message") or update["edited_message"])
         is_edit = update.get("message") is None
         if move := self._move(message):
             return move
@@ -73,19 +103,20 @@ class Reader:
         if who is None or is_service(content) or (is_edit and is_live_location(content)):
             return None
         key = f"{message.chat.id}:{message.message_id}"
+        told = self._addressed(message)
         return InboundMessage(
             address=self._address(message),
             chat_kind=_chat_kind(message),
             sender=who[0],
             sender_name=who[1],
-            text=spoken(message, self._bot),
+            text=spoken(message, self.bot),
             dedupe_key=f"{key}:e{update['update_id']}" if is_edit else key,
             raw=_raw(update),
             message_ref=str(message.message_id),
             kind="edit" if is_edit else "message",
-            attachments=attachments(message),
+            attachments=attachments(message) or _answered_files(message, told),
             unreadable=unreadable(content, message),
-            addressed=self._addressed(message),
+            addressed=told,
         )
 
     def _press(self, update: Any, query: CallbackQuery) -> InboundMessage | None:
@@ -121,20 +152,13 @@ class Reader:
         if message.sender_chat is not None:
             return str(message.sender_chat.id), _title(message.sender_chat, message)
         user = message.sender
-        if user.id == self._bot.id or (user.is_bot and str(user.id) not in self._allow_bots):
+        if user.id == self.bot.id or (user.is_bot and str(user.id) not in self._allow_bots):
             return None
         return str(user.id), _name(user)
 
     def _addressed(self, message: Message) -> Addressing:
-        told = addressed(message, self._bot)
-        if message.media_group_id is None:
-            return told
         album = message.chat.id, message.media_group_id
-        if told == "direct":
-            self._albums[album] = None
-            if len(self._albums) > _REMEMBERED_ALBUMS:
-                self._albums.popitem(last=False)
-        return "direct" if album in self._albums else told
+        return "direct" if album in self._albums else addressed(message, self.bot)
 
     def _address(self, message: Message) -> Address:
         thread = None if message.thread is None else str(message.thread)
@@ -161,7 +185,14 @@ def source_name(account: str) -> str:
 
 
 def _raw(update: Any) -> str:
-    return json.dumps(update, separators=(",", ":"))
+    return _JSON.encode(update)
+
+
+def _answered_files(message: Message, told: Addressing) -> tuple[Attachment, ...]:
+    """Return the file of what a question is a reply to: "@bot, what is this?"."""
+    if told != "direct" or not message.words.strip() or message.words.startswith("/"):
+        return ()
+    return attachments(message.reply_to_message)
 
 
 def _chat_kind(message: Message) -> ChatKind:

@@ -9,7 +9,6 @@ from adapters.base import Intake
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Admission, Cursor, InboundMessage, Move, Poison
 from adapters.telegram.addressing import BotIdentity
-from adapters.telegram.buttons import Press, press_of
 from adapters.telegram.inbound import PRESS_PREFIX, Reader, source_name
 
 log = structlog.get_logger()
@@ -22,7 +21,7 @@ class Ingest:
         account: The account's name.
         intake: Durable admission.
         allow_bots: Ids of bots that are listened to.
-        pressed: Called for each pressed button after it was committed.
+        pressed: Called with each press of a button after it was committed; never raises.
     """
 
     def __init__(
@@ -30,7 +29,7 @@ class Ingest:
         account: str,
         intake: Intake,
         allow_bots: Iterable[str],
-        pressed: Callable[[Press, Admission], None],
+        pressed: Callable[[Any, Admission], None],
     ) -> None:
         self.source = source_name(account)
         self._account = account
@@ -41,7 +40,8 @@ class Ingest:
 
     def introduce(self, bot: BotIdentity) -> None:
         """Say who the bot is, as Telegram told; nothing can be decoded before."""
-        self._reader = Reader(self._account, bot, self._allow_bots)
+        if self._reader is None or self._reader.bot != bot:
+            self._reader = Reader(self._account, bot, self._allow_bots)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
         """Commit a batch of updates; they are durable when this returns.
@@ -52,7 +52,7 @@ class Ingest:
         """
         if self._reader is None:
             raise AdapterDisconnected("the bot's own name is not known yet")
-        read = [(update, self._reader.read(update)) for update in updates]
+        read = list(zip(updates, self._reader.read(updates), strict=True))
         said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
         bad = [item for _, item in read if isinstance(item, Poison)]
         for item in bad:
@@ -65,7 +65,7 @@ class Ingest:
         )
         for (update, message), admission in zip(said, admissions, strict=True):
             if message.dedupe_key.startswith(PRESS_PREFIX):
-                self._pressed(press_of(update), admission)
+                self._pressed(update, admission)
 
     async def store_poison(self, item: Poison) -> None:
         """Commit what is not even JSON."""

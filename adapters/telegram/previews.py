@@ -12,7 +12,7 @@ from adapters.errors import SendUnknown
 from adapters.messages import Address, Question
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client
-from adapters.telegram.errors import mapped_edit, mapped_send
+from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.flood import Flood
 from adapters.telegram.places import is_group, reply_to, topic
 from adapters.telegram.render import preview_text
@@ -120,12 +120,12 @@ class Previews:
                     reply_parameters=reply_to(answered),
                     link_preview_options=_NO_LINK_PREVIEW,
                 )
-        except SendUnknown as exc:
+                return str(sent.message_id)
+        except (SendUnknown, Troubled) as exc:
             # A second message must not follow one that perhaps stands there, unfinished for good.
             self._lost.add(address)
             log.debug("telegram_preview_lost", chat=address.chat, reason=str(exc))
             return None
-        return str(sent.message_id)
 
     async def _edit(self, address: Address, text: str, ref: str) -> None:
         with mapped_edit(self._client.token):

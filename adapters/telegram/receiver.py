@@ -20,7 +20,7 @@ from telegram.error import BadRequest, TelegramError
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.telegram.addressing import BotIdentity
-from adapters.telegram.client import ALLOWED_UPDATES, Client, redact
+from adapters.telegram.client import ALLOWED_UPDATES, Client, TooManyRequests, redact
 from adapters.telegram.errors import UNREADABLE, mapped_receiving
 from adapters.telegram.inbound import update_id
 from adapters.telegram.ingest import Ingest
@@ -34,6 +34,7 @@ log = structlog.get_logger()
 _MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
 _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
+_LONGEST_PAUSE_S = 3600.0
 
 
 class Receiver:
@@ -107,12 +108,23 @@ class Receiver:
         offset: int | None = None
         while True:
             with mapped_receiving(client.token):
-                updates = await client.bot.raw_updates(offset, self._poll_timeout_s)
+                updates = await self._updates(client, offset)
             last = _last_id(updates)
             self._reached_at = self._clock()
             if last is not None:
                 await self._ingest.store(updates, last)
                 offset = last + 1
+
+    async def _updates(self, client: Client, offset: int | None) -> Any:
+        """Ask for updates; not before a pause that Telegram wants is over."""
+        while True:
+            try:
+                return await client.bot.raw_updates(offset, self._poll_timeout_s)
+            except TooManyRequests as exc:
+                if not exc.retry_after_s:
+                    raise
+                log.warning("telegram_flooded", seconds=exc.retry_after_s)
+                await asyncio.sleep(min(exc.retry_after_s, _LONGEST_PAUSE_S))
 
     async def _watch_webhook(self, client: Client) -> NoReturn:
         """Register the webhook, then look now and then whether Telegram still knows the bot."""

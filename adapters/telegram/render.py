@@ -13,7 +13,7 @@ from adapters.previews import PREVIEW_END, beginning
 from adapters.styled import styled
 from adapters.telegram.split import MAX_TEXT_UNITS, split
 
-CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp|tg|ton)://\S+", re.IGNORECASE))
+CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE))
 
 
 def render(markdown: str) -> list[str]:

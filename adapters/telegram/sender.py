@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import orjson
 import structlog
-from telegram import LinkPreviewOptions, Message, MessageEntity
+from telegram import LinkPreviewOptions, MessageEntity
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Outgoing, OutgoingFile, Receipt
@@ -85,7 +85,7 @@ class Sender:
                 reply_markup=keyboard(message.choices),
                 link_preview_options=_NO_LINK_PREVIEW,
             )
-        return Receipt(str(sent.message_id), resent=message.outcome_unknown)
+            return Receipt(str(sent.message_id), resent=message.outcome_unknown)
 
     async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         if len(file.content) > MAX_FILE_BYTES:
@@ -95,10 +95,10 @@ class Sender:
             caption = caption.resent()
         if units(caption.text) > MAX_CAPTION_UNITS:
             raise SendRejected("Telegram takes captions of up to 1024 characters only")
-        sent = await self._upload(message, file, caption)
-        return Receipt(str(sent.message_id), resent=message.outcome_unknown)
+        ref = await self._upload(message, file, caption)
+        return Receipt(ref, resent=message.outcome_unknown)
 
-    async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> Message:
+    async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
         """Send a picture to be looked at; what Telegram cannot show as one goes as a file."""
         if file.mime in _PHOTO_MIMES and len(file.content) <= MAX_PHOTO_BYTES:
             try:
@@ -110,9 +110,9 @@ class Sender:
                 await self._pacer.wait(message.address.chat, group=is_group(message.address.chat))
         return await self._document(message, file, caption)
 
-    async def _photo(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> Message:
+    async def _photo(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
         with mapped_send(self._client.token):
-            return await self._client.bot.send_photo(
+            sent = await self._client.bot.send_photo(
                 message.address.chat,
                 file.content,
                 caption=caption.text or None,
@@ -122,12 +122,11 @@ class Sender:
                 reply_parameters=reply_to(message.reply_to),
                 reply_markup=keyboard(message.choices),
             )
+            return str(sent.message_id)
 
-    async def _document(
-        self, message: Outgoing, file: OutgoingFile, caption: "_Content"
-    ) -> Message:
+    async def _document(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
         with mapped_send(self._client.token):
-            return await self._client.bot.send_document(
+            sent = await self._client.bot.send_document(
                 message.address.chat,
                 file.content,
                 caption=caption.text or None,
@@ -138,6 +137,7 @@ class Sender:
                 reply_parameters=reply_to(message.reply_to),
                 reply_markup=keyboard(message.choices),
             )
+            return str(sent.message_id)
 
 
 @dataclass(frozen=True, slots=True)

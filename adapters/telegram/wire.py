@@ -7,7 +7,7 @@ offsets of Telegram count UTF-16 units.
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 _NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 
@@ -21,9 +21,14 @@ Text = Annotated[str, AfterValidator(_storable)]
 
 
 class Part(BaseModel):
-    """Base of the decoded parts."""
+    """Base of the decoded parts; a field that is null is as good as one that is not there."""
 
     model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, part: Any) -> Any:
+        return filled(part) if isinstance(part, dict) and None in part.values() else part
 
 
 class User(Part):
@@ -59,15 +64,6 @@ class Quote(Part):
     text: Text = ""
 
 
-class Replied(Part):
-    """The message that was replied to."""
-
-    sender: User | None = Field(default=None, alias="from")
-    text: Text = ""
-    caption: Text = ""
-    forum_topic_created: Any = None
-
-
 class FilePart(Part):
     """Any kind of file: photo size, document, voice message, sticker."""
 
@@ -83,11 +79,34 @@ class FilePart(Part):
     is_video: bool = False
 
 
+class Content(Part):
+    """A message's files."""
+
+    message_id: int = 0
+    photo: list[FilePart] = Field(default_factory=list)
+    document: FilePart | None = None
+    voice: FilePart | None = None
+    audio: FilePart | None = None
+    video: FilePart | None = None
+    video_note: FilePart | None = None
+    animation: FilePart | None = None
+    sticker: FilePart | None = None
+
+
+class Replied(Content):
+    """The message that was replied to."""
+
+    sender: User | None = Field(default=None, alias="from")
+    text: Text = ""
+    caption: Text = ""
+    forum_topic_created: Any = None
+
+
 # Posts of a channel have no sender; they are left aside like those of other bots.
 _NOBODY = User(id=0, is_bot=True)
 
 
-class Message(Part):
+class Message(Content):
     """A message, also one that a button hangs on, of which little may be known."""
 
     message_id: int
@@ -98,8 +117,8 @@ class Message(Part):
     is_automatic_forward: bool = False
     text: Text = ""
     caption: Text = ""
-    entities: list[Entity] = []
-    caption_entities: list[Entity] = []
+    entities: list[Entity] = Field(default_factory=list)
+    caption_entities: list[Entity] = Field(default_factory=list)
     message_thread_id: int | None = None
     is_topic_message: bool = False
     media_group_id: Text | None = None
@@ -108,14 +127,6 @@ class Message(Part):
     edit_date: int | None = None
     migrate_to_chat_id: int | None = None
     migrate_from_chat_id: int | None = None
-    photo: list[FilePart] = []
-    document: FilePart | None = None
-    voice: FilePart | None = None
-    audio: FilePart | None = None
-    video: FilePart | None = None
-    video_note: FilePart | None = None
-    animation: FilePart | None = None
-    sticker: FilePart | None = None
 
     @property
     def words(self) -> str:
@@ -142,6 +153,37 @@ class CallbackQuery(Part):
     data: Text | None = None
 
 
+class Button(Part):
+    """A button below a message; one without data opens something and comes back to nobody."""
+
+    text: Text = ""
+    callback_data: str | None = None
+
+
+class Keyboard(Part):
+    """The buttons below a message."""
+
+    inline_keyboard: list[list[Button]] = []
+
+
+class PressedMessage(Part):
+    """The message of a pressed button, as far as it is changed after the press."""
+
+    message_id: int
+    chat: Chat
+    text: Text = ""
+    entities: list[dict[str, Any]] = []
+    reply_markup: Keyboard = Keyboard()
+
+
+class Pressed(Part):
+    """A pressed button with its message."""
+
+    id: str
+    data: str
+    message: PressedMessage
+
+
 class Member(Part):
     """What a member of a chat may do there."""
 
@@ -163,6 +205,11 @@ class Update(Part):
     edited_message: Message | None = None
     callback_query: CallbackQuery | None = None
     my_chat_member: Membership | None = None
+
+
+def filled(part: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not null."""
+    return {name: value for name, value in part.items() if value is not None}
 
 
 def cut(text: str, start: int, end: int | None) -> str:

@@ -2,16 +2,16 @@
 
 The bytes are put in just before a call (agent/asking.py, agent/warm_summary.py), so transcripts,
 token counts and the watch over the prefix all work on the handle. What cannot be shown becomes a
-label; the text beside it names the picture.
+label; the text beside it names the picture. A picture that a provider refuses becomes one as well:
+it stands in every later request, and none of them would be answered.
 """
 
 import re
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, cast
 
-from agent.errors import BadRequest
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel
 
@@ -25,22 +25,16 @@ LEAP = 10
 MAX_REQUEST_CHARS = 20_000_000
 """Most that the pictures of a request take. Source: Anthropic's API takes 32 MB altogether."""
 MEMO_CHARS = 32_000_000
-"""Beyond that all that was loaded is forgotten."""
+"""What was loaded is kept for later requests; beyond that all of it is forgotten."""
 REMEMBERED = 4096
-"""Pictures of which is known whether a model takes them."""
+"""Most pictures that are kept, and of which is known that a model takes them."""
+REFUSED_FOR_S = 600.0
+"""How long a refused picture is left out; then it is tried again, since it may be innocent."""
 UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 
 _HANDLE = re.compile(r"attachment:(\d{1,18})")
 
 Part = dict[str, Any]
-
-
-class Place(NamedTuple):
-    """Where a picture stands: the message, the part of its content; and which it is."""
-
-    message: int
-    part: int
-    attachment: int
 
 
 def image_part(attachment_id: int) -> Part:
@@ -57,83 +51,92 @@ def handle_in(part: object) -> int | None:
     return None
 
 
+def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
+    """Return the messages with bytes in place of handles, labels for what is not shown.
+
+    Messages without pictures come back as the same objects; none is changed.
+    """
+    return [_filled(message, shown) if _handles(message) else message for message in messages]
+
+
 class Images:
-    """Puts pictures into requests; shared by all turns.
+    """Knows what can be shown to whom; shared by all turns.
 
     Attributes:
-        load: Where they come from; None for nowhere: labels take their place.
+        load: Where pictures come from; None for nowhere: labels take their place.
     """
 
-    def __init__(self, load: ImageLoader | None = None) -> None:
+    def __init__(
+        self, load: ImageLoader | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
         """Begin with nothing known about any picture."""
         self.load = load
+        self._now = now
         self._urls: dict[tuple[str, int], str] = {}
         self._url_chars = 0
-        self._filled: dict[int, tuple[ChatMessage, list[str | None], ChatMessage]] = {}
-        self._verdicts: dict[tuple[str, int], bool] = {}
+        self._taken: set[tuple[str, int]] = set()
+        self._refused: dict[tuple[str, int], float] = {}
 
-    async def put_into(
-        self, messages: list[ChatMessage], model: ChatModel, conversation: str
-    ) -> list[ChatMessage]:
-        """Return the messages with bytes in place of handles; themselves where there are none.
+    async def shown(
+        self,
+        messages: Iterable[ChatMessage],
+        model: ChatModel,
+        conversation: str,
+        left_out: Collection[int] = (),
+    ) -> dict[int, str]:
+        """Return the data URLs of the pictures that a request is to show, oldest first, by id.
 
-        The newest pictures are shown, as many as a request may have. Which these are changes in
-        leaps, so that a request mostly begins as the one before.
+        These are the newest ones, as many as a request may have. Which these are changes in leaps,
+        so that a request mostly begins as the one before.
 
         Args:
-            messages: Never changed. One without a picture comes back as it is, one with pictures
-                as the same object again and again, as long as little else is asked for.
-            model: Who is asked; gets no picture where it cannot see, or has refused it.
+            messages: As they are to be sent.
+            model: Who is asked; gets no picture where it cannot see, or has refused it lately.
             conversation: Whose pictures may be loaded.
+            left_out: Pictures that are not to be shown.
         """
-        places = _places(messages)
-        if not places:
-            return messages
-        seeable = [place for place in _newest(places) if self._may_see(model, place.attachment)]
-        urls = await self._loaded(seeable, conversation)
-        filled = list(messages)
-        for n in {place.message: None for place in places}:
-            mine = [place for place in places if place.message == n]
-            filled[n] = self._with(messages[n], mine, [urls.get(place) for place in mine])
-        return filled
+        if not model.facts.vision:
+            return {}
+        newest = _newest([each for message in messages for each in _handles(message)])
+        hidden = {*left_out, *(each for each in newest if self._is_refused(model, each))}
+        return await self._loaded([each for each in newest if each not in hidden], conversation)
 
-    def suspects(self, messages: Sequence[ChatMessage], model: ChatModel) -> list[int]:
-        """Return the pictures in a refused request that this model has never taken before."""
-        shown = {place.attachment: None for place in _newest(_places(messages))}
-        return [each for each in shown if (model.label, each) not in self._verdicts]
+    def suspects(self, shown: Iterable[int], model: ChatModel) -> list[list[int]]:
+        """Return what to leave out of a refused request, one attempt after the other.
 
-    def note_taken(self, messages: Sequence[ChatMessage], model: ChatModel) -> None:
-        """Take note that a request was answered."""
-        self._note(self.suspects(messages, model), model, taken=True)
+        It is what the model has never taken before: the newer half, then the older one, then all.
+        Of two pictures the good one is shown in the end; of more, those that stood with it may be
+        out for a while.
+        """
+        new = [each for each in shown if (model.label, each) not in self._taken]
+        middle = len(new) // 2
+        halves = [new[middle:], new[:middle]] if middle else []
+        return [*halves, new] if new else []
 
-    @contextmanager
-    def without(self, suspects: Sequence[int], model: ChatModel) -> Iterator[None]:
-        """Leave pictures out; for good, unless the request is refused without them as well."""
-        self._note(suspects, model, taken=False)
-        try:
-            yield
-        except BadRequest:
-            for each in suspects:
-                self._verdicts.pop((model.label, each), None)
-            raise
+    def note_taken(self, shown: Iterable[int], model: ChatModel) -> None:
+        """Take note that a request with these pictures was answered: they are beyond suspicion."""
+        if len(self._taken) >= REMEMBERED:
+            self._taken.clear()
+        self._taken.update((model.label, each) for each in shown)
 
-    def _note(self, attachments: Iterable[int], model: ChatModel, *, taken: bool) -> None:
-        if len(self._verdicts) >= REMEMBERED:
-            self._verdicts.clear()
-        self._verdicts.update({(model.label, each): taken for each in attachments})
+    def note_refused(self, left_out: Iterable[int], model: ChatModel) -> None:
+        """Take note that a request was answered only without these pictures."""
+        now = self._now()
+        lately = {key: until for key, until in self._refused.items() if until > now}
+        self._refused = lately | {(model.label, each): now + REFUSED_FOR_S for each in left_out}
 
-    def _may_see(self, model: ChatModel, attachment: int) -> bool:
-        return model.facts.vision and self._verdicts.get((model.label, attachment), True)
+    def _is_refused(self, model: ChatModel, attachment: int) -> bool:
+        return self._refused.get((model.label, attachment), 0.0) > self._now()
 
-    async def _loaded(self, places: Iterable[Place], conversation: str) -> dict[Place, str]:
+    async def _loaded(self, wanted: Iterable[int], conversation: str) -> dict[int, str]:
         """Return the data URLs of the newest pictures that fit; they leave in leaps, too."""
-        shown: deque[tuple[Place, str]] = deque()
+        shown: deque[tuple[int, str]] = deque()
         chars = 0
-        for place in places:
-            url = await self._url(conversation, place.attachment)
+        for attachment in wanted:
+            url = await self._url(conversation, attachment)
             if url is None:
                 continue
-            shown.append((place, url))
+            shown.append((attachment, url))
             chars += len(url)
             if chars > MAX_REQUEST_CHARS:
                 while chars > MAX_REQUEST_CHARS // 2 and len(shown) > 1:
@@ -146,41 +149,38 @@ class Images:
             return known
         url = await self.load(conversation, attachment)
         if url is not None:
-            self._url_chars += len(url)
-            if self._url_chars > MEMO_CHARS:
-                self._urls.clear()
-                self._filled.clear()
-                self._url_chars = len(url)
-            self._urls[conversation, attachment] = url
+            self._keep((conversation, attachment), url)
         return url
 
-    def _with(
-        self, message: ChatMessage, places: Sequence[Place], urls: list[str | None]
-    ) -> ChatMessage:
-        known = self._filled.get(id(message))
-        if known is not None and known[1] == urls:
-            return known[2]
-        content = list(cast("list[Part]", message["content"]))
-        for place, url in zip(places, urls, strict=True):
-            shown = {"type": "image_url", "image_url": {"url": url}}
-            content[place.part] = UNSEEN if url is None else shown
-        filled = cast("ChatMessage", {**message, "content": content})
-        # The message is kept with it: its id is its own only as long as it lives.
-        self._filled[id(message)] = message, urls, filled
-        return filled
+    def _keep(self, key: tuple[str, int], url: str) -> None:
+        self._url_chars += len(url)
+        if self._url_chars > MEMO_CHARS or len(self._urls) >= REMEMBERED:
+            self._urls.clear()
+            self._url_chars = len(url)
+        self._urls[key] = url
 
 
-def _places(messages: Iterable[ChatMessage]) -> list[Place]:
-    return [
-        Place(n, part_n, attachment)
-        for n, message in enumerate(messages)
-        if isinstance(content := message.get("content"), list)
-        for part_n, part in enumerate(content)
-        if (attachment := handle_in(part)) is not None
-    ]
+def _handles(message: ChatMessage) -> list[int]:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return []
+    return [found for part in content if (found := handle_in(part)) is not None]
 
 
-def _newest(places: Sequence[Place]) -> Sequence[Place]:
-    """Return the places that may be shown by their number: some of them leave at a time."""
-    surplus = len(places) - MAX_IMAGES
-    return places if surplus <= 0 else places[-(-surplus // LEAP) * LEAP :]
+def _newest(handles: Sequence[int]) -> Sequence[int]:
+    """Return the pictures that may be shown by their number: some of them leave at a time."""
+    surplus = len(handles) - MAX_IMAGES
+    return handles if surplus <= 0 else handles[-(-surplus // LEAP) * LEAP :]
+
+
+def _filled(message: ChatMessage, shown: Mapping[int, str]) -> ChatMessage:
+    parts = [_seen(part, shown) for part in cast("list[Part]", message["content"])]
+    return cast("ChatMessage", {**message, "content": parts})
+
+
+def _seen(part: Part, shown: Mapping[int, str]) -> Part:
+    attachment = handle_in(part)
+    if attachment is None:
+        return part
+    url = shown.get(attachment)
+    return {"type": "image_url", "image_url": {"url": url}} if url else UNSEEN

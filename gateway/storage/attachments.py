@@ -1,22 +1,29 @@
 """Attachments: files that came with messages or that tools made, stored in parts.
 
-Life of one that came in: pending → stored or failed. The intake enters it with its message, the
-worker has it fetched (gateway/attachments.py), and a turn makes content of it
-(gateway/storage/contents.py). One that a tool made is stored at once; its turn's commit shows it.
+Life of one that came in: pending → stored or failed. The intake enters it with its message, it is
+fetched (gateway/attachments.py), and a turn makes content of it (gateway/storage/contents.py). One
+that a tool made is stored at once; its turn's commit shows it.
 """
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, delete, func, literal_column, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, select, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
-from gateway.storage.leases import fence
-from gateway.storage.models import attachment, attachment_part, conversation, inbox, now_s
+from gateway.storage.leases import fence, has_work, is_awaited, make_ready
+from gateway.storage.models import (
+    attachment,
+    attachment_part,
+    conversation,
+    inbox,
+    is_pending,
+    now_s,
+)
 from gateway.storage.statements import built_once
 
 if TYPE_CHECKING:
@@ -25,17 +32,16 @@ if TYPE_CHECKING:
 PART_BYTES = 1_048_576
 NAME_CHARS = 120
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
-# As the index has it, which is of no use to a value that is bound.
-_WAITING = attachment.c.state == literal_column("'pending'")
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 """Control and formatting characters: they would change how the text around a name is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A file that is to be fetched, and how often that has failed."""
+    """A file that is to be fetched; `failures` counts the attempts that were begun."""
 
     id: int
+    conversation: int
     address: Address
     attachment: Attachment
     failures: int
@@ -104,10 +110,10 @@ def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
     finish(conn, attachment_id, len(content), hashlib.sha256(content).hexdigest())
 
 
-def parts_of(content: bytes) -> list[bytes]:
+def parts_of(content: bytes) -> Iterator[bytes]:
     """Return a content in pieces of at most `PART_BYTES`, at least one."""
     starts = range(0, max(1, len(content)), PART_BYTES)
-    return [content[start : start + PART_BYTES] for start in starts]
+    return (content[start : start + PART_BYTES] for start in starts)
 
 
 def too_large(limit_bytes: int) -> str:
@@ -117,29 +123,38 @@ def too_large(limit_bytes: int) -> str:
     return f"it is larger than the {size_text(limit_bytes)} that are taken"
 
 
-def pending(conn: Connection, conversation_id: int) -> list[Pending]:
-    """Return what is to be fetched of messages that no turn has taken yet, in order."""
-    return [_pending(row) for row in conn.execute(*_find_pending(conversation_id))]
+def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[Pending]:
+    """Return the first awaited file of each conversation of this (platform, account).
+
+    Those that were tried least come first, then the oldest.
+    """
+    return [_pending(row) for row in conn.execute(*_next_pending(*account, limit))]
 
 
 @built_once
-def _find_pending(conversation_id: int) -> Any:
+def _next_pending(platform: str, account: str, limit: int) -> Any:
+    firsts = _awaited(func.min(attachment.c.id)).group_by(attachment.c.conversation)
     place = (conversation.c.platform, conversation.c.account, conversation.c.chat)
     return (
         select(attachment, *place, conversation.c.thread)
         .join(conversation, conversation.c.id == attachment.c.conversation)
-        .join(
-            inbox,
-            (inbox.c.conversation == attachment.c.conversation)
-            & (inbox.c.seq == attachment.c.inbox_seq),
-        )
         .where(
-            attachment.c.conversation == conversation_id,
-            _WAITING,
-            inbox.c.state.in_(("queued", "noted")),
+            conversation.c.platform == platform,
+            conversation.c.account == account,
+            attachment.c.id.in_(firsts),
         )
-        .order_by(attachment.c.id)
+        .order_by(attachment.c.failures, attachment.c.id)
+        .limit(limit)
     )
+
+
+def _awaited(*columns: Any) -> Select[Any]:
+    """Return a query about the files of messages that wait for them."""
+    its_message = (inbox.c.conversation == attachment.c.conversation) & (
+        inbox.c.seq == attachment.c.inbox_seq
+    )
+    waits = (is_awaited, is_pending, inbox.c.state == "queued")
+    return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
 
 
 def _pending(row: Row[Any]) -> Pending:
@@ -147,13 +162,42 @@ def _pending(row: Row[Any]) -> Pending:
         name=row.name, kind=row.kind, mime=row.mime, size_bytes=row.size_bytes, ref=row.ref
     )
     address = Address(row.platform, row.account, row.chat, row.thread)
-    return Pending(row.id, address, known, row.failures)
+    return Pending(row.id, row.conversation, address, known, row.failures)
 
 
-def first_pending(conn: Connection, conversation_id: int) -> int | None:
-    """Return the first message, by seq, that waits for a file; a turn must end before it."""
-    waiting = conn.execute(*_find_pending(conversation_id))
-    return min((row.inbox_seq for row in waiting), default=None)
+def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
+    """Return those of these files that are not there yet and that no message waits for."""
+    awaited = _awaited(attachment.c.id)
+    query = select(attachment.c.id).where(
+        is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
+    )
+    return list(conn.scalars(query))
+
+
+def is_waited_for(conn: Connection, conversation_id: int) -> bool:
+    """Whether any message that waits here came with a file that is not there yet."""
+    return conn.execute(*_waited_for(conversation_id)).first() is not None
+
+
+@built_once
+def _waited_for(conversation_id: int) -> Any:
+    return _awaited(attachment.c.id).where(attachment.c.conversation == conversation_id).limit(1)
+
+
+def attempt(conn: Connection, attachment_id: int) -> int:
+    """Count an attempt that is about to begin; returns how many that makes.
+
+    It is counted first, so that one which kills the process is not made again and again. Where
+    nobody waits for the file any more the answer is 0.
+    """
+    if (
+        conn.execute(_awaited(attachment.c.id).where(attachment.c.id == attachment_id)).first()
+        is None
+    ):
+        return 0
+    _change(conn, attachment_id, failures=attachment.c.failures + 1)
+    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
+    return int(conn.scalar(query) or 0)
 
 
 def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
@@ -171,44 +215,55 @@ def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> boo
 
 
 def _is_pending(conn: Connection, attachment_id: int) -> bool:
-    query = select(attachment.c.id).where(attachment.c.id == attachment_id, _WAITING)
+    query = select(attachment.c.id).where(attachment.c.id == attachment_id, is_awaited)
     return conn.execute(query).first() is not None
 
 
 def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
-    """All parts are there."""
+    """All parts are there; what waited for the file goes on."""
     _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
+    _go_on(conn, attachment_id)
 
 
 def fail(conn: Connection, attachment_id: int, error: str) -> None:
-    """It will never be there; `error` says why, in words for the model."""
+    """It will never be there; `error` says why, in words for the model. What waited goes on."""
     if _change(conn, attachment_id, state="failed", error=error):
         conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
-
-
-def delay(conn: Connection, attachment_id: int) -> int:
-    """Count a failed attempt; returns how many there were."""
-    _change(conn, attachment_id, failures=attachment.c.failures + 1)
-    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
-    return int(conn.scalar(query) or 0)
+        _go_on(conn, attachment_id)
 
 
 def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:
-    waiting = update(attachment).where(attachment.c.id == attachment_id, _WAITING)
+    waiting = update(attachment).where(attachment.c.id == attachment_id, is_awaited)
     return conn.execute(waiting.values(**values)).rowcount == 1
 
 
-def offer(conn: Connection, turn: "Turn", name: str, mime: str, content: bytes) -> Stored:
+def _go_on(conn: Connection, attachment_id: int) -> None:
+    """Make the conversation of a file ready, if that was the last that it waited for."""
+    query = select(attachment.c.conversation).where(attachment.c.id == attachment_id)
+    conversation_id = conn.scalar(query)
+    if conversation_id is not None and has_work(conn, conversation_id):
+        make_ready(conn, conversation_id)
+
+
+def offer(
+    conn: Connection, turn: "Turn", name: str, mime: str, content: bytes, most: int
+) -> Stored | None:
     """Store a file that a tool of this turn made; the same again is one file.
+
+    Returns:
+        None where the turn has made `most` files already.
 
     Raises:
         LeaseLost: Another worker has the conversation.
     """
     fence(conn, turn.lease)
     name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
-    same = [each for each in _made_by(conn, turn.id) if (each.name, each.sha256) == (name, sha256)]
+    made = _made_by(conn, turn.id)
+    same = [each for each in made if (each.name, each.sha256) == (name, sha256)]
     if same:
         return _stored(same[0])
+    if len(made) >= most:
+        return None
     kind: AttachmentKind = "image" if mime.startswith("image/") else "file"
     given = Attachment(name=name, kind=kind, mime=mime)
     attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
@@ -260,11 +315,11 @@ def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
 
 
 def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
-    """Return the first bytes of a file: at least so many, where it has them; None for all."""
+    """Return the first bytes of a file: so many at most; None for all."""
     query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
     if size_bytes is not None:
         query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
-    return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))
+    return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))[:size_bytes]
 
 
 def forget(conn: Connection, conversation_id: int) -> None:
@@ -279,17 +334,11 @@ def _stored(row: Row[Any]) -> Stored:
     return Stored(row.id, row.name, row.kind, row.mime, row.size_bytes)
 
 
-def count_of_turn(conn: Connection, turn_id: int) -> int:
-    """Return how many files the tools of a turn made."""
-    query = select(func.count()).where(attachment.c.turn_id == turn_id)
-    return int(conn.scalar(query) or 0)
-
-
 def clean_name(name: str) -> str:
     """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
     last = re.split(r"[/\\]", name)[-1]
     seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
-    plain = " ".join(seen.split()).strip(".") or "file"
+    plain = " ".join(seen.split()).strip(". ") or "file"
     if len(plain) <= NAME_CHARS:
         return plain
     stem, dot, ending = plain.rpartition(".")

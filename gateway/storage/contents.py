@@ -8,6 +8,7 @@ file says is data: it stands between fences that nothing inside it can close.
 import codecs
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -15,11 +16,16 @@ from sqlalchemy import Connection, Row
 from agent.messages import clean_text
 from agent.models.images import image_part
 from gateway.pictures import MAX_IMAGE_BYTES, MAX_SIDE_PIXELS, Picture, look_at
-from gateway.storage.attachments import beginning, of_messages, size_text
+from gateway.storage.attachments import PART_BYTES, beginning, of_messages, size_text
 from gateway.storage.inbox import Entry
 
 MAX_BYTES_PER_CHAR = 4
 """Source: UTF-8."""
+LONGEST_MARK_BYTES = 3
+PROBE_BYTES = 4096
+"""Whether a file is a text shows itself in so much of it."""
+LEAST_CHARS = 500
+"""Less than that of a text is of no use; rather fewer texts are shown."""
 _KINDS = {"voice": "voice message"}
 _UNUSABLE = {
     "voice": "it cannot be listened to here",
@@ -53,23 +59,61 @@ def content_of(
         conversation_id: Whose messages.
         entries: All that the turn answers, or is to know.
         text: Theirs, merged.
-        text_chars: As much of a text file is shown.
+        text_chars: As much of all text files together is shown.
 
     Returns:
         A string where there is no picture to be looked at, else parts: one text, then the pictures.
     """
-    rows = of_messages(conn, conversation_id, [entry.seq for entry in entries])
+    files = [
+        _seen(conn, row) for row in of_messages(conn, conversation_id, [it.seq for it in entries])
+    ]
     several = len({entry.sender for entry in entries}) > 1
     senders = {entry.seq: f", from {entry.sender_name}" for entry in entries if several}
+    texts = [each.row for each in files if each.is_text]
+    shares = shares_of([row.size_bytes for row in texts], text_chars)
+    chars = {row.id: share for row, share in zip(texts, shares, strict=True)}
     told = [text] if text.strip() else []
     pictures: list[Part] = []
-    for row in rows:
-        label = _label(row, senders.get(row.inbox_seq, ""))
-        words, is_shown = _told(conn, row, label, text_chars)
+    for each in files:
+        label = _label(each.row, senders.get(each.row.inbox_seq, ""))
+        words, is_shown = _told(conn, each, label, chars.get(each.row.id, 0))
         told.append(words)
-        pictures += [image_part(row.id)] if is_shown else []
+        pictures += [image_part(each.row.id)] if is_shown else []
     whole = "\n\n".join(told)
     return [{"type": "text", "text": whole}, *pictures] if pictures else whole
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A row, and what the first bytes of its file show."""
+
+    row: Row[Any]
+    picture: Picture | None = None
+    is_text: bool = False
+
+
+def _seen(conn: Connection, row: Row[Any]) -> _File:
+    if row.state != "stored":
+        return _File(row)
+    head = beginning(conn, row.id, PART_BYTES - 1)
+    picture = look_at(head)
+    if picture is not None or row.kind in _UNUSABLE:
+        return _File(row, picture)
+    probe = head[:PROBE_BYTES]
+    return _File(row, is_text=_decoded(probe, row.mime, row.size_bytes) is not None)
+
+
+def shares_of(sizes: Sequence[int], total: int) -> list[int]:
+    """Return how much of each text is shown, `total` of all: short ones whole, others alike.
+
+    Where that is less than `LEAST_CHARS`, the last ones get nothing.
+    """
+    shown = min(len(sizes), max(1, total // LEAST_CHARS))
+    shares, left = [0] * len(sizes), total
+    for given, n in enumerate(sorted(range(shown), key=lambda n: sizes[n])):
+        shares[n] = min(sizes[n], left // (shown - given))
+        left -= shares[n]
+    return shares
 
 
 def _label(row: Row[Any], sender: str) -> str:
@@ -79,20 +123,21 @@ def _label(row: Row[Any], sender: str) -> str:
     return f"{_KINDS.get(row.kind, row.kind)}: {facts}{sender}".translate(_BRACKETS)
 
 
-def _told(conn: Connection, row: Row[Any], label: str, text_chars: int) -> tuple[str, bool]:
+def _told(conn: Connection, file: _File, label: str, chars: int) -> tuple[str, bool]:
     """Return what is said in place of a file, and whether it is a picture that is shown as well."""
+    row = file.row
     if row.state != "stored":
         return f"[{label}: it is not here, {row.error or 'it was not downloaded'}]", False
-    head = beginning(conn, row.id, text_chars * MAX_BYTES_PER_CHAR)
-    if (picture := look_at(head)) is not None:
-        trouble = _trouble(picture, row.size_bytes)
+    if file.picture is not None:
+        trouble = _trouble(file.picture, row.size_bytes)
         return (f"[{label}: {trouble}]", False) if trouble else (f"[{label}]", True)
     if row.kind in _UNUSABLE:
         return f"[{label}: {_UNUSABLE[row.kind]}]", False
-    text = _decoded(head, row.mime, is_whole=len(head) == row.size_bytes)
+    head = beginning(conn, row.id, chars * MAX_BYTES_PER_CHAR + LONGEST_MARK_BYTES)
+    text = _decoded(head, row.mime, row.size_bytes) if file.is_text else None
     if text is None:
         return f"[{label}: what is in it cannot be read here]", False
-    return _quoted(label, text, row.size_bytes, len(head), text_chars), False
+    return _quoted(label, text, row.size_bytes, len(head), chars), False
 
 
 def _trouble(picture: Picture, size_bytes: int) -> str | None:
@@ -105,8 +150,9 @@ def _trouble(picture: Picture, size_bytes: int) -> str | None:
     return None
 
 
-def _decoded(head: bytes, mime: str, *, is_whole: bool) -> str | None:
+def _decoded(head: bytes, mime: str, size_bytes: int) -> str | None:
     """Return the beginning of a text file; None for what is no text."""
+    is_whole = len(head) == size_bytes
     for mark, encoding in _BYTE_ORDERS.items():
         if head.startswith(mark):
             return _strictly(head.removeprefix(mark), encoding, is_whole=is_whole)

@@ -155,7 +155,8 @@ def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
             .where(of_turn, inbox_table.c.kind == "command")
             .values(kind="message", text=text_of(messages[0]))
         )
-    conn.execute(update(inbox_table).where(of_turn).values(state="queued", turn_id=None))
+    # Their turn stays noted: whose words they hold is known from it.
+    conn.execute(update(inbox_table).where(of_turn).values(state="queued"))
 
 
 def _drop_turn(conn: Connection, turn_id: int) -> None:

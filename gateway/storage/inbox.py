@@ -4,18 +4,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, func, literal_column, select, union_all, update
+from sqlalchemy import Connection, Row, case, func, literal_column, select, union_all, update
 
 from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
 from gateway.sessions import address_key
 from gateway.storage import lineage
 from gateway.storage.models import (
     alias,
+    attachment,
     conversation,
     cursor,
     inbox,
     is_noted,
     is_pending,
+    is_running,
     is_unsent,
     now_s,
     outbox,
@@ -26,6 +28,7 @@ from gateway.storage.statements import built_once
 
 InboxKind = Literal["message", "command", "edit", "overheard"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
+Revised = Literal["reworded", "emptied"]
 TITLE_CHARS = 60
 
 
@@ -271,31 +274,45 @@ def cancel_queued(conn: Connection, conversation_id: int) -> int:
     return cancelled.rowcount
 
 
-def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> bool:
-    """Give the newest wording to an edited message that still waits; whether there is one."""
+def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> Revised | None:
+    """Give the newest wording to an edited message that still waits.
+
+    Returns:
+        "emptied" where nothing is left to be answered, and the message is cancelled; None where no
+        such message waits.
+    """
     if message.message_ref is None:
-        return False
-    revised = conn.execute(
-        update(inbox)
-        .where(
+        return None
+    seq = conn.scalar(
+        select(inbox.c.seq).where(
             inbox.c.conversation == conversation_id,
             is_pending,
             inbox.c.message_ref == message.message_ref,
             inbox.c.kind == "message",
             inbox.c.state == "queued",
         )
-        .values(text=message.text)
     )
-    return revised.rowcount > 0
+    if seq is None:
+        return None
+    here = (inbox.c.conversation == conversation_id, inbox.c.seq == seq)
+    files = select(attachment.c.id).where(
+        attachment.c.conversation == conversation_id, attachment.c.inbox_seq == seq
+    )
+    text = message.text if message.text.strip() else ""
+    is_empty = not text and conn.scalar(files.limit(1)) is None
+    state = "cancelled" if is_empty else "queued"
+    conn.execute(update(inbox).where(*here).values(text=text, state=state))
+    return "emptied" if is_empty else "reworded"
 
 
-def has_message(conn: Connection, conversation_id: int, message_ref: str | None) -> bool:
-    """Whether the conversation has taken a message with this platform id."""
+def has_message(conn: Connection, conversation_id: int, edit: InboundMessage) -> bool:
+    """Whether the conversation has taken the message that its own sender edits."""
     query = select(inbox.c.seq).where(
         inbox.c.conversation == conversation_id,
-        inbox.c.message_ref == message_ref,
+        inbox.c.message_ref == edit.message_ref,
+        inbox.c.sender == edit.sender,
         inbox.c.kind != "edit",
-        inbox.c.state != "refused",
+        inbox.c.state.not_in(("refused", "cancelled")),
     )
     return conn.execute(query.limit(1)).first() is not None
 
@@ -320,6 +337,9 @@ def move(conn: Connection, to: Move) -> bool:
     Their old keys stay as aliases. One whose new key another conversation has already stays behind
     with its old key, and so does its outbox.
     """
+    source = f"{to.platform}:{to.account}"
+    strangers = (quarantine.c.source == source, quarantine.c.chat == to.chat)
+    conn.execute(update(quarantine).where(*strangers).values(chat=to.new_chat))
     moved = [_move(conn, row, to) for row in conn.execute(_of_chat(to)).all()]
     return all(moved)
 
@@ -350,14 +370,31 @@ def _move(conn: Connection, row: Row[Any], to: Move) -> bool:
     conn.execute(
         update(conversation).where(conversation.c.id == row.conversation).values(chat=to.new_chat)
     )
-    # Message ids begin anew there: an old one would be another message's.
-    unsent = (outbox.c.conversation == row.conversation, is_unsent)
-    conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
+    _forget_refs(conn, row.conversation)
     return True
 
 
-def set_aside(conn: Connection, poison: Iterable[Poison]) -> None:
-    """Store updates that nobody can answer; a known one is skipped."""
+def _forget_refs(conn: Connection, conversation_id: int) -> None:
+    """Drop the ids of messages: they begin anew there, and an old one would be another message's.
+
+    Those that a running turn holds in memory: `turns.commit`.
+    """
+    unsent = (outbox.c.conversation == conversation_id, is_unsent)
+    conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
+    running = (turn.c.conversation == conversation_id, is_running)
+    conn.execute(update(turn).where(*running).values(preview_ref=None))
+    known = (inbox.c.conversation == conversation_id, inbox.c.message_ref.is_not(None))
+    conn.execute(update(inbox).where(*known).values(message_ref=None))
+
+
+def set_aside(conn: Connection, poison: Iterable[Poison], chat: str | None = None) -> None:
+    """Store updates that nobody can answer; a known one is skipped.
+
+    Args:
+        conn: The writing connection.
+        poison: The updates.
+        chat: Where a stranger wrote them; None for what could not be decoded.
+    """
     for update_ in poison:
         if not is_known(conn, update_.source, update_.dedupe_key):
             conn.execute(
@@ -367,6 +404,7 @@ def set_aside(conn: Connection, poison: Iterable[Poison]) -> None:
                     raw=update_.raw,
                     reason=update_.reason,
                     at=now_s(),
+                    chat=chat,
                 )
             )
 
@@ -396,7 +434,8 @@ def position(conn: Connection, source: str) -> int | None:
 def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
     """Drop the raw updates of entries older than this; returns how many.
 
-    Those in quarantine become empty; their keys stay, so that they are still known.
+    Those in quarantine become empty; their keys stay, so that they are still known. What was
+    overheard loses its text as well, and is not told any more.
     """
     strangers = select(quarantine.c.id).where(
         quarantine.c.raw != literal_column("''"), quarantine.c.at < now_s() - older_than_s
@@ -409,11 +448,16 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
         .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - older_than_s)
         .limit(limit)
     ).all()
+    overheard = inbox.c.kind == "overheard"
     for conversation_id, seq in old:
         conn.execute(
             update(inbox)
             .where(inbox.c.conversation == conversation_id, inbox.c.seq == seq)
-            .values(raw=None)
+            .values(
+                raw=None,
+                text=case((overheard, ""), else_=inbox.c.text),
+                state=case((overheard, "done"), else_=inbox.c.state),
+            )
         )
     return len(old)
 

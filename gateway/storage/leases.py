@@ -8,11 +8,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, ScalarSelect, delete, func, select, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    ScalarSelect,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    update,
+)
 
 from adapters.messages import Address
 from gateway.errors import LeaseLost
-from gateway.storage.models import conversation, inbox, is_pending, now_s, outbox, replica
+from gateway.storage.models import (
+    attachment,
+    conversation,
+    inbox,
+    is_pending,
+    now_s,
+    outbox,
+    replica,
+)
 from gateway.storage.statements import built_once
 
 LEASE_S = 12.0
@@ -20,6 +38,25 @@ LEASE_S = 12.0
 
 LONGEST_BACKOFF_S = 60.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
+
+is_awaited = attachment.c.state == literal_column("'pending'")
+"""A file that is not there yet. In a literal: SQLite matches a partial index by its words."""
+_beside = inbox.alias("beside")
+_waits_for_files = (
+    select(attachment.c.id)
+    .join(
+        _beside,
+        (_beside.c.conversation == attachment.c.conversation)
+        & (_beside.c.seq == attachment.c.inbox_seq),
+    )
+    .where(
+        attachment.c.conversation == inbox.c.conversation, is_awaited, _beside.c.state == "queued"
+    )
+    .correlate(inbox)
+    .exists()
+)
+_is_work = is_pending & ((inbox.c.state == "taken") | ~_waits_for_files)
+"""All that waits in a conversation waits for its files: an album is several messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +234,18 @@ def _make_ready(conversation_id: int) -> Any:
 
 
 def has_work(conn: Connection, conversation_id: int) -> bool:
-    """Whether anything in the conversation's inbox still waits for an answer."""
+    """Whether anything in the conversation's inbox can be answered, or is being answered.
+
+    As long as a file of what waits is not there yet, nothing that waits can.
+    """
     return conn.execute(*_pending(conversation_id)).one_or_none() is not None
 
 
 @built_once
 def _pending(conversation_id: int) -> Any:
-    return select(inbox.c.seq).where(inbox.c.conversation == conversation_id, is_pending).limit(1)
+    here = inbox.c.conversation == conversation_id
+    # In the order of the index of what is pending: SQLite takes no other then.
+    return select(inbox.c.seq).where(here, _is_work).order_by(inbox.c.seq).limit(1)
 
 
 def ready_stuck(conn: Connection) -> int:
@@ -211,13 +253,14 @@ def ready_stuck(conn: Connection) -> int:
 
     There should be none; returns how many there were.
     """
+    with_work = select(inbox.c.conversation).where(_is_work)
     stuck = list(
         conn.scalars(
             select(conversation.c.id)
             .where(
                 conversation.c.owner.is_(None),
                 conversation.c.ready_no.is_(None),
-                conversation.c.id.in_(select(inbox.c.conversation).where(is_pending)),
+                conversation.c.id.in_(with_work),
             )
             .limit(1000)
         )

@@ -101,13 +101,13 @@ def forget(conn: Connection, conversation_id: int) -> int:
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:
-    """Empty what the chat's sender wrote before they were allowed; its keys stay known."""
+    """Empty what was written in the chat by those who were not allowed; its keys stay known."""
     row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
     conn.execute(
         update(quarantine)
         .where(
             quarantine.c.source == f"{row.platform}:{row.account}",
-            quarantine.c.dedupe_key.startswith(f"{row.chat}:", autoescape=True),
+            quarantine.c.chat == row.chat,
         )
         .values(raw="")
     )

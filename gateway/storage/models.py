@@ -146,6 +146,7 @@ quarantine = Table(
     Column("raw", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("at", Double, nullable=False),
+    Column("chat", Text),  # where a stranger wrote; NULL for what could not be decoded
     UniqueConstraint("source", "dedupe_key"),
 )
 Index(
@@ -173,6 +174,7 @@ inbox = Table(
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
     UniqueConstraint("source", "dedupe_key"),
+    Index("ix_inbox_conversation_message_ref", "conversation", "message_ref"),
 )
 is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
 """Waits or is being answered. In literals: SQLite matches a partial index by its words."""
@@ -300,6 +302,7 @@ turn = Table(
     Column("started_at", Double, nullable=False),
     Column("finished_at", Double),
     Column("usd", Double),  # what its calls cost; NULL where that of any is not known
+    Column("senders", Text),  # JSON of ["platform:sender id", …]: whose words its question holds
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == literal_column("'running'")

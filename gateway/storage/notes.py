@@ -16,8 +16,8 @@ from gateway.storage.models import inbox as inbox_table
 from gateway.storage.statements import built_once
 
 NOTES_KEPT = 50
-"""Notes that wait in one conversation; older ones are not told any more."""
-LISTENING = 20
+"""Notes of each kind that wait in one conversation; older ones are not told any more."""
+LISTENING = 3
 """Conversations of one group that note what is said there: those with the newest turns."""
 
 
@@ -40,7 +40,9 @@ def note(
 ) -> int:
     """Enter what the next turn is to be told; returns its seq. The oldest one too many goes."""
     seq = inbox.append(conn, conversation_id, message, kind=kind, state="noted")
-    conn.execute(*_leave_newest(conversation_id))
+    too_old = conn.scalar(*_newest_too_many(conversation_id, kind))
+    if too_old is not None:
+        conn.execute(*_drop_upto(conversation_id, kind, too_old))
     return seq
 
 
@@ -68,14 +70,13 @@ def _listening(shared: str, first: str, end: str) -> Any:
 
 
 @built_once
-def _leave_newest(conversation_id: int) -> Any:
-    of_this = (inbox_table.c.conversation == conversation_id, is_noted)
-    oldest_kept = (
-        select(inbox_table.c.seq)
-        .where(*of_this)
-        .order_by(inbox_table.c.seq.desc())
-        .limit(1)
-        .offset(NOTES_KEPT - 1)
-        .scalar_subquery()
-    )
-    return update(inbox_table).where(*of_this, inbox_table.c.seq < oldest_kept).values(state="done")
+def _newest_too_many(conversation_id: int, kind: str) -> Any:
+    of_this = (inbox_table.c.conversation == conversation_id, is_noted, inbox_table.c.kind == kind)
+    newest_first = select(inbox_table.c.seq).where(*of_this).order_by(inbox_table.c.seq.desc())
+    return newest_first.limit(1).offset(NOTES_KEPT)
+
+
+@built_once
+def _drop_upto(conversation_id: int, kind: str, seq: int) -> Any:
+    of_this = (inbox_table.c.conversation == conversation_id, is_noted, inbox_table.c.kind == kind)
+    return update(inbox_table).where(*of_this, inbox_table.c.seq <= seq).values(state="done")

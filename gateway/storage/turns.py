@@ -30,6 +30,7 @@ from gateway.storage.inbox import Entry, InboxState
 from gateway.storage.leases import Lease, fence
 from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, is_running, message, now_s, step, turn
+from gateway.storage.models import inbox as inbox_table
 from gateway.storage.outbox import Part
 from gateway.storage.statements import built_once
 from gateway.storage.totals import Totals, of_turn
@@ -50,7 +51,8 @@ class Turn:
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The text of the command that it carries out; None for a turn of the agent.
         sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
-        senders: All who wrote what is answered, likewise.
+        senders: All whose words the question holds, likewise: who wrote what is answered, what is
+            told beside it, and a question that is asked again.
     """
 
     id: int
@@ -107,6 +109,7 @@ def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | Non
     What its requests begin with is settled anew: see `lineage.settle_base`.
     """
     owned = fence(conn, lease)
+    lease = _where_it_is(lease, owned)
     row = conn.execute(*_running(lease.conversation)).one_or_none()
     if row is None:
         return None
@@ -121,6 +124,11 @@ def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | Non
     return replace(found, attempt=attempt, stopped=owned.cancel_upto_seq >= row.upto_seq)
 
 
+def _where_it_is(lease: Lease, owned: Row[Any]) -> Lease:
+    """Return a lease with the chat's id of now: it may have moved since the lease was taken."""
+    return replace(lease, address=replace(lease.address, chat=owned.chat))
+
+
 @built_once
 def _running(conversation_id: int) -> Any:
     return select(turn).where(turn.c.conversation == conversation_id, is_running)
@@ -132,6 +140,7 @@ def begin(
     entries: Sequence[Entry],
     asked: Content | None,
     base: PromptBase,
+    others: Sequence[str] = (),
 ) -> Turn:
     """Freeze these queued entries into a new turn and record its user message.
 
@@ -142,8 +151,12 @@ def begin(
         asked: What the model reads of them; None for a command, which is no message of the
             transcript.
         base: What its requests begin with, where `lineage.settle_base` says so.
+        others: Whose words the question holds beside those of the entries' senders.
     """
-    stopped_upto = fence(conn, lease).cancel_upto_seq
+    senders = (*senders_of(lease, entries), *others, *_earlier_senders(conn, entries))
+    senders = tuple(dict.fromkeys(senders))
+    owned = fence(conn, lease)
+    lease = _where_it_is(lease, owned)
     session = lineage.settle_base(conn, lineage.active(conn, lease.conversation), base)
     turn_id = conn.execute(
         _INSERT,
@@ -153,10 +166,11 @@ def begin(
             "first_seq": entries[0].seq,
             "upto_seq": entries[-1].seq,
             "epoch": lease.epoch,
+            "senders": orjson.dumps(senders).decode(),
         },
     ).scalar_one()
     inbox.take(conn, entries, turn_id)
-    if stopped_upto >= entries[0].seq:
+    if owned.cancel_upto_seq >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
@@ -175,15 +189,38 @@ def begin(
         refs=_refs(entries),
         command=entries[0].text if asked is None else None,
         sender=_sender(lease, entries),
-        senders=_senders(lease, entries),
+        senders=senders,
     )
 
 
 _INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn.c.id)
 
 
-def proceed(conn: Connection, current: Turn) -> None:
+def _earlier_senders(conn: Connection, entries: Sequence[Entry]) -> list[str]:
+    """Return whose words entries may hold that an operator queued again after an earlier turn."""
+    seqs = [entry.seq for entry in entries]
+    stored = conn.scalars(*_senders_before(entries[0].conversation, seqs))
+    return [sender for senders in stored for sender in orjson.loads(senders)]
+
+
+@built_once
+def _senders_before(conversation_id: int, seqs: list[int]) -> Any:
+    return (
+        select(turn.c.senders)
+        .join(inbox_table, inbox_table.c.turn_id == turn.c.id)
+        .where(
+            inbox_table.c.conversation == conversation_id,
+            inbox_table.c.seq.in_(seqs),
+            turn.c.senders.is_not(None),
+        )
+    )
+
+
+def proceed(conn: Connection, current: Turn) -> Row[Any]:
     """Fence, and find out about a `/stop` whose signal was lost; before every write of a turn.
+
+    Returns:
+        The conversation's row.
 
     Raises:
         LeaseLost: Another worker has the conversation.
@@ -192,6 +229,7 @@ def proceed(conn: Connection, current: Turn) -> None:
     row = fence(conn, current.lease)
     if row.cancel_upto_seq >= current.upto_seq:
         raise TurnCancelled(f"turn {current.id} was stopped by its user")
+    return row
 
 
 def record_message(
@@ -247,16 +285,21 @@ def store_output(conn: Connection, current: Turn, text: str) -> str:
 
 def notify(conn: Connection, current: Turn, parts: Sequence[Part]) -> None:
     """Tell the chat something while the turn goes on."""
-    fence(conn, current.lease)
-    outbox.append(
-        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
-    )
+    _enter(conn, current, fence(conn, current.lease), parts)
+
+
+def _enter(conn: Connection, current: Turn, place: Row[Any], parts: Sequence[Part]) -> None:
+    """Enter rows into the outbox of `place`, the turn's conversation as it is now."""
+    if place.chat != current.lease.address.chat:
+        # The chat has moved since the turn began: message ids begin anew there.
+        parts = [replace(part, preview_ref=None, reply_to=None) for part in parts]
+    outbox.append(conn, place.id, parts, inbox_seq=current.upto_seq, turn_id=current.id)
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:
     """Remember the platform's id of the live preview, which the final answer will replace."""
-    fence(conn, current.lease)
-    conn.execute(update(turn).where(turn.c.id == current.id).values(preview_ref=ref))
+    if fence(conn, current.lease).chat == current.lease.address.chat:
+        conn.execute(update(turn).where(turn.c.id == current.id).values(preview_ref=ref))
 
 
 def commit(
@@ -273,13 +316,11 @@ def commit(
     Raises:
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
-    proceed(conn, current)
+    place = proceed(conn, current)
     if not _is_running(conn, current):
         return of_turn(conn, current.lease.conversation, current.id)
     seq = transcript.append(conn, current.place, messages)
-    outbox.append(
-        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
-    )
+    _enter(conn, current, place, parts)
     if messages or _is_step(end.call):
         _journal_model(conn, current, end.call, seq)
     else:
@@ -291,25 +332,21 @@ def cancel(
     conn: Connection, current: Turn, partial: str, parts: Sequence[Part], end: TurnEnd
 ) -> Totals:
     """End a turn that its user stopped: what was written so far stays, marked as stopped."""
-    fence(conn, current.lease)
+    place = fence(conn, current.lease)
     _close_group(conn, current, "Cancelled by the user.")
     if partial:
         transcript.append(conn, current.place, [assistant_message(partial)])
     outbox.drop_unsent(conn, current.lease.conversation, current.id)
-    outbox.append(
-        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
-    )
+    _enter(conn, current, place, parts)
     _book(conn, current, end.call)
     return _close(conn, current, "cancelled", "cancelled", end)
 
 
 def bury(conn: Connection, current: Turn, parts: Sequence[Part], end: TurnEnd) -> Totals:
     """Give a turn up after its last attempt: a dead letter, and a notice to its chat."""
-    fence(conn, current.lease)
+    place = fence(conn, current.lease)
     _close_group(conn, current, "The turn was given up before this finished.")
-    outbox.append(
-        conn, current.lease.conversation, parts, inbox_seq=current.upto_seq, turn_id=current.id
-    )
+    _enter(conn, current, place, parts)
     _book(conn, current, end.call)
     return _close(conn, current, "dead", "dead", end)
 
@@ -320,16 +357,28 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     Returns:
         The content of its user message; None where the view has no turn.
     """
-    newest = conn.scalar(
-        select(turn.c.id)
+    newest = _newest(conn, conversation_id)
+    if newest is None or not hide(conn, conversation_id, newest.id):
+        return None
+    return transcript.of_turn(conn, conversation_id, newest.id)[0]["content"]
+
+
+def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
+    """Return whose words the question holds that `hide_newest` would give back."""
+    newest = _newest(conn, lease.conversation)
+    if newest is None:
+        return ()
+    return _stored_senders(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+
+
+def _newest(conn: Connection, conversation_id: int) -> Row[Any] | None:
+    return conn.execute(
+        select(turn)
         .join(message, message.c.turn_id == turn.c.id)
         .where(message.c.conversation == conversation_id, turn.c.state != "running")
         .order_by(message.c.seq.desc())
         .limit(1)
-    )
-    if newest is None or not hide(conn, conversation_id, newest):
-        return None
-    return transcript.of_turn(conn, conversation_id, newest)[0]["content"]
+    ).one_or_none()
 
 
 def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
@@ -531,7 +580,7 @@ def _turn(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tu
         refs=_refs(entries),
         command=None if recorded or not entries else entries[0].text,
         sender=_sender(lease, entries),
-        senders=_senders(lease, entries),
+        senders=_stored_senders(lease, row, entries),
     )
 
 
@@ -539,7 +588,13 @@ def _refs(entries: Sequence[Entry]) -> tuple[str, ...]:
     return tuple(entry.message_ref for entry in entries if entry.message_ref)
 
 
-def _senders(lease: Lease, entries: Sequence[Entry]) -> tuple[str, ...]:
+def _stored_senders(lease: Lease, row: Row[Any], entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return a turn's senders as it began with them; one of an older version has its entries'."""
+    return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
+
+
+def senders_of(lease: Lease, entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Return who wrote these entries, as "platform:sender id"."""
     return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
 
 

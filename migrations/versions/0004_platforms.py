@@ -17,6 +17,8 @@ def upgrade() -> None:
     _create_access()
     op.add_column("outbox", sa.Column("choices", sa.Text(), nullable=True))
     op.add_column("outbox", sa.Column("attachment", sa.Integer(), nullable=True))
+    op.add_column("quarantine", sa.Column("chat", sa.Text(), nullable=True))
+    op.add_column("turn", sa.Column("senders", sa.Text(), nullable=True))
     if op.get_bind().dialect.name != "sqlite":
         # SQLite's INTEGER holds 64 bits as it is.
         op.alter_column("cursor", "position", type_=sa.BigInteger())
@@ -28,6 +30,7 @@ def upgrade() -> None:
         sqlite_where=noted,
         postgresql_where=noted,
     )
+    op.create_index("ix_inbox_conversation_message_ref", "inbox", ["conversation", "message_ref"])
 
 
 def _create_attachments() -> None:

@@ -1,18 +1,32 @@
 """Requests with pictures: what goes out, what stays on record, and what a refusal leads to."""
 
+import re
+
 import pytest
 from structlog.testing import capture_logs
 
 from agent.errors import BadRequest
 from agent.messages import user_message
 from agent.models.anthropic_wire import request_body
-from agent.models.images import UNSEEN, Images, image_part
+from agent.models.base import CacheLayout, ModelRequest
+from agent.models.facts import ModelFacts
+from agent.models.images import UNSEEN, Images, image_part, with_pictures
 from agent.models.openai_wire import request_body as openai_body
 from agent.models.scripted import Step
-from tests.agent.test_loop import Bench, look
+from agent.tokens import IMAGE_TOKENS, estimate_messages
+from tests.agent.test_loop import USAGE, Bench, look
 
 URL = "data:image/png;base64,iVBORw0KGgo="
 ASKED = user_message([{"type": "text", "text": "What is this?"}, image_part(7)])
+
+
+async def load_any(_conversation: str, attachment: int) -> str:
+    return f"{URL}#{attachment}"
+
+
+def seen(request: ModelRequest) -> set[int]:
+    """Return which pictures of `load_any` a request has."""
+    return {int(n) for n in re.findall(r"#(\d+)", str(request.messages))}
 
 
 async def load(conversation: str, attachment: int) -> str | None:
@@ -69,10 +83,36 @@ async def test_a_refused_picture_is_left_out() -> None:
     assert (line["count"], line["reason"]) == (1, "Could not process image")
 
 
-async def test_a_request_that_is_malformed_otherwise_is_not_blamed_on_pictures() -> None:
-    """The failure is told, and the picture is shown next time."""
-    made = bench(BadRequest("tools: bad"), BadRequest("tools: bad"), "A dot.")
+@pytest.mark.parametrize(("bad", "attempts"), [({8}, 2), ({7}, 3), ({7, 8}, 4)])
+async def test_a_picture_beside_a_bad_one_is_shown(bad: set[int], attempts: int) -> None:
+    """Within three more attempts; what is left out of the next request is the bad one alone."""
+    made = Bench(script=lambda request: BadRequest("image") if bad & seen(request) else "ok")
+    made.images = Images(load_any)
+    question = user_message([{"type": "text", "text": "?"}, image_part(7), image_part(8)])
+    assert (await made.run([question])).text == "ok"
+    assert len(made.model.requests) == attempts
+    await made.run([question])
+    assert len(made.model.requests) == attempts + 1
+    assert seen(made.model.requests[-1]) == {7, 8} - bad
+
+
+async def test_a_provider_that_refuses_everything_is_asked_four_times() -> None:
+    """However many pictures there are; each attempt is booked as any other."""
+    refusal = BadRequest("no")
+    refusal.usage = USAGE
+    made = Bench(script=lambda _: refusal)
+    made.images = Images(load_any)
+    question = user_message([{"type": "text", "text": "?"}, *map(image_part, range(20))])
     with pytest.raises(BadRequest):
+        await made.run([question])
+    assert [len(seen(request)) for request in made.model.requests] == [20, 10, 10, 0]
+    assert [call.usage for call in made.journal.booked] == [USAGE] * 4
+
+
+async def test_a_request_that_is_malformed_otherwise_is_not_blamed_on_pictures() -> None:
+    """The first failure is told, and the picture is shown next time."""
+    made = bench(BadRequest("tools: bad"), BadRequest("still bad"), "A dot.")
+    with pytest.raises(BadRequest, match="tools: bad"):
         await made.run([ASKED])
     await made.run([ASKED])
     assert pictures(made) == [SHOWN, UNSEEN, SHOWN]
@@ -85,3 +125,40 @@ async def test_a_picture_that_was_taken_before_is_not_suspected() -> None:
     with pytest.raises(BadRequest):
         await made.run([ASKED])
     assert len(made.model.requests) == 2
+
+
+async def test_a_model_that_cannot_see_gets_the_label_at_once() -> None:
+    """On OpenAI's wire as text; where it refuses the request, pictures were no part of it."""
+    made = bench("I cannot see.", BadRequest("tools: bad"))
+    made.model.facts = ModelFacts("blind", vision=False)
+    await made.run([ASKED])
+    [request] = made.model.requests
+    sent = openai_body(request, "gpt-6", "max_tokens")["messages"][-1]["content"]
+    assert sent == f"What is this?\n{UNSEEN['text']}"
+    with pytest.raises(BadRequest):
+        await made.run([ASKED])
+    assert len(made.model.requests) == 2
+
+
+@pytest.mark.parametrize("layout", ["native", "envelope"])
+async def test_the_end_of_the_request_is_marked_on_the_picture(layout: CacheLayout) -> None:
+    """It is the last block; on both wires the marker goes out with it."""
+    made = bench("A dot.")
+    made.model.cache_layout = layout
+    await made.run([ASKED])
+    [request] = made.model.requests
+    body = (
+        request_body(request, "claude-opus-5")
+        if layout == "native"
+        else openai_body(request, "claude", "max_tokens", layout)
+    )
+    last = body["messages"][-1]["content"][-1]
+    assert last["type"] in {"image", "image_url"}
+    assert last["cache_control"] == {"type": "ephemeral"}
+
+
+async def test_a_picture_counts_the_same_however_large_it_is() -> None:
+    """What is measured is the view with its handles; the bytes are no text."""
+    request = ModelRequest(with_pictures([ASKED], {7: URL + "A" * 100_000}))
+    assert estimate_messages(request.messages) == estimate_messages([ASKED])
+    assert estimate_messages([ASKED]) > IMAGE_TOKENS

@@ -23,7 +23,7 @@ from agent.messages import (
 from agent.meter import TokenMeter
 from agent.models.base import Completion
 from agent.models.facts import ModelFacts, Prices
-from agent.models.images import Images, image_part
+from agent.models.images import Images, image_part, with_pictures
 from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
@@ -111,7 +111,7 @@ async def test_pictures_are_in_it_as_the_loop_has_sent_them() -> None:
     agent = replace(agent_of(model), images=Images(load))
     warm = await warm_prefix(view, sent(view, model), agent, "7")
     assert warm is not None
-    shown = await agent.images.put_into(view.messages, model, "7")
+    shown = with_pictures(view.messages, await agent.images.shown(view.messages, model, "7"))
     assert warm.request.messages == marked(shown, model, CachingSettings())
     assert "data:image/png;base64,7" in str(warm.request.messages[-1])
 

@@ -58,9 +58,9 @@ async def test_a_file_is_fetched_once_more(crashes: Crashes, api: BotApi, point:
     assert rows(crashes, "SELECT body FROM attachment_part") == [(b"what the file says",)]
 
 
-@pytest.mark.parametrize("point", around("delay"))
+@pytest.mark.parametrize("point", around("attempt"))
 async def test_a_delayed_file_is_tried_again(crashes: Crashes, api: BotApi, point: str) -> None:
-    """Its failures are counted across restarts."""
+    """Its attempts are counted, before they begin, across restarts."""
     api.fail("file", SERVER_ERROR)
     push_file(api)
     await die_and_recover(crashes, api, point, ANN)

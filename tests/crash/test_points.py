@@ -34,7 +34,7 @@ NOT_A_STEP = {
 }
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
 are only read, an operator acts, a replay lets time pass, a code is made, somebody is told."""
-OF_FILES = {"store_part", "finish", "delay", "fail", "offer", "move"}
+OF_FILES = {"attempt", "store_part", "finish", "fail", "offer", "move"}
 """Points of tests/crash/test_files.py."""
 
 

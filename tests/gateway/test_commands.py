@@ -11,7 +11,7 @@ from agent.context_engine import Level
 from agent.ports import Compaction
 from agent.view import Summary, ViewPlan
 from gateway import commands
-from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, UNLIMITED, StatusFacts
+from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, URGENT, StatusFacts
 from gateway.storage.history import Status
 from gateway.storage.usage import Context, Standing
 from tests.support.storage import compaction
@@ -128,8 +128,8 @@ def test_help_tells_an_owner_more() -> None:
 
 def test_some_commands_have_no_limit() -> None:
     """They must work when everything else is too much."""
-    assert {"stop", "status"} == UNLIMITED
-    assert UNLIMITED < BYPASSING
+    assert {"stop", "status"} == URGENT
+    assert URGENT < BYPASSING
 
 
 def test_help_lists_every_command() -> None:

@@ -14,7 +14,7 @@ YAML = """
 model: {api_keys: [hunter21, hunter22]}
 web: {token: hunter23}
 platforms: {telegram: [{token: hunter24}, {name: b}]}
-access: {telegram: [1]}
+access: {telegram: [1], groups: {"telegram:-1": {respond: always}}}
 tools: {mcp: {files: {url: 'http://me:hunter25@host/'}}}
 """
 
@@ -39,6 +39,8 @@ def test_a_row_has_value_and_origin(loaded: Loaded, tmp_path: Path) -> None:
     assert found["home"] == (str(tmp_path), "PARLEY_HOME")
     assert found["web.port"] == (1, "PARLEY_WEB__PORT")
     assert found["access.telegram"] == (["1"], "parley.yaml")
+    rule = {"respond": "always", "context": False, "senders": "allowed"}
+    assert found["access.groups"] == ({"telegram:-1": rule}, "parley.yaml")
     assert found["queue.mode"] == ("collect", "default")
     assert found["platforms.telegram.1.name"] == ("b", "parley.yaml")
 

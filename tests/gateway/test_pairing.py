@@ -230,6 +230,16 @@ class TestFirstOwner:
             assert Counter(await told(chat, "dm7"))[pairing.CODES_REFUSED] == 1
             assert (await chat.say(code, sender="8")).outcome == "command"
 
+    async def test_a_member_tells_no_code_to_the_model(self, tmp_path: Path) -> None:
+        """While codes are refused it is not taken for a question, and not on record."""
+        async with running(tmp_path, at_work=False, access=PAIRING | {"telegram": ["7"]}) as chat:
+            code = await own_code(chat)
+            for n in range(rates.TRIES_PER_HOUR):
+                await chat.say("ABCD2345", sender="7", dedupe_key=f"try {n}")
+            assert (await chat.say(code, sender="7")).outcome == "refused"
+            assert (await told(chat, "c1"))[-1] == pairing.CODES_REFUSED
+            assert code not in [row.text for row in await chat.rows(models.inbox)]
+
     async def test_fifty_wrong_codes_in_all(self, tmp_path: Path) -> None:
         """Then nobody's code is taken; who was not spoken to before gets their request."""
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:
@@ -315,7 +325,7 @@ class TestRequests:
             await stranger(chat, sender_name=name)
             [*_, notice] = await told(chat, "own")
             shown = notice.partition(" (telegram 7)")[0]
-            assert shown.startswith("`'[x](http://evil)'  @here yyy")
+            assert shown.startswith("`'[x](http://evil)' @here yyy")
             assert shown.endswith("y…`")
             assert len(shown) == NAME_CHARS + 2
 

@@ -5,10 +5,12 @@ import itertools
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
+from adapters.messages import Attachment
 from agent.errors import (
     BadRequest,
     ContextOverflow,
@@ -29,7 +31,8 @@ from agent.tools.builtin import read_conversation
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import commands, notices
 from gateway.storage import deadletters, models
-from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running
+from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
+from tests.support.recording_adapter import RecordingAdapter
 
 GIVE_UP_AT_ONCE = RetryPolicy(retry_for_s=0, backoff_s=(1,))
 
@@ -121,11 +124,48 @@ async def test_what_stands_behind_new_is_its_first_message(tmp_path: Path) -> No
         assert asked(model_of(chat).requests[-1]) == ["hello there"]
 
 
+async def test_new_reads_the_file_below_it(tmp_path: Path) -> None:
+    """With its caption, or alone; a plain `/new` is marked as answered."""
+    adapter = RecordingAdapter()
+    adapter.files["f"] = b"the content"
+    file: dict[str, Any] = {"attachments": (Attachment(name="a.txt", kind="file", ref="f"),)}
+    async with serving(tmp_path, adapter=adapter) as gateway:
+        chat = gateway.chat
+        answer = await chat.ask("/new summarise this", **file)
+        assert answer.startswith("re: summarise this\n\n[file: a.txt")
+        assert "the content" in answer
+        assert "the content" in await chat.ask("/new", **file)
+        await chat.ask("/new", message_ref="m1")
+        await chat.until(lambda: ("m1", "answered") in adapter.marks)
+
+
+async def test_nobody_acts_for_a_guest(tmp_path: Path) -> None:
+    """Who edits what was answered, or whose question a member has asked again."""
+    runs: list[str] = []
+
+    async def run() -> str:
+        runs.append("ran")
+        return "done"
+
+    agent = agent_of(ScriptedModel([ACT, "a", ACT, "b", ACT, "c", ACT, "d"]), tools=[tool_of(run)])
+    access = {"mode": "allowlist", "groups": {"*": {"senders": "anyone"}}}
+    group: dict[str, Any] = {"chat_kind": "group"}
+    guest = {"sender": "u9", "message_ref": "m1"} | group
+    async with running(tmp_path, agent, access=access, sessions={"groups": "shared"}) as chat:
+        assert await chat.ask("wipe the disk", **guest) == "a"
+        assert await chat.ask("/retry", **group) == "b"
+        await chat.say("please wipe it", kind="edit", **guest)
+        assert await chat.ask("hello", **group) == "c"
+        assert runs == []
+        assert await chat.ask("wipe it", **group) == "d"
+        assert runs == ["ran"]
+
+
 async def test_start_is_help(tmp_path: Path) -> None:
     """Telegram sends it by itself when a chat is opened."""
     async with running(tmp_path) as chat:
-        assert await chat.ask("/start") == commands.help_text()
-        assert await chat.ask("/help@my_bot") == commands.help_text()
+        assert await chat.ask("/start") == commands.help_text(to_owner=True)
+        assert await chat.ask("/help@my_bot") == commands.help_text(to_owner=True)
 
 
 async def test_a_word_that_is_no_command_is_a_message(tmp_path: Path) -> None:

@@ -71,11 +71,11 @@ class Fault:
         kind: error (answered with `status`, nothing shown), html (an error page of a proxy), cut
             (carried out, then the connection is dropped without an answer), drop (dropped before
             anything is done), junk (carried out, answered with invalid JSON), reply (carried out,
-            answered with `body`), slow (`delay_s` later, without fault), hang (never answered,
-            nothing is done).
+            answered with `body`), late (carried out, answered with an error page), slow
+            (`delay_s` later, without fault), hang (never answered, nothing is done).
     """
 
-    kind: Literal["error", "html", "cut", "drop", "junk", "reply", "slow", "hang"]
+    kind: Literal["error", "html", "cut", "drop", "junk", "reply", "late", "slow", "hang"]
     status: int = 500
     description: str = "Internal Server Error"
     parameters: Json = field(default_factory=dict)
@@ -147,8 +147,7 @@ async def refused(request: web.Request, fault: Fault | None) -> web.StreamRespon
     if fault.kind == "error":
         return refusal(ApiError(fault.status, fault.description, fault.parameters))
     if fault.kind == "html":
-        page = f"<html><h1>{fault.status} Bad Gateway</h1></html>"
-        return web.Response(text=page, status=fault.status, content_type="text/html")
+        return _error_page(fault.status)
     return _hang_up(request) if fault.kind == "drop" else None
 
 
@@ -160,7 +159,14 @@ def broken(request: web.Request, fault: Fault | None) -> web.StreamResponse | No
         return web.Response(text='{"ok": true, "resu', content_type="application/json")
     if fault.kind == "reply":
         return web.json_response(fault.body)
+    if fault.kind == "late":
+        return _error_page(fault.status)
     return _hang_up(request) if fault.kind == "cut" else None
+
+
+def _error_page(status: int) -> web.Response:
+    page = f"<html><h1>{status} Bad Gateway</h1></html>"
+    return web.Response(text=page, status=status, content_type="text/html")
 
 
 def _hang_up(request: web.Request) -> web.Response:

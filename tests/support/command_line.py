@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import structlog
 
 from gateway import cli
 
@@ -25,13 +26,15 @@ Run = Callable[..., Result]
 
 @contextmanager
 def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be this folder and no setting come from outside."""
+    """Have PARLEY_HOME be this folder and no setting come from outside; restore logging."""
+    before = structlog.get_config()
     for name in os.environ:
         if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_HOME", str(home))
     yield
     cli.chosen.update(config=None, home=None)
+    structlog.configure(**before)
 
 
 def runner(

@@ -222,7 +222,12 @@ async def running(
         asyncio.TaskGroup() as tasks,
     ):
         gateway = chat.gateway
-        always = (gateway.delivery.run, gateway.worker.run, gateway.preparations.run)
+        always = (
+            gateway.delivery.run,
+            gateway.worker.run,
+            gateway.preparations.run,
+            gateway.files.run,
+        )
         parts = always if at_work else ()
         work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
         try:

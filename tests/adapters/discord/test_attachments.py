@@ -60,6 +60,12 @@ async def test_a_foreign_link(adapter: DiscordAdapter, written: Message) -> None
         await adapter.fetch(HERE, attachment(written, "https://example.org/a"), 100)
 
 
+async def test_a_file_that_came_without_a_link(adapter: DiscordAdapter, written: Message) -> None:
+    """The link is looked up in its message."""
+    found = attachment(written, "", id=str(written.files[0].id))
+    assert await adapter.fetch(HERE, found, 100) == b"12345"
+
+
 async def test_a_file_larger_than_it_said(
     server: DiscordServer, adapter: DiscordAdapter, written: Message
 ) -> None:

@@ -2,12 +2,13 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import SendUnknown
-from adapters.messages import Choice
+from adapters.messages import Choice, OutgoingFile
 from tests.adapters.discord.conftest import (
     MakeAdapter,
     RecordingIntake,
@@ -84,6 +85,46 @@ async def test_a_slash_command_in_a_thread(
         used = server.slash("new", channel=thread)
         await server.wait_for(lambda: used.thinking)
     assert intake.messages[0].address == where(thread)
+
+
+async def test_an_interaction_that_does_not_say_where(
+    server: DiscordServer,
+    intake: RecordingIntake,
+    adapter: DiscordAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a place that the bot does not know yet Discord is asked."""
+    thread = server.open_thread(server.write(server.general, "hello"))
+    server.archive(thread)
+    emit = server.gateway.emit
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+
+        def emit_less(name: str, data: dict[str, Any], *beside: Any, **more: Any) -> None:
+            emit(name, data | {"channel": None}, *beside, **more)
+
+        monkeypatch.setattr(server.gateway, "emit", emit_less)
+        server.slash("new", channel=thread)
+        await intake.has(1)
+    assert intake.messages[0].address == where(thread)
+
+
+async def test_a_file_as_the_answer_to_a_command(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """It is a message of its own; the text takes the place of "thinking…"."""
+    async with running(adapter, server):
+        await server.wait_for(lambda: server.bot.commands)
+        used = server.slash("goal", "a chart", channel=server.direct())
+        await server.wait_for(lambda: used.thinking)
+        (message,) = intake.messages
+        beside = {"reply_to": message.message_ref}
+        file = OutgoingFile("chart.txt", "text/plain", b"x")
+        await adapter.send(row(adapter, "", message.address, file=file, nonce="file", **beside))
+        assert used.thinking
+        await adapter.send(row(adapter, "Here.", message.address, **beside))
+    assert used.shown == "Here."
+    assert [file.name for each in server.direct().messages for file in each.files] == ["chart.txt"]
 
 
 async def test_an_answer_after_the_token_died(

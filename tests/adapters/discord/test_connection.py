@@ -337,6 +337,22 @@ async def test_one_refused_bot_beside_a_healthy_one(
         await intake.has(1)
 
 
+async def test_one_revoked_bot_beside_a_healthy_one(
+    server: DiscordServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """A token that is reset ends the run of its own bot, and no other connection."""
+    second = server.add_bot("second.TOKEN", "Second")
+    other = make(name="second", token=SecretStr("second.TOKEN"))
+    async with running(make(), server), running(other, server) as task:
+        connects = server.gateway.connects
+        server.revoke(second)
+        with pytest.raises(AdapterRefused):
+            await asyncio.wait_for(task, 5)
+        server.write(server.direct(), "still here")
+        await intake.has(1)
+    assert server.gateway.connects == connects
+
+
 async def test_no_error_or_event_holds_the_token(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:

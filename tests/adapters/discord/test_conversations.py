@@ -15,7 +15,7 @@ from tests.adapters.discord.conftest import (
     running,
     where,
 )
-from tests.support.discord.faults import NO_PERMISSION, UNAVAILABLE
+from tests.support.discord.faults import NO_PERMISSION, UNAVAILABLE, Fault
 from tests.support.discord.server import DiscordServer
 
 
@@ -87,9 +87,9 @@ async def test_a_thread_that_somebody_opened_first(
 async def test_an_answer_never_lands_in_the_parent(
     server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
 ) -> None:
-    """Where no thread may be opened the answer is buried with the reason."""
-    server.general.forbidden.add("threads")
+    """Where the thread of a conversation may not be opened the answer is buried with the reason."""
     async with running(adapter, server):
+        server.general.forbidden.add("threads")
         written = server.write(server.general, "hello", mention=True)
         await intake.has(1)
         address = intake.messages[0].address
@@ -97,6 +97,31 @@ async def test_an_answer_never_lands_in_the_parent(
             await adapter.send(row(adapter, "hi", address, reply_to=written.ref))
     assert len(server.general.texts) == 1
     assert written.thread is None
+
+
+async def test_where_the_bot_may_open_no_threads(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """A mention is answered in the channel, since there can never be a thread for it."""
+    server.general.forbidden.add("threads")
+    async with running(adapter, server):
+        written = server.write(server.general, "hello", mention=True)
+        await intake.has(1)
+        address = intake.messages[0].address
+        await adapter.send(row(adapter, "hi", address, reply_to=written.ref))
+    assert server.general.texts[1:] == ["hi"]
+    assert (address, server.made("thread")) == (where(server.general), [])
+
+
+async def test_a_title_that_discord_refuses(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
+) -> None:
+    """Words that AutoMod blocks are no reason to leave the question without its thread."""
+    server.fail("thread", Fault("error", 400, 200_001, "Title was blocked"))
+    async with running(adapter, server):
+        written = server.write(server.general, "bad words", mention=True)
+        await server.wait_for(lambda: written.thread)
+    assert server.thread_of(written).name == "Conversation"
 
 
 async def test_without_threads_it_answers_in_the_channel(

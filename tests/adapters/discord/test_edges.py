@@ -14,6 +14,7 @@ from adapters.discord import pending, receiver, session
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.backfill import Backfill
 from adapters.discord.client import Http
+from adapters.discord.lanes import Lanes
 from adapters.discord.pending import Pending
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, Question
@@ -34,6 +35,7 @@ from tests.support.discord.faults import (
     NO_ACCESS,
     NO_PERMISSION,
     UNAVAILABLE,
+    Fault,
     flood,
 )
 from tests.support.discord.server import TOKEN, DiscordServer
@@ -236,10 +238,13 @@ async def test_a_server_that_does_not_come(
         emitted(opened)
 
     monkeypatch.setattr(server.gateway, "_greet", greet)
-    async with running(adapter, server):
-        server.write(server.direct(), "hello")
-        await intake.has(1)
+    with structlog.testing.capture_logs() as logs:
+        async with running(adapter, server):
+            server.write(server.direct(), "hello")
+            await intake.has(1)
     assert intake.texts == ["hello"]
+    told = [entry["servers"] for entry in logs if entry["event"] == "discord_servers_unavailable"]
+    assert told == [1]
 
 
 async def test_a_socket_that_never_holds(
@@ -263,25 +268,95 @@ async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> N
     waiting.end("a")
 
 
-async def test_channels_beyond_the_limit(
+async def test_which_gaps_are_looked_at(
     intake: RecordingIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those with the newest messages are looked through."""
-    monkeypatch.setattr("adapters.discord.backfill.MOST_CHANNELS", 2)
+    """All of them, those with the newest messages first; after a RESUME only the liveliest."""
+    monkeypatch.setattr("adapters.discord.backfill.RECENT", 2)
     cursors = [Cursor(f"discord:default:{number}", number * 10) for number in (1, 2, 3)]
     await intake.accept([], cursors=cursors)
-    filling: Any = Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
-    assert await filling.gaps({}) == [("3", 30), ("2", 20)]
+    assert await backfill(intake).look({}, resumed=True) == ["3", "2"]
+    assert await backfill(intake).look({}, resumed=False) == ["3", "2", "1"]
+    assert await backfill(intake).look({"2": 20, "3": 31}, resumed=False) == ["3", "1"]
 
 
 async def test_a_channel_opened_while_away(intake: RecordingIntake) -> None:
     """It is read from its beginning; one that was there all along from now on."""
     await intake.accept([], cursors=[Cursor("discord:default:10", 50)])
-    filling: Any = Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
-    gaps = await filling.gaps({"10": 50, "20": 45, "30": None, "60": 61})
-    assert gaps == [("60", 59)]
+    newest = {"10": 50, "20": 45, "30": None, "60": 61}
+    assert await backfill(intake).look(newest, resumed=False) == ["60"]
     assert intake.cursors["discord:default:20"] == 45
     assert intake.cursors["discord:default:30"] == 30
+
+
+async def test_the_first_start_of_a_large_bot(
+    intake: RecordingIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cursors are committed in small parts, the newest first, so that nobody waits for long."""
+    accepted: list[list[int]] = []
+    accept = intake.accept
+
+    async def noting(messages: Any, *, cursors: Sequence[Cursor]) -> list[Admission]:
+        accepted.append([cursor.position for cursor in cursors])
+        return await accept(messages, cursors=cursors)
+
+    monkeypatch.setattr(intake, "accept", noting)
+    newest: dict[str, int | None] = {str(number): number for number in range(1, 451)}
+    await backfill(intake).look(newest, resumed=False)
+    assert [len(part) for part in accepted] == [200, 200, 50]
+    assert [*accepted[0], *accepted[1], *accepted[2]] == list(range(450, 0, -1))
+
+
+def backfill(intake: RecordingIntake) -> Any:
+    return Backfill("default", None, intake, Pacer(FAST), None)  # type: ignore[arg-type]
+
+
+async def test_a_lane_that_gets_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is bounded: a new connection reads again what was not taken."""
+    monkeypatch.setattr("adapters.discord.lanes.MOST_WAITING", 2)
+    done: list[int] = []
+
+    async def job() -> None:
+        done.append(1)
+
+    async with asyncio.TaskGroup() as tasks:
+        lanes = Lanes(tasks)
+        lanes.put("a", job)
+        lanes.put("a", job)
+        with pytest.raises(AdapterDisconnected):
+            lanes.put("a", job)
+        lanes.put("b", job)
+    assert len(done) == 3
+
+
+async def test_a_global_limit_told_in_the_body(server: DiscordServer, make: MakeAdapter) -> None:
+    """The whole bot pauses, also where only the body says so."""
+    adapter = make()
+    body = {"message": "x", "retry_after": 60.0, "global": True}
+    server.fail("send", Fault("limit", 429, 0, "", 60.0, body, {"Via": "1.1 google"}))
+    other = where(server.add_channel("other"))
+    for address in (where(server.general), other):
+        with pytest.raises(SendDelayed):
+            await adapter.send(row(adapter, "hi", address))
+    assert len(server.made("send")) == 1
+
+
+async def test_a_limit_whose_body_says_nothing(server: DiscordServer, make: MakeAdapter) -> None:
+    """The header counts then."""
+    server.fail("send", Fault("limit", 429, 0, "", 7.0, ["x"], {"Retry-After": "7"}))
+    adapter = make()
+    with pytest.raises(SendDelayed) as caught:
+        await adapter.send(row(adapter, "hi", where(server.general)))
+    assert caught.value.retry_after_s == 7.0
+
+
+async def test_nothing_is_sent_after_the_end(server: DiscordServer, make: MakeAdapter) -> None:
+    """A row that comes too late waits for the next start, and opens no connection."""
+    adapter = make()
+    await adapter.close()
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "hi", where(server.general)))
+    assert server.calls == []
 
 
 async def test_a_used_up_budget_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:

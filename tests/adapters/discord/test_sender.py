@@ -234,6 +234,18 @@ async def test_a_cut_answer_of_long_ago_is_looked_up(
     assert receipt == Receipt(chat.messages[0].ref)
 
 
+async def test_an_equal_answer_to_an_earlier_question(
+    server: DiscordServer, make: MakeAdapter, chat: Channel
+) -> None:
+    """It is not taken for the one in doubt, also not by a process that has not sent it."""
+    await make().send(row(make(), "Done.", where(chat), nonce="earlier"))
+    asking = server.write(chat, "and now?")
+    late = row(make(), "Done.", where(chat), reply_to=asking.ref, outcome_unknown=True, age_s=60)
+    receipt = await make().send(late)
+    assert receipt.platform_ref == chat.messages[-1].ref
+    assert chat.texts[-3:] == ["Done.", "and now?", "Done."]
+
+
 async def test_a_lost_answer_of_long_ago_is_sent(
     server: DiscordServer, make: MakeAdapter, chat: Channel
 ) -> None:
@@ -329,6 +341,17 @@ async def test_a_file(server: DiscordServer, adapter: DiscordAdapter, thread: Ch
     (file,) = thread.messages[-1].files
     assert (file.name, file.content) == ("plot.png", b"\x89PNG")
     assert len(thread.texts) == 1
+
+
+async def test_a_file_with_a_strange_name(
+    server: DiscordServer, adapter: DiscordAdapter, chat: Channel
+) -> None:
+    """Neither its name nor its type gets into the headers of the request."""
+    file = OutgoingFile('a"b\r\nX-Evil: 1.txt', "text/plain\r\nX-Evil: 1", b"x")
+    await adapter.send(row(adapter, "", where(chat), file=file))
+    (shown,) = chat.messages[-1].files
+    assert (shown.mime, shown.content) == ("application/octet-stream", b"x")
+    assert "\r" not in shown.name
 
 
 async def test_a_file_that_is_too_large(

@@ -6,9 +6,8 @@ import pytest
 import structlog
 
 from adapters.messages import Address, Admission, Choice, Outgoing
-from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.buttons import Press
-from tests.adapters.telegram.conftest import RecordingIntake, running
+from adapters.telegram.adapter import LIMITS, TelegramAdapter
+from tests.adapters.telegram.conftest import MakeAdapter, RecordingIntake, running
 from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
 
 ANN = Address("telegram", "default", "7")
@@ -144,13 +143,14 @@ async def test_no_room_for_the_choice(api: BotApi, adapter: TelegramAdapter) -> 
 
 
 async def test_a_flood_of_presses_is_bounded(
-    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+    adapter: TelegramAdapter,
 ) -> None:
     """What cannot be answered in time is dropped, with a line for those who look for it."""
-    press = Press("q", "7", 1, "", "", [], markup=False)
+    message = {"message_id": 1, "chat": {"id": 7, "type": "private"}}
+    update = {"callback_query": {"id": "q", "data": "/x", "message": message}}
     with structlog.testing.capture_logs() as logs:
         for _ in range(257):
-            adapter._buttons.put(press, Admission("queued"))
+            adapter._buttons.put(update, Admission("queued"))
     assert [entry["reason"] for entry in logs] == ["too many"]
 
 
@@ -169,3 +169,60 @@ async def test_a_message_that_is_known_no_more(
     await api.wait_for(lambda: api.answered)
     assert intake.texts == ["/approve 1"]
     assert api.shown(7) == ["May I?"]
+
+
+async def test_a_message_with_broken_buttons(
+    api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
+) -> None:
+    """The press is stored as far as it is known, and the next update is read."""
+    nothing, odd = (api.press_update(7, "Allow") for _ in range(2))
+    nothing["callback_query"]["message"]["reply_markup"] = None
+    odd["callback_query"]["message"]["reply_markup"] = {"inline_keyboard": [7]}
+    with structlog.testing.capture_logs() as logs:
+        api.push_raw(odd)
+        api.push_raw(nothing)
+        await api.wait_for(lambda: api.answered)
+    assert intake.texts == ["/approve 1"] * 2
+    assert list(api.answered) == [nothing["callback_query"]["id"]]
+    assert "1 fields cannot be understood" in [entry.get("reason") for entry in logs]
+    assert api.messages[0].buttons
+
+
+async def test_presses_in_one_chat_delay_no_other_chat(api: BotApi, make: MakeAdapter) -> None:
+    """All are answered at once; the buttons of a message go once, by the press that came first."""
+    adapter = make(limits=LIMITS)
+    api.add_chat(7)
+    await adapter.send(row(adapter, "May I?", choices=CHOICES))
+    async with running(adapter):
+        first = api.press_update(7, "Deny", BOB)
+        updates = [first, *(api.press_update(7, "Allow", BOB) for _ in range(40))]
+        for update in updates:
+            api.push_raw(update)
+        await api.wait_for(lambda: len(api.answered) == len(updates))
+        assert not api.made("editMessageText")
+        await api.wait_for(lambda: not api.messages[0].buttons)
+    assert len(api.made("editMessageText")) == 1
+    assert api.shown(7) == ["May I?\n→ Deny"]
+
+
+async def test_buttons_that_could_not_be_taken_off(api: BotApi, asking: TelegramAdapter) -> None:
+    """The next press tries again."""
+    api.fail("editMessageText", HTML_502)
+    api.press(7, "Allow")
+    await api.wait_for(lambda: api.answered and api.made("editMessageText"))
+    api.press(7, "Deny")
+    await api.wait_for(lambda: not api.messages[0].buttons)
+    assert api.shown(7) == ["May I?\n→ Deny"]
+
+
+async def test_remembered_messages_are_bounded(
+    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of the last ones it is known that their buttons are off."""
+    monkeypatch.setattr("adapters.telegram.buttons._REMEMBERED", 2)
+    keyboard = {"inline_keyboard": [[{"text": "X", "callback_data": "/x"}]]}
+    for number in range(3):
+        message = {"message_id": number, "chat": {"id": 7, "type": "private"}}
+        query = {"id": "q", "data": "/x", "message": message | {"reply_markup": keyboard}}
+        adapter._buttons.put({"callback_query": query}, Admission("queued"))
+    assert len(adapter._buttons._taken_off) == 2

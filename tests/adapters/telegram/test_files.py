@@ -34,7 +34,7 @@ FOR_NOW = "Bad Request: wrong file_id or the file is temporarily unavailable"
 def attached(api: BotApi, content: bytes, path: str = "documents/a b#1.txt") -> Attachment:
     """Let a person send a file; return what the adapter made of it."""
     update = api.message_update(7, None, document=api.add_file(content, path))
-    read: Any = Reader("default", BotIdentity(42, "parley_bot")).read(update)
+    read: Any = Reader("default", BotIdentity(42, "parley_bot")).read([update])[0]
     attachment: Attachment = read.attachments[0]
     return attachment
 

@@ -26,7 +26,7 @@ def update(text: str | None = None, *, key: str = "message", **fields: Any) -> d
 
 
 def item_of(raw: Any) -> Any:
-    return Reader("main", BOT).read(raw)
+    return Reader("main", BOT).read([raw])[0]
 
 
 def read(*args: Any, **fields: Any) -> InboundMessage:
@@ -269,11 +269,20 @@ def test_an_album_is_for_the_bot_as_a_whole() -> None:
 
     def said(album: str, **fields: Any) -> Any:
         photo = {"photo": [FILE], "media_group_id": album, "chat": GROUP}
-        item: Any = reader.read(update(**photo | fields))
+        item: Any = reader.read([update(**photo | fields)])[0]
         return item.addressed
 
     assert [said("a", **named), said("a"), said("b")] == ["direct", "direct", "overheard"]
     assert said("a", chat={"id": -200, "type": "group"}) == "overheard"
+
+
+def test_an_album_is_for_the_bot_whichever_picture_says_so() -> None:
+    """Pictures in front of the one with the caption belong to the question too."""
+    text = "@parley_bot compare"
+    album: dict[str, Any] = {"photo": [FILE], "media_group_id": "a", "chat": GROUP}
+    named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
+    items: Any = Reader("main", BOT).read([update(**album), update(**album | named)])
+    assert [item.addressed for item in items] == ["direct", "direct"]
 
 
 def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +292,7 @@ def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     command = mark("bot_command", "/new", "/new")
     for album in "abc":
         fields: Any = {"entities": [command], "chat": GROUP, "media_group_id": album}
-        reader.read(update("/new", **fields))
+        reader.read([update("/new", **fields)])
     assert len(reader._albums) == 2
 
 
@@ -324,8 +333,9 @@ def test_other_bots_may_be_listened_to() -> None:
     reader = Reader("main", BOT, frozenset({"8", "42"}))
     other: Any = {"from": {"id": 8, "is_bot": True}}
     myself: Any = {"from": {"id": 42, "is_bot": True}}
-    assert isinstance(reader.read(update("beep", **other)), InboundMessage)
-    assert reader.read(update("me", **myself)) is None
+    heard, own = reader.read([update("beep", **other), update("me", **myself)])
+    assert isinstance(heard, InboundMessage)
+    assert own is None
 
 
 @pytest.mark.parametrize(
@@ -466,3 +476,51 @@ def test_no_update_raises(fields: dict[str, Any]) -> None:
     """Whatever the JSON, decoding ends in one of its three outcomes."""
     item = item_of({**update("hello"), "message": update("x")["message"] | fields})
     assert item is None or isinstance(item, InboundMessage | Move | Poison)
+
+
+def test_null_is_as_good_as_absent() -> None:
+    """Some servers write optional fields out; nothing is poison, and nothing an event, for that."""
+    chat = {"id": -100, "type": "supergroup", "title": None}
+    absent = dict.fromkeys(["entities", "caption", "photo", "reply_to_message", "poll", "quote"])
+    message = read("hi", chat=chat, new_chat_members=None, edit_date=None, **absent)
+    assert (message.text, message.unreadable, message.attachments) == ("hi", None, ())
+
+
+ASKED_ABOUT = {"message_id": 4, "chat": GROUP, "photo": [{"file_id": "seen"}], "caption": "sea"}
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "names"),
+    [
+        ("@parley_bot what is this?", {}, ["photo_4.jpg"]),
+        ("nice one", {}, []),
+        ("/new", {}, []),
+        (None, {"caption": "/a@parley_bot", "document": {"file_id": "own"}}, ["file_5"]),
+    ],
+)
+def test_a_question_about_a_file(
+    text: str | None, fields: dict[str, Any], names: list[str]
+) -> None:
+    """A reply to the bot brings along what it is about, unless it has a file of its own."""
+    kinds = {"/new": "bot_command", "@parley_bot": "mention"}
+    marks = [mark(kind, text, name) for name, kind in kinds.items() if text and name in text]
+    message = read(text, chat=GROUP, entities=marks, reply_to_message=ASKED_ABOUT, **fields)
+    assert [file.name for file in message.attachments] == names
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("../../etc/passwd", "passwd"),
+        ("C:\\tmp\\a b.txt\n", "a b.txt"),
+        (".profile", ".profile"),
+        ("a/..", "file_5"),
+        ("a/", "file_5"),
+    ],
+)
+def test_the_name_of_a_file_is_no_path(given: str, name: str) -> None:
+    """Only its last part is taken."""
+    (file,) = read(document={"file_id": "f", "file_name": given}).attachments
+    assert file.name == name
+    (song,) = read(audio={"file_id": "f", "title": given}).attachments
+    assert "/" not in song.name

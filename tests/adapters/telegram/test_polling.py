@@ -1,6 +1,7 @@
 """Long polling against the strict server: what is confirmed, when, and what goes wrong."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import structlog
@@ -22,7 +23,6 @@ from tests.support.bot_api import (
     TOKEN,
     BotApi,
     Fault,
-    flood,
 )
 
 
@@ -194,7 +194,7 @@ async def test_a_token_revoked_while_polling(api: BotApi, adapter: TelegramAdapt
         CUT,
         DROP,
         JUNK,
-        flood(3),
+        Fault("error", 429, "Too Many Requests"),
         Fault("error", 500),
         Fault("html", 404),
         Fault("reply", body={"ok": True, "result": {"not": "a list"}}),
@@ -355,3 +355,32 @@ async def test_every_run_closes_its_connections(api: BotApi, adapter: TelegramAd
         async with running(adapter):
             await api.wait_for(lambda: api.made("getUpdates"))
         api.calls.clear()
+
+
+async def test_a_pause_that_telegram_wants_is_kept(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> None:
+    """The next poll comes when the pause is over, on the same connection."""
+    pause = Fault("error", 429, "Too Many Requests", {"retry_after": 0.05})
+    api.fail("getUpdates", pause, pause)
+    api.push_text(7, "one")
+    async with running(adapter):
+        await intake.has(1)
+    first, second, third = api.made("getUpdates")[:3]
+    assert second.at - first.at >= 0.05
+    assert third.at - second.at >= 0.05
+    assert len(api.made("getMe")) == 1
+
+
+async def test_albums_are_remembered_across_runs(
+    api: BotApi, intake: RecordingIntake, adapter: TelegramAdapter
+) -> None:
+    """After a reconnect the rest of an album is still for the bot."""
+    picture: dict[str, Any] = {"media_group_id": "a", "photo": [{"file_id": "f"}]}
+    command = {"type": "bot_command", "offset": 0, "length": 4}
+    named = {"caption": "/new", "caption_entities": [command]}
+    for fields in (picture | named, picture):
+        api.push_text(-7, None, **fields)
+        async with running(adapter):
+            await intake.has(len(intake.messages) + 1)
+    assert [message.addressed for message in intake.messages] == ["direct", "direct"]

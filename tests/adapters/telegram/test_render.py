@@ -82,6 +82,12 @@ def test_a_code_block_keeps_its_language() -> None:
     assert part["entities"] == [{"type": "pre", "offset": 0, "length": 1, "language": "c++"}]
 
 
+@pytest.mark.parametrize("target", ["tg://user?id=7", "tg://resolve?domain=x", "ton://x"])
+def test_a_link_mentions_nobody(target: str) -> None:
+    """Telegram makes a mention of a link to a person."""
+    assert only(f"[Ann]({target})")[1] == []
+
+
 def test_a_link_keeps_its_target() -> None:
     """The target of a link is in its entity."""
     (part,) = parts("😀 [t](https://e.org/a_b)")

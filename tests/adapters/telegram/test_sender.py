@@ -28,6 +28,7 @@ ANN = Address("telegram", "default", "7")
 TOPIC = Address("telegram", "default", "-100", "3")
 MIGRATED = Fault("error", 400, "Bad Request: upgraded", {"migrate_to_chat_id": -1007})
 ODD_REPLY = Fault("reply", body={"ok": True, "result": {"strange": 1}})
+TRUE_REPLY = Fault("reply", body={"ok": True, "result": True})
 
 
 @pytest.fixture(autouse=True)
@@ -138,6 +139,7 @@ async def test_the_mark_fits_into_a_full_message(api: BotApi, adapter: TelegramA
         (DROP, SendUnknown),
         (JUNK, SendUnknown),
         (ODD_REPLY, SendUnknown),
+        (TRUE_REPLY, SendUnknown),
         (Fault("reply", body={"ok": False}), SendUnknown),
         (BLOCKED, SendRejected),
         (MIGRATED, ChatMoved),
@@ -318,7 +320,7 @@ async def test_previews_in_groups_are_rarer(api: BotApi, make: MakeAdapter) -> N
 
 
 @pytest.mark.parametrize(
-    "fault", [flood(5), HTML_502, CUT, DROP, JUNK, ODD_REPLY, BLOCKED, MIGRATED]
+    "fault", [flood(5), HTML_502, CUT, DROP, JUNK, ODD_REPLY, TRUE_REPLY, BLOCKED, MIGRATED]
 )
 async def test_a_preview_that_fails_costs_nothing(
     api: BotApi, adapter: TelegramAdapter, fault: Fault
@@ -334,17 +336,27 @@ async def test_a_preview_that_fails_costs_nothing(
     assert await adapter.preview(asked(other), "Hello", ref) == ref
 
 
+@pytest.mark.parametrize("fault", [CUT, Fault("late", 502)])
 async def test_a_preview_that_may_stand_there_is_not_followed_by_another(
-    api: BotApi, adapter: TelegramAdapter
+    api: BotApi, adapter: TelegramAdapter, fault: Fault
 ) -> None:
     """After an unknown outcome there is no second unfinished message; the answer still comes."""
-    api.fail("sendMessage", CUT)
+    api.fail("sendMessage", fault)
     assert await adapter.preview(asked(ANN), "Hel", None) is None
     assert await adapter.preview(asked(ANN), "Hello", None) is None
     assert api.shown(7) == ["Hel …"]
     await adapter.send(row(adapter, "Hello you"))
     assert await adapter.preview(asked(ANN), "Next", None) is not None
     assert api.shown(7) == ["Hel …", "Hello you", "Next …"]
+
+
+async def test_nothing_is_sent_after_the_end(api: BotApi, adapter: TelegramAdapter) -> None:
+    """What is left then waits for the next start."""
+    await adapter.close()
+    with pytest.raises(SendDelayed, match="closed"):
+        await adapter.send(row(adapter, "hi"))
+    assert await adapter.preview(asked(ANN), "Hel", None) is None
+    assert api.calls == []
 
 
 async def test_a_preview_of_a_deleted_message_keeps_its_reference(

@@ -81,6 +81,7 @@ async def test_an_unknown_outcome_is_sent_again_with_a_mark(
         (HTML_502, SendDelayed),
         (BLOCKED, SendRejected),
         (Fault("html", 413), SendRejected),
+        (Fault("error", 413, "Request Entity Too Large"), SendRejected),
         (Fault("error", 400, "Bad Request: upgraded", {"migrate_to_chat_id": -5}), ChatMoved),
         (Fault("error", 400, "Bad Request: TOPIC_CLOSED"), SendRejected),
     ],
@@ -94,6 +95,17 @@ async def test_what_becomes_of_a_failed_upload(
     with pytest.raises(error):
         await adapter.send(row(PNG, "image/png"))
     assert api.messages == []
+
+
+@pytest.mark.parametrize("mime", ["image/png", "text/plain"])
+async def test_a_success_that_names_no_message(
+    api: BotApi, adapter: TelegramAdapter, mime: str
+) -> None:
+    """Whether the file is shown nobody knows."""
+    for method in ("sendPhoto", "sendDocument"):
+        api.fail(method, Fault("reply", body={"ok": True, "result": True}))
+    with pytest.raises(SendUnknown):
+        await adapter.send(row(PNG, mime))
 
 
 async def test_what_is_too_much_is_not_even_tried(api: BotApi, adapter: TelegramAdapter) -> None:

@@ -1,5 +1,6 @@
 """Pictures on their way to a model."""
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,15 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.errors import BadRequest
 from agent.messages import ChatMessage, user_message
 from agent.models import images
 from agent.models.facts import ModelFacts
-from agent.models.images import LEAP, MAX_IMAGES, UNSEEN, Images, handle_in, image_part
+from agent.models.images import (
+    LEAP,
+    MAX_IMAGES,
+    REFUSED_FOR_S,
+    UNSEEN,
+    Images,
+    handle_in,
+    image_part,
+    with_pictures,
+)
 from agent.models.scripted import ScriptedModel
 
 SEEING = ScriptedModel(())
 BLIND = ScriptedModel((), facts=ModelFacts("blind", vision=False))
+
+
+class Message(dict[str, Any]):
+    """A message whose end can be seen."""
 
 
 class Shelf:
@@ -46,8 +59,8 @@ async def shown(
     messages: list[ChatMessage], shelf: Shelf, model: ScriptedModel = SEEING, chat: str = "c1"
 ) -> list[Any]:
     """Return the number of each picture that is sent, None for a label."""
-    sent = await Images(shelf).put_into(messages, model, chat)
-    return [_number(part) for each in sent for part in each["content"][1:]]  # type: ignore[index]
+    sent = with_pictures(messages, await Images(shelf).shown(messages, model, chat))
+    return [_number(part) for each in sent for part in each["content"][1:]]  # type: ignore[index,arg-type]
 
 
 def _number(part: dict[str, Any]) -> int | None:
@@ -66,17 +79,18 @@ def test_a_part_is_known_by_its_handle() -> None:
 
 
 async def test_messages_without_pictures_come_back_themselves() -> None:
-    """The very list, at the cost of a look."""
+    """The very objects; nothing is loaded."""
     messages = [user_message("attachment:1"), user_message([{"type": "text", "text": "x"}])]
     shelf = Shelf()
-    assert await Images(shelf).put_into(messages, SEEING, "c1") is messages
+    pictures = await Images(shelf).shown(messages, SEEING, "c1")
+    assert [*map(id, with_pictures(messages, pictures))] == [*map(id, messages)]
     assert shelf.asked == []
 
 
 async def test_the_bytes_take_the_place_of_the_handle() -> None:
     """In a new message; the stored one and all others stay as they are."""
     messages = [user_message("hello"), message(7)]
-    sent = await Images(Shelf()).put_into(messages, SEEING, "c1")
+    sent = with_pictures(messages, await Images(Shelf()).shown(messages, SEEING, "c1"))
     assert sent[0] is messages[0]
     assert await shown(messages[1:], Shelf()) == [7]
     assert messages[1] == message(7)
@@ -95,28 +109,42 @@ async def test_what_cannot_be_shown_is_a_label(
 
 async def test_without_a_loader_all_are_labels() -> None:
     """As in a replay, which has no database."""
-    [sent] = await Images().put_into(view(1), SEEING, "c1")
+    assert await Images().shown(view(1), SEEING, "c1") == {}
+    [sent] = with_pictures(view(1), {})
     assert sent["content"] == [{"type": "text", "text": "see"}, UNSEEN]
 
 
-async def test_the_same_message_comes_back_as_the_same_object() -> None:
-    """What is built for the wire is remembered by that; nothing is loaded again."""
-    shelf, messages = Shelf(), view(2)
+async def test_a_picture_is_loaded_once() -> None:
+    """Later requests have it from memory, also those of later turns with messages of their own."""
+    shelf = Shelf()
     found = Images(shelf)
-    first = await found.put_into(messages, SEEING, "c1")
-    again = await found.put_into([*messages, message(3)], SEEING, "c1")
-    assert all(one is other for one, other in zip(first, again, strict=False))
+    for count in (2, 3):
+        assert list(await found.shown(view(count), SEEING, "c1")) == [*range(1, count + 1)]
     assert shelf.asked == [1, 2, 3]
 
 
-async def test_the_memory_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("limit", "most"), [("MEMO_CHARS", 70), ("REMEMBERED", 2)])
+async def test_the_memory_of_pictures_is_bounded(
+    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond the limit all are forgotten, and loaded again where they are asked for."""
-    monkeypatch.setattr(images, "MEMO_CHARS", 70)
-    shelf, messages = Shelf(chars=30), view(3)
+    monkeypatch.setattr(images, limit, most)
+    shelf = Shelf(chars=30)
     found = Images(shelf)
     for _ in range(2):
-        assert len(await found.put_into(messages, SEEING, "c1")) == 3
+        assert len(await found.shown(view(3), SEEING, "c1")) == 3
     assert shelf.asked == [1, 2, 3, 1, 2, 3]
+    assert len(found._urls) <= 2
+
+
+async def test_no_message_outlives_its_request() -> None:
+    """Every turn reads its messages anew: what kept one would keep them all."""
+    found = Images(Shelf())
+    messages = [Message(message(7))]
+    alive = weakref.ref(messages[0])
+    with_pictures(messages, await found.shown(messages, SEEING, "c1"))  # type: ignore[arg-type]
+    messages.clear()
+    assert alive() is None
 
 
 async def test_as_many_as_a_request_may_have_are_shown() -> None:
@@ -155,32 +183,49 @@ async def test_every_picture_is_shown_or_labelled_in_its_place(counts: list[int]
     assert len(found) == sum(counts)
 
 
-async def test_a_refused_picture_is_left_out_from_then_on() -> None:
-    """For that model; those that it has taken before are beyond suspicion."""
-    found = Images(Shelf())
-    found.note_taken(view(1), SEEING)
-    suspects = found.suspects(view(2), SEEING)
-    assert suspects == [2]
-    with found.without(suspects, SEEING):
-        pass
-    sent = await found.put_into(view(2), SEEING, "c1")
-    assert [UNSEEN in each["content"] for each in sent] == [False, True]  # type: ignore[operator]
-    assert found.suspects(view(2), SEEING) == []
-    assert found.suspects(view(2), ScriptedModel((), name="other")) == [1, 2]
+@pytest.mark.parametrize(
+    ("count", "tries"),
+    [(0, []), (1, [[1]]), (2, [[2], [1], [1, 2]]), (3, [[2, 3], [1], [1, 2, 3]])],
+)
+def test_new_pictures_are_suspected_in_halves(count: int, tries: list[list[int]]) -> None:
+    """Never more than three attempts; that all are out comes last."""
+    assert Images().suspects(range(1, count + 1), SEEING) == tries
 
 
-async def test_pictures_were_not_the_reason_where_the_rest_is_refused_as_well() -> None:
-    """They are shown again, to whatever mends the request."""
-    found = Images(Shelf())
-    with pytest.raises(BadRequest), found.without([1], SEEING):
-        raise BadRequest("still malformed")
-    assert found.suspects(view(1), SEEING) == [1]
+def test_what_a_model_has_taken_is_beyond_suspicion() -> None:
+    """That model only: another one may read less."""
+    found = Images()
+    found.note_taken([1, 2], SEEING)
+    assert found.suspects([1, 2], SEEING) == []
+    assert found.suspects([1, 2, 3], SEEING) == [[3]]
+    assert found.suspects([1], ScriptedModel((), name="other")) == [[1]]
+
+
+async def test_a_refused_picture_is_left_out_for_a_while() -> None:
+    """By that model; then it has another chance."""
+    clock = [1000.0]
+    found = Images(Shelf(), now=lambda: clock[0])
+    found.note_refused([2], SEEING)
+    other = ScriptedModel((), name="other")
+    assert list(await found.shown(view(3), other, "c1")) == [1, 2, 3]
+    for waited_s, shown_now in ((0.0, [1, 3]), (REFUSED_FOR_S, [1, 2, 3])):
+        clock[0] = 1000.0 + waited_s
+        assert list(await found.shown(view(3), SEEING, "c1")) == shown_now
+
+
+async def test_what_is_to_be_left_out_is_not_shown() -> None:
+    """It keeps its place among those that a request may have."""
+    pictures = await Images(Shelf()).shown(view(MAX_IMAGES), SEEING, "c1", left_out=[2, 20])
+    assert list(pictures) == [1, *range(3, MAX_IMAGES)]
 
 
 def test_what_is_known_of_pictures_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway runs for months."""
     monkeypatch.setattr(images, "REMEMBERED", 3)
-    found = Images()
+    clock = iter(range(0, 10_000, 300))
+    found = Images(now=lambda: float(next(clock)))
     for n in range(10):
-        found.note_taken([message(n)], SEEING)
-    assert len(found._verdicts) <= 3
+        found.note_taken([n], SEEING)
+        found.note_refused([n], SEEING)
+    assert len(found._taken) <= 3
+    assert len(found._refused) <= 2

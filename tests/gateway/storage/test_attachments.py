@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 from adapters.messages import Address, Attachment, OutgoingFile
 from gateway.errors import LeaseLost
 from gateway.storage import attachments, leases
+from gateway.storage import inbox as inbox_rows
 from gateway.storage.attachments import PART_BYTES, clean_mime, clean_name, size_text
 from gateway.storage.models import attachment, attachment_part, inbox
-from tests.support.storage import Store, admit, inbound, turn_of
+from tests.support.storage import Store, admit, claim_one, inbound, turn_of
 
 PHOTO = Attachment(name="p.jpg", kind="image", mime="image/jpeg", size_bytes=9, ref="file-1")
 LIMIT = 5_000_000
+ACCOUNT = ("telegram", "default")
 
 
 def enter(
@@ -29,10 +31,11 @@ def enter(
 def test_a_file_waits_to_be_fetched(store: Store) -> None:
     """With what its platform needs to find it, and where it was said."""
     conversation, seq = enter(store, PHOTO)
-    [waiting] = store.run(attachments.pending, conversation)
+    [waiting] = store.run(attachments.next_pending, ACCOUNT, 9)
     assert (waiting.attachment, waiting.failures) == (PHOTO, 0)
+    assert waiting.conversation == conversation
     assert waiting.address == Address("telegram", "default", "42")
-    assert store.run(attachments.first_pending, conversation) == seq
+    assert store.run(attachments.is_waited_for, conversation)
     assert store.one(attachment).inbox_seq == seq
 
 
@@ -40,14 +43,14 @@ def test_a_file_waits_to_be_fetched(store: Store) -> None:
 def test_nothing_is_fetched_for_a_message_that_no_turn_will_take(store: Store, state: str) -> None:
     """It was taken, dropped or refused meanwhile."""
     conversation, _ = enter(store, PHOTO, state=state)
-    assert store.run(attachments.pending, conversation) == []
-    assert store.run(attachments.first_pending, conversation) is None
+    assert store.run(attachments.next_pending, ACCOUNT, 9) == []
+    assert not store.run(attachments.is_waited_for, conversation)
 
 
 def test_what_is_too_large_is_failed_at_once(store: Store) -> None:
     """Nothing is downloaded, and the model is told why."""
-    conversation, _ = enter(store, PHOTO, limit=8)
-    assert store.run(attachments.pending, conversation) == []
+    enter(store, PHOTO, limit=8)
+    assert store.run(attachments.next_pending, ACCOUNT, 9) == []
     row = store.one(attachment)
     assert (row.state, row.error) == ("failed", "it is larger than the 8 bytes that are taken")
 
@@ -68,7 +71,7 @@ def test_what_came_with_its_bytes_is_stored_in_parts(store: Store, size: int) ->
     assert row.sha256 == hashlib.sha256(content).hexdigest()
     assert len(store.rows(attachment_part)) == max(1, -(-size // PART_BYTES))
     assert store.run(attachments.outgoing, row.id) == OutgoingFile("a", "", content)
-    assert store.run(attachments.first_pending, conversation) is None
+    assert not store.run(attachments.is_waited_for, conversation)
 
 
 def test_a_content_larger_than_the_limit_is_not_stored(store: Store) -> None:
@@ -106,30 +109,75 @@ def test_a_failed_file_leaves_no_parts(store: Store) -> None:
     assert store.rows(attachment_part) == []
 
 
-def test_failed_attempts_are_counted(store: Store) -> None:
+def test_attempts_are_counted(store: Store) -> None:
     """Across restarts: the row remembers."""
+    enter(store, PHOTO)
+    assert [store.run(attachments.attempt, 1) for _ in range(2)] == [1, 2]
+    assert store.run(attachments.next_pending, ACCOUNT, 9)[0].failures == 2
+
+
+def test_no_attempt_is_made_for_what_was_dropped(store: Store) -> None:
+    """Its message was taken back between two looks."""
     conversation, _ = enter(store, PHOTO)
-    assert [store.run(attachments.delay, 1) for _ in range(2)] == [1, 2]
-    assert store.run(attachments.pending, conversation)[0].failures == 2
+    assert store.run(attachments.dropped, [1]) == []
+    store.run(lambda conn: inbox_rows.cancel_queued(conn, conversation))
+    assert store.run(attachments.attempt, 1) == 0
+    assert store.run(attachments.dropped, [1]) == [1]
 
 
-def test_the_beginning_of_a_file_needs_no_more_parts_than_it_has_to(store: Store) -> None:
-    """At least so many bytes, in whole parts."""
-    content = bytes(3 * PART_BYTES)
+def test_the_first_file_of_each_conversation_is_next(store: Store) -> None:
+    """Those that were tried least come first; other accounts have their own."""
+    for chat in ("a", "b"):
+        place = store.run(admit, inbound(chat=chat))
+        store.run(attachments.append, *place, [PHOTO, PHOTO], LIMIT)
+    found = store.run(attachments.next_pending, ACCOUNT, 9)
+    assert [each.id for each in found] == [1, 3]
+    store.run(attachments.attempt, 1)
+    assert [each.id for each in store.run(attachments.next_pending, ACCOUNT, 1)] == [3]
+    assert store.run(attachments.next_pending, ("telegram", "other"), 9) == []
+
+
+@pytest.mark.parametrize("how", ["finish", "fail"])
+def test_a_conversation_goes_on_when_its_last_file_is_settled(store: Store, how: str) -> None:
+    """In the same transaction, so that a crash leaves nothing behind."""
+    settle = {
+        "finish": lambda n: store.run(attachments.finish, n, 3, "00"),
+        "fail": lambda n: store.run(attachments.fail, n, "gone"),
+    }[how]
+    conversation, _ = enter(store, PHOTO, PHOTO)
+    lease = store.run(claim_one, conversation)
+    assert not store.run(leases.release, lease)
+    settle(1)
+    assert store.run(leases.claim, lease.replica, 9, [ACCOUNT]) == []
+    settle(2)
+    assert len(store.run(leases.claim, lease.replica, 9, [ACCOUNT])) == 1
+
+
+@pytest.mark.parametrize("size", [0, 9, PART_BYTES, PART_BYTES + 1])
+def test_the_beginning_of_a_file_is_as_long_as_is_asked_for(store: Store, size: int) -> None:
+    """Across parts."""
+    content = bytes(n % 251 for n in range(PART_BYTES + 9))
     enter(store, Attachment(name="a", kind="file", content=content))
-    lengths = [len(store.run(attachments.beginning, 1, size)) for size in (0, 9, PART_BYTES + 1)]
-    assert lengths == [PART_BYTES, PART_BYTES, 2 * PART_BYTES]
+    assert store.run(attachments.beginning, 1, size) == content[:size]
 
 
 def test_a_tool_offers_a_file_once(store: Store) -> None:
     """The same turn, name and content is one file, so that a tool may run again."""
     current = store.run(turn_of, "write it down")
     offers = [("a.md", b"one"), ("a.md", b"one"), ("a.md", b"two"), ("b.md", b"two")]
-    stored = [store.run(attachments.offer, current, n, "text/markdown", c) for n, c in offers]
-    assert [file.id for file in stored] == [1, 1, 2, 3]
+    stored = [store.run(attachments.offer, current, n, "text/markdown", c, 3) for n, c in offers]
+    assert [file and file.id for file in stored] == [1, 1, 2, 3]
     assert store.run(attachments.of_turn, current.id) == [stored[0], *stored[2:]]
-    assert store.run(attachments.count_of_turn, current.id) == 3
+    assert stored[0] is not None
     assert (stored[0].name, stored[0].kind, stored[0].size_bytes) == ("a.md", "file", 3)
+
+
+def test_no_more_than_so_many_files_of_a_turn_are_stored(store: Store) -> None:
+    """One that is there already comes back all the same."""
+    current = store.run(turn_of, "write it down")
+    offers = [(b"one", 1), (b"two", 1), (b"one", 1), (b"two", 2)]
+    stored = [store.run(attachments.offer, current, "a", "", c, most) for c, most in offers]
+    assert [file and file.id for file in stored] == [1, None, 1, 2]
 
 
 def test_an_offer_needs_the_lease(store: Store) -> None:
@@ -137,7 +185,7 @@ def test_an_offer_needs_the_lease(store: Store) -> None:
     current = store.run(turn_of, "write it down")
     store.run(leases.reap_others, 4711)
     with pytest.raises(LeaseLost):
-        store.run(attachments.offer, current, "a.md", "text/markdown", b"one")
+        store.run(attachments.offer, current, "a.md", "text/markdown", b"one", 9)
     assert store.rows(attachment) == []
 
 

@@ -11,7 +11,7 @@ from adapters.messages import Attachment
 from agent.models.images import handle_in
 from gateway.pictures import MAX_IMAGE_BYTES
 from gateway.storage import attachments, inbox
-from gateway.storage.contents import content_of
+from gateway.storage.contents import LEAST_CHARS, content_of, shares_of
 from tests.support.pictures import gif, jpeg, png, webp
 from tests.support.storage import Store, admit, inbound
 
@@ -141,6 +141,34 @@ def test_a_character_that_the_cut_halves_is_no_damage(store: Store) -> None:
     content = b"a" + "ü".encode() * attachments.PART_BYTES
     words = told(store, file(content), chars=10)
     assert "\n```\na" + "ü" * 9 + "\n```\n[the rest" in words
+
+
+def test_the_texts_of_a_turn_share_its_room(store: Store) -> None:
+    """A short one is shown whole, the others alike; what is no text takes nothing away."""
+    files = [file(b"a" * 5000), file(b"b" * 5000), file(b"c" * 100), file(png(), "p")]
+    [text, _] = read(store, *files, chars=2100)
+    shown = {char: text["text"].count(char * 50) * 50 for char in "abc"}  # type: ignore[index]
+    assert shown == {"a": 1000, "b": 1000, "c": 100}
+
+
+def test_texts_for_which_there_is_no_room_are_named(store: Store) -> None:
+    """However many files a turn has, what it reads of them is bounded."""
+    content = read(store, *[file(b"x" * 900, f"{n}.txt") for n in range(5)], chars=2 * LEAST_CHARS)
+    assert isinstance(content, str)
+    assert content.count("x" * LEAST_CHARS) == 2
+    assert content.count("what is in it is not shown here]") == 3
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=20), st.integers(0, 20_000))
+def test_shares_are_fair(sizes: list[int], total: int) -> None:
+    """All of the room is used where it is needed, and nobody gets less than a longer text."""
+    shares = shares_of(sizes, total)
+    assert sum(shares) <= total
+    assert all(share <= size for share, size in zip(shares, sizes, strict=True))
+    shown = sorted(zip(sizes, shares, strict=True))[: 0 if 0 in shares else None]
+    assert [share for _, share in shown] == sorted(share for _, share in shown)
+    if sum(sizes) <= total and len(sizes) <= max(1, total // LEAST_CHARS):
+        assert shares == sizes
 
 
 @pytest.mark.parametrize(("content", "why"), [(b"", "it is empty"), (b"x", "not shown here")])

@@ -116,11 +116,13 @@ def test_a_given_up_retry_asks_its_question_again(store: Store) -> None:
     chat, _ = store.run(admit, inbound("/retry"), kind="command")
     lease = store.run(claim_one, chat)
     (command,) = store.run(inbox.queued, chat)
-    current = store.run(turns.begin, lease, [command], "the question", BASE)
+    others = ["telegram:guest"]
+    current = store.run(turns.begin, lease, [command], "the question", BASE, others)
     store.run(turns.bury, current, [], GAVE_UP)
     store.run(deadletters.retry, f"t{current.id}")
     (waiting,) = store.run(inbox.queued, chat)
     assert (waiting.kind, waiting.text) == ("message", "the question")
+    assert store.run(begin_turn, lease).senders == ("telegram:42", "telegram:guest")
 
 
 def test_a_retry_keeps_what_was_said_since(store: Store, buried: Turn) -> None:

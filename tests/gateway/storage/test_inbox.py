@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
-from adapters.messages import Cursor, Poison
-from gateway.storage import inbox
-from gateway.storage.inbox import TITLE_CHARS
+from adapters.messages import Attachment, Cursor, Poison
+from gateway.storage import attachments, inbox
+from gateway.storage.inbox import TITLE_CHARS, InboxState
 from gateway.storage.models import alias, conversation, quarantine, session
 from gateway.storage.models import cursor as cursor_table
 from gateway.storage.models import inbox as inbox_table
@@ -169,6 +169,46 @@ def test_an_edit_that_names_no_message_changes_nothing(store: Store) -> None:
     assert texts(store, conversation_id) == ["one"]
 
 
+def test_what_an_edit_empties_is_cancelled(store: Store) -> None:
+    """Unless a file is left of it; the later state is told."""
+    photo = Attachment(name="cat.jpg", kind="image", ref="f")
+    here, _ = store.run(admit, inbound("one", message_ref="m1"))
+    _, seq = store.run(admit, inbound("two", message_ref="m2"))
+    store.run(attachments.append, here, seq, [photo], 1000)
+    emptied = [inbound(" ", message_ref=ref, kind="edit") for ref in ("m1", "m2", "m1")]
+    told = [store.run(inbox.revise, here, edit) for edit in emptied]
+    assert told == ["emptied", "reworded", None]
+    rows = [(row.state, row.text) for row in store.rows(inbox_table)]
+    assert rows == [("cancelled", ""), ("queued", "")]
+
+
+@pytest.mark.parametrize(
+    ("state", "sender", "is_there"),
+    [
+        ("queued", "42", True),
+        ("taken", "42", True),
+        ("done", "42", True),
+        ("done", "43", False),
+        ("cancelled", "42", False),
+        ("refused", "42", False),
+    ],
+)
+def test_only_ones_own_message_is_edited(
+    store: Store, state: InboxState, sender: str, *, is_there: bool
+) -> None:
+    """And none that the bot never took, or that was cancelled."""
+    here, _ = store.run(admit, inbound(message_ref="m1"), state=state)
+    edit = inbound("new", message_ref="m1", kind="edit", sender=sender)
+    assert store.run(inbox.has_message, here, edit) is is_there
+
+
+def test_an_edited_message_is_found_by_an_index(store: Store) -> None:
+    """Not by a look at every row of the conversation."""
+    query = "SELECT seq FROM inbox WHERE conversation = 1 AND message_ref = 'm1'"
+    plan = store.run(lambda conn: conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}").all())
+    assert "ix_inbox_conversation_message_ref" in str(plan)
+
+
 def test_poison_is_set_aside_once(store: Store) -> None:
     """An update that comes again is not stored again."""
     store.run(inbox.set_aside, [poison("a"), poison("b")])
@@ -201,6 +241,17 @@ def test_raw_updates_are_pruned_by_age(store: Store) -> None:
     assert store.run(inbox.prune_raw, 500) == 1
     assert [row.raw for row in store.rows(inbox_table)] == [None, "new original"]
     assert [row.text for row in store.rows(inbox_table)] == ["old", "new"]
+
+
+def test_what_was_overheard_is_pruned_with_its_text(store: Store) -> None:
+    """Told or not; what nobody has asked about for so long is not told any more."""
+    states: list[InboxState] = ["done", "noted"]
+    for state in states:
+        store.run(admit, inbound("psst"), kind="overheard", state=state)
+    store.run(lambda conn: conn.execute(update(inbox_table).values(at=0)))
+    assert store.run(inbox.prune_raw, 1) == 2
+    rows = [(row.state, row.text, row.raw) for row in store.rows(inbox_table)]
+    assert rows == [("done", "", None)] * 2
 
 
 def test_pruning_is_bounded_and_ends(store: Store) -> None:

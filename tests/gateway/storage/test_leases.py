@@ -23,9 +23,10 @@ from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import IntegrityError
 from typing_extensions import override
 
-from adapters.messages import Address
+from adapters.messages import Address, Attachment
 from gateway.errors import LeaseLost
-from gateway.storage import inbox, leases
+from gateway.storage import attachments, inbox, leases
+from gateway.storage.inbox import InboxState
 from gateway.storage.leases import LEASE_S, LONGEST_BACKOFF_S, Lease
 from gateway.storage.models import conversation, now_s, outbox, replica
 from gateway.storage.models import inbox as inbox_table
@@ -222,6 +223,22 @@ def test_a_stuck_conversation_is_found(store: Store) -> None:
     assert store.run(leases.ready_stuck) == 1
     assert store.run(leases.ready_stuck) == 0
     assert store.run(claim_one, conversation_id)
+
+
+@pytest.mark.parametrize("state", ["queued", "taken"])
+def test_what_waits_for_a_file_is_no_work(store: Store, state: InboxState) -> None:
+    """Nor what waits beside it; what is being answered is."""
+    conversation_id, _ = store.run(admit, inbound(), state=state)
+    _, seq = store.run(admit, inbound())
+    file = Attachment(name="a", kind="file", ref="f")
+    store.run(attachments.append, conversation_id, seq, [file], 9)
+    store.run(lambda conn: conn.execute(update(conversation).values(ready_no=None)))
+    is_work = state == "taken"
+    assert store.run(leases.has_work, conversation_id) is is_work
+    assert store.run(leases.ready_stuck) == int(is_work)
+    store.run(attachments.fail, 1, "gone")
+    assert store.run(leases.has_work, conversation_id)
+    assert store.run(leases.ready_stuck) == 0
 
 
 class Held(NamedTuple):

@@ -6,12 +6,14 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy import Connection
 
+from adapters.messages import Poison
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
@@ -22,6 +24,7 @@ from gateway.storage import (
     attachments,
     compactions,
     files,
+    inbox,
     leases,
     maintenance,
     members,
@@ -29,7 +32,7 @@ from gateway.storage import (
     turns,
 )
 from gateway.storage.engine import Database
-from gateway.storage.models import conversation, message, metadata, replica
+from gateway.storage.models import conversation, message, metadata, quarantine, replica
 from gateway.storage.opening import open_database
 from gateway.storage.turns import TurnEnd
 from gateway.wakeups import Wakeups
@@ -59,7 +62,7 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     store.run(turns.start_tool, current, call, "read")
     store.run(turns.store_output, current, f"output {words}")
     store.run(turns.set_preview, current, f"preview {words}")
-    store.run(attachments.offer, current, f"{words}.txt", "text/plain", words.encode() * 9)
+    store.run(attachments.offer, current, f"{words}.txt", "text/plain", words.encode() * 9, 1)
     plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
     current = store.run(compact, current, plan, failure=words)
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
@@ -140,7 +143,7 @@ async def test_forget_in_a_running_gateway_leaves_no_byte(database_file: Path) -
     store.close()
     async with open_database(database_file) as database:
         app = web.Application()
-        app.add_routes(control.routes(database, Wakeups()))
+        app.add_routes(control.routes(database, Wakeups(), AsyncMock()))
         async with TestClient(TestServer(app)) as client:
             response = await client.post("/control/forget", json={"target": str(gone)})
             assert response.status == 200
@@ -287,3 +290,13 @@ def test_ids_are_not_given_again(store: Store) -> None:
     store.run(turns.commit, current, [], [], TurnEnd("empty"))
     store.run(admit, inbound("next"))
     assert store.run(begin_turn, current.lease).id > current.id
+
+
+def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
+    """Whatever the keys of its platform are; other chats, and what has no chat, stay."""
+    gone = talk(store, "words", chat="2")
+    for key, chat in (("1290", "2"), ("cb:7", "2"), ("2:5", "3"), ("x", None)):
+        store.run(inbox.set_aside, [Poison("telegram:default", key, SECRET, "stranger")], chat)
+    store.run(maintenance.forget, gone)
+    kept = [(row.dedupe_key, row.raw) for row in store.rows(quarantine)]
+    assert kept == [("1290", ""), ("cb:7", ""), ("2:5", SECRET), ("x", SECRET)]

@@ -110,6 +110,7 @@ CHANGED = {
     "number",
     "prompt_output_tokens",
     "report_model",
+    "senders",
     "planner_state",
     "view_plan",
     "tools",

@@ -30,7 +30,7 @@ from tests.support.storage import (
 )
 
 USAGE = Usage(100, 20, 30, 4, 5)
-NEW = {"session": {"tools", "prompt_inputs", "prefix", "moved"}, "turn": {"usd"}}
+NEW = {"session": {"tools", "prompt_inputs", "prefix", "moved"}, "turn": {"usd", "senders"}}
 
 
 def as_of_0002(source: Path, target: Path) -> Path:

@@ -13,7 +13,11 @@ from gateway.storage.turns import TurnEnd
 from tests.support.storage import Store, dump, outdated_copy, parts, turn_of
 
 NEW_TABLES = {models.attachment, models.attachment_part, models.member, models.pairing}
-NEW_COLUMNS = {"outbox": {"choices", "attachment"}}
+NEW_COLUMNS = {
+    "outbox": {"choices", "attachment"},
+    "quarantine": {"chat"},
+    "turn": {"senders"},
+}
 
 
 @pytest.fixture
@@ -71,7 +75,7 @@ def test_an_older_answer_is_sent(migrated: Store) -> None:
 
 def test_migrated_tables_have_the_columns_of_new_ones(migrated: Store, store: Store) -> None:
     """With types, NOT NULL and defaults, which alembic does not compare."""
-    for table in (*NEW_TABLES, models.outbox, models.cursor):
+    for table in (*NEW_TABLES, models.outbox, models.cursor, models.quarantine, models.turn):
         query = f'PRAGMA table_info("{table.name}")'
         described = [
             each.run(lambda conn, query=query: list(conn.exec_driver_sql(query)))

@@ -1,12 +1,19 @@
 """A chat that gets another id: its conversations, and what waits to be sent, go on there."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from adapters.messages import Address, Cursor, Move
+from adapters.messages import Address, Cursor, Move, Poison
+from agent.messages import assistant_message
 from gateway.sessions import address_key
-from gateway.storage import inbox, outbox
-from gateway.storage.models import alias
-from tests.support.storage import Store, admit, inbound, part
+from gateway.storage import inbox, maintenance, outbox, turns
+from gateway.storage.models import alias, quarantine, turn
+from gateway.storage.models import inbox as inbox_table
+from gateway.storage.models import outbox as outbox_table
+from gateway.storage.turns import TurnEnd
+from tests.support.storage import BASE, Store, admit, begin_turn, inbound, part, turn_of
 
 MOVE = Move("telegram", "default", "-5", "-1005")
 
@@ -89,3 +96,51 @@ def test_positions_are_found_by_the_beginning_of_their_source(store: Store) -> N
         store.run(inbox.advance, Cursor(source, position))
     found = store.run(inbox.positions, "discord:a_b:")
     assert found == {"discord:a_b:1": 2**62, "discord:a_b:2": 7}
+
+
+def test_ids_of_messages_do_not_move(store: Store) -> None:
+    """They begin anew: neither a reply, a preview nor an edit means an old one."""
+    current = store.run(turn_of, "one", chat="-5")
+    store.run(turns.set_preview, current, "p1")
+    store.run(admit, inbound("two", chat="-5", message_ref="102"))
+    store.run(inbox.move, MOVE)
+    assert {row.message_ref for row in store.rows(inbox_table)} == {None}
+    assert store.one(turn).preview_ref is None
+
+
+@pytest.mark.parametrize("end", [turns.commit, turns.bury, turns.cancel])
+def test_a_turn_that_runs_while_its_chat_moves_forgets_ids(store: Store, end: Any) -> None:
+    """Its answer is a new message in the new chat; so is what it tells meanwhile."""
+    current = store.run(turn_of, "one", chat="-5")
+    store.run(inbox.move, MOVE)
+    store.run(turns.set_preview, current, "p2")
+    old = [replace(part(key), preview_ref="p1", reply_to="101") for key in "ab"]
+    store.run(turns.notify, current, old[:1])
+    said = "" if end is turns.cancel else [assistant_message("hi")]
+    more = [old[1:], TurnEnd("x")]
+    store.run(end, current, *(more if end is turns.bury else [said, *more]))
+    assert [(row.preview_ref, row.reply_to) for row in store.rows(outbox_table)] == [
+        (None, None)
+    ] * 2
+    assert store.one(turn).preview_ref is None
+
+
+def test_the_next_turn_knows_where_its_chat_is(store: Store) -> None:
+    """Also under the lease of before, and when it is resumed."""
+    lease = store.run(turn_of, "one", chat="-5").lease
+    store.run(inbox.move, MOVE)
+    resumed = store.run(turns.find_running, lease, BASE)
+    assert resumed is not None
+    assert resumed.lease.address.chat == "-1005"
+    store.run(turns.commit, resumed, [], [], TurnEnd("empty"))
+    store.run(admit, inbound("two", chat="-1005"))
+    assert store.run(begin_turn, lease).lease.address.chat == "-1005"
+
+
+def test_what_strangers_wrote_moves_along(store: Store, group: int) -> None:
+    """So that it is erased with the chat."""
+    kept = [Poison("telegram:default", "k", "words", "stranger")]
+    store.run(inbox.set_aside, kept, "-5")
+    store.run(inbox.move, MOVE)
+    store.run(maintenance.forget, group)
+    assert store.one(quarantine).raw == ""

@@ -102,3 +102,12 @@ def test_notes_of_one_conversation_do_not_push_out_others(store: Store) -> None:
     for n in range(NOTES_KEPT):
         store.run(notes.note, two, said(f"n{n}"), "overheard")
     assert noted(store, one) == ["early"]
+
+
+def test_chatter_does_not_push_out_edits(store: Store) -> None:
+    """Each kind has its own bound."""
+    here = asked(store)
+    store.run(notes.note, here, said("corrected"), "edit")
+    for n in range(NOTES_KEPT + 2):
+        store.run(notes.note, here, said(f"n{n}"), "overheard")
+    assert noted(store, here) == ["corrected", *(f"n{n}" for n in range(2, NOTES_KEPT + 2))]

@@ -626,3 +626,28 @@ def test_an_outbox_row_survives_the_end_of_its_turn(store: Store, current: Turn)
     due = store.run(outbox.next_due, current.lease.conversation)
     assert due is not None
     assert due.message.payload == "an answer"
+
+
+def test_a_turn_knows_whose_words_it_holds(store: Store) -> None:
+    """Its entries' senders and others; also when it is resumed, and asked again."""
+    chat, _ = store.run(admit, inbound("one", sender="ann"))
+    lease = store.run(claim_one, chat)
+    waiting = store.run(inbox.queued, chat)
+    current = store.run(turns.begin, lease, waiting, "one", BASE, ["telegram:bo"])
+    whose = ("telegram:ann", "telegram:bo")
+    again = resume(store, current)
+    assert (current.senders, again.senders) == (whose, whose)
+    store.run(turns.commit, again, [assistant_message("hi")], [], ANSWERED)
+    assert store.run(turns.newest_senders, again.lease) == whose
+
+
+def test_a_turn_of_an_older_version_holds_its_entries_words(store: Store, current: Turn) -> None:
+    """It was written without senders, before the migration."""
+    store.run(lambda conn: conn.execute(update(turn).values(senders=None)))
+    assert resume(store, current).senders == current.senders != ()
+
+
+def test_nobody_asked_what_cannot_be_asked_again(store: Store) -> None:
+    """In a conversation without a turn."""
+    chat, _ = store.run(admit, inbound())
+    assert store.run(turns.newest_senders, store.run(claim_one, chat)) == ()

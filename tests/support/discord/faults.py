@@ -33,12 +33,12 @@ class Fault:
     Attributes:
         kind: error (answered with `status` and `code`, nothing done), html (an error page of a
             proxy), limit (429, see `flood`), cut (carried out, then the connection is dropped
-            without an answer), drop (dropped before anything is done), junk (carried out, answered
-            with invalid JSON), reply (carried out, answered with `body`), slow (`delay_s` later,
-            without fault).
+            without an answer), late (carried out, then answered like html), drop (dropped before
+            anything is done), junk (carried out, answered with invalid JSON), reply (carried out,
+            answered with `body`), slow (`delay_s` later, without fault).
     """
 
-    kind: Literal["error", "html", "limit", "cut", "drop", "junk", "reply", "slow"]
+    kind: Literal["error", "html", "limit", "cut", "late", "drop", "junk", "reply", "slow"]
     status: int = 500
     code: int = 0
     message: str = "500: Internal Server Error"
@@ -67,6 +67,7 @@ SERVER_ERROR = Fault("error", 500)
 UNAVAILABLE = Fault("error", 503, 0, "503: Service Unavailable")
 HTML_502 = Fault("html", 502)
 CUT = Fault("cut")
+LATE_502 = Fault("late", 502)
 DROP = Fault("drop")
 JUNK = Fault("junk")
 NO_ACCESS = Fault("error", 403, 50001, "Missing Access")

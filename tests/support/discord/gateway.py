@@ -322,10 +322,12 @@ class Gateway:
                 self.sessions.pop(connection.session.id, None)
             connection.push({"op": INVALID_SESSION, "d": resumable})
 
-    def close_all(self, code: int = WSCloseCode.SERVICE_RESTART) -> None:
-        """Close every connection with a code."""
+    def close_all(self, code: int = WSCloseCode.SERVICE_RESTART, bot: Bot | None = None) -> None:
+        """Close every connection (of one bot) with a code."""
         for connection in self.connections:
-            connection.close(code)
+            mine = connection.session is not None and connection.session.bot is bot
+            if bot is None or mine:
+                connection.close(code)
 
 
 def _sees(bot: Bot, message: Message) -> bool:

@@ -212,8 +212,9 @@ class People:
 
     def revoke(self, bot: Bot | None = None) -> None:
         """Reset a bot's token: 401 everywhere, and the gateway closes with 4004."""
-        (bot or self.bot).revoked = True
-        self.gateway.close_all(4004)
+        revoked = bot or self.bot
+        revoked.revoked = True
+        self.gateway.close_all(4004, revoked)
 
     def _quote(self, message: Message, answered: Message, *, ping: bool) -> None:
         message.reply_to = answered

@@ -217,8 +217,7 @@ class DiscordServer(People):
         return _broken(request, fault) or _answer(result, headers)
 
     def _authorised(self, request: web.Request, *, by_token: bool) -> Bot | None:
-        # Of discord.py's own requests those with a token in the path name no user agent.
-        if not by_token and not request.headers.get("User-Agent", "").startswith("DiscordBot ("):
+        if not request.headers.get("User-Agent", "").startswith("DiscordBot ("):
             self._violations.append(f"no valid user agent for {request.path}")
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         bot = self._bots.get(token) if scheme == "Bot" else None
@@ -348,6 +347,8 @@ def _broken(request: web.Request, fault: Fault | None) -> web.StreamResponse | N
         return web.Response(body=b'{"id": "1', headers={"Content-Type": "application/json"})
     if fault.kind == "reply":
         return _json(fault.body, 200)
+    if fault.kind == "late":
+        return web.Response(text="<html>", status=fault.status, content_type="text/html")
     return _hang_up(request) if fault.kind == "cut" else None
 
 

@@ -16,6 +16,7 @@ EPOCH_MS = 1_420_070_400_000
 TEXT, DM, PUBLIC_THREAD, FORUM = 0, 1, 11, 15
 DEFAULT, JOIN, THREAD_CREATED, REPLY, SLASH, STARTER = 0, 7, 18, 19, 20, 21
 HAS_THREAD, EPHEMERAL, LOADING, VOICE = 1 << 5, 1 << 6, 1 << 7, 1 << 13
+CREATE_PUBLIC_THREADS = 1 << 35
 _MENTION = re.compile(r"<@!?(\d+)>")
 
 
@@ -136,13 +137,20 @@ class Channel:
             },
         }
 
+    def _overwrites(self) -> list[Json]:
+        """Of what bots may not do here, only threads are told: the rest they find out."""
+        if "threads" not in self.forbidden:
+            return []
+        denied = str(CREATE_PUBLIC_THREADS)
+        return [{"id": str(self.guild), "type": 0, "allow": "0", "deny": denied}]
+
     def _guild_json(self) -> Json:
         common: Json = {
             "position": 0,
             "parent_id": None,
             "topic": None,
             "nsfw": False,
-            "permission_overwrites": [],
+            "permission_overwrites": self._overwrites(),
         }
         if self.kind == FORUM:
             common |= {"available_tags": [], "default_reaction_emoji": None}
