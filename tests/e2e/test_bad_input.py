@@ -72,11 +72,11 @@ async def test_an_update_that_is_no_object_is_kept_and_passed(
 async def test_what_cannot_be_read_is_refused_in_words(
     api: BotApi, telegram: ParleyProcess
 ) -> None:
-    """A photo and an empty text get an answer each and no turn."""
-    api.push_text(CHAT, None, photo=[{"file_id": "x"}])
+    """A place and an empty text get an answer each and no turn."""
+    api.push_text(CHAT, None, location={"latitude": 52.5, "longitude": 13.4})
     api.push_text(CHAT, "")
     await api.wait_for(lambda: len(api.shown(CHAT)) == 2)
-    assert "this is a photo" in api.shown(CHAT)[0]
+    assert "this is a location" in api.shown(CHAT)[0]
     assert "this is an empty message" in api.shown(CHAT)[1]
     assert telegram.named("turn_finished") == []
 

@@ -118,7 +118,8 @@ def test_files_stand_with_what_they_came_with(store: Store) -> None:
         Attachment(name="later.png", kind="image", ref="f"),
     ]
     store.run(attachments.append, conversation, 1, given, 100)
-    made = store.run(attachments.offer, current, "b.md", "text/markdown", b"12")
+    made = store.run(attachments.offer, current, "b.md", "text/markdown", b"12", 9)
+    assert made is not None
     rows = [*parts(current, "answer"), file_part("turn:1:file:1", made.id, made.name)]
     store.run(turns.commit, current, [], rows, TurnEnd("final_text"))
     asked, answered, shown_file = store.run(history.items, KEY, 0, 0)
