@@ -6,7 +6,7 @@ waits for a turn.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Connection, Row
 
@@ -88,7 +88,7 @@ class Desk:
             return (self._refuse_code if is_code else self._take)(message, standing)
         if message.addressed != "direct":
             return self._overhear(message, rule) or Admission("denied")
-        return self._deny(message, is_refused_code=code == "refused")
+        return self._deny(message, code)
 
     def _is_in_thread(self, message: InboundMessage) -> bool:
         """Whether the bot has a conversation in a thread where nobody was addressed."""
@@ -212,7 +212,7 @@ class Desk:
             seq = notes.note(self.conn, place, told, "edit")
         return Admission("updated", place, seq)
 
-    def _deny(self, message: InboundMessage, *, is_refused_code: bool) -> Admission:
+    def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
         source = inbox.source_of(message)
         if self.door.limits.strangers.count(source, message.dedupe_key):
@@ -222,19 +222,19 @@ class Desk:
             row = self._conversation(replace(message, text="", attachments=()))
             self.wake |= self.door.ask(self.conn, message, row)
             self._happens("requested", message)
-        elif is_refused_code:
-            self._tell_refused(message)
+        elif code == "wrong":
+            self._tell_stranger(message, pairing.WRONG_CODE)
+        elif code == "refused" and self.door.limits.refusals.count(*_counted(message)):
+            self._tell_stranger(message, pairing.CODES_REFUSED)
         return Admission("denied")
 
-    def _tell_refused(self, message: InboundMessage) -> None:
-        """Tell a stranger who was spoken to before, and who may be the owner, to wait."""
-        key = session_key(message, self.rules.groups)
-        is_new = inbox.find(self.conn, key) is None
-        if is_new or not self.door.limits.refusals.count(*_counted(message)):
+    def _tell_stranger(self, message: InboundMessage, text: str) -> None:
+        """Say something to a stranger who was spoken to before, and who may be the owner."""
+        if inbox.find(self.conn, session_key(message, self.rules.groups)) is None:
             return
         row = self._conversation(message)
-        told = f"codes-refused:{inbox.source_of(message)}:{message.dedupe_key}"
-        parts = parts_of(self._renderer(message), told, pairing.CODES_REFUSED)
+        told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
+        parts = parts_of(self._renderer(message), told, text)
         outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
         self.wake.add(row.id)
 

@@ -7,7 +7,7 @@ import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -51,7 +51,7 @@ from gateway.pairing import owner_code
 from gateway.preparing import Preparations
 from gateway.settings import Settings, secret_values
 from gateway.spending import Budgets, unpriced
-from gateway.storage import inbox, leases
+from gateway.storage import history, inbox, leases
 from gateway.storage.engine import Database
 from gateway.storage.opening import database_path, open_database
 from gateway.supervision import Supervised
@@ -236,6 +236,7 @@ async def assembled(
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
     await intake.tell_approved()
+    await _warn_of_lost_accounts(database, adapters)
     budgets = build_budgets(settings, database, agent, context)
     turn_rules = TurnRules(
         settings.queue, settings.sessions, budgets, rules.access, settings.attachments
@@ -271,6 +272,15 @@ async def assembled(
             supervised,
             server,
         )
+
+
+async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:
+    """Say which conversations nobody can reach: an account was renamed, or taken out."""
+    for platform, account, count in await database.read(history.accounts):
+        if (platform, account) not in adapters:
+            log.warning(
+                "account_not_configured", platform=platform, account=account, conversations=count
+            )
 
 
 def _rules(settings: Settings, agent: Agent, context: ContextParts) -> IntakeRules:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import structlog
 from sqlalchemy import Connection, Row
 
 from adapters.messages import Choice, InboundMessage
@@ -18,6 +19,8 @@ from gateway.rates import Limits
 from gateway.storage import members, outbox
 from gateway.storage.inbox import source_of
 from gateway.storage.outbox import Renderer, parts_of
+
+log = structlog.get_logger()
 
 PENDING_PER_ACCOUNT = 100
 """Requests that wait; of more, the oldest expire."""
@@ -67,6 +70,7 @@ class Doorkeeper:
         name = pairing.shown_name(message.sender_name)
         members.let_in(conn, whom, name, "owner", granted_by="code")
         members.set_owner_code(conn, None)
+        members.drop_requests(conn, *whom)
 
     def takes_request(self, conn: Connection, message: InboundMessage) -> bool:
         """Whether a stranger gets a code for this message, and owners are asked."""
@@ -163,6 +167,8 @@ class Doorkeeper:
             [request] = [each for each in members.pending(conn) if each.id == request_id]
             text, choices = pairing.request_notice(request), pairing.request_choices(request)
         chats = self._chats_of(conn, owners)
+        if owners and not chats:
+            log.warning("owners_not_reached", platform=message.address.platform)
         for chat in chats:
             self._say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
         return {chat.id for chat in chats}

@@ -5,6 +5,7 @@ transaction, so that an answer exists exactly if its question does. What becomes
 gateway/admission.py.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -152,19 +153,10 @@ class _Admitted:
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:
-    """Log an admission; what nobody said to the bot only for who looks closely."""
-    if admission.outcome == "ignored":
-        log.debug(
-            "message_admitted",
-            outcome=admission.outcome,
-            platform=message.address.platform,
-            account=message.address.account,
-            conversation=admission.conversation,
-            seq=admission.seq,
-            chars=len(message.text),
-        )
-        return
-    log.info(
+    """Log an admission; what brings nothing new only for who looks closely."""
+    quiet = admission.outcome in {"ignored", "duplicate"}
+    log.log(
+        logging.DEBUG if quiet else logging.INFO,
         "message_admitted",
         outcome=admission.outcome,
         platform=message.address.platform,

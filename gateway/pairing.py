@@ -242,6 +242,9 @@ OWNER_BOUND = (
     "You are my owner now. When a stranger writes to me I ask you whether to let them in;"
     " `/pair` shows what else you can do."
 )
+WRONG_CODE = (
+    "That is not the code that was printed at the start. It is another one after each start."
+)
 CODES_REFUSED = (
     "I take no codes for now: there were too many wrong ones. Please try again in an hour, or"
     " start me again for another code."

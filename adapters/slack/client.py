@@ -31,7 +31,7 @@ class Client:
     """One app's Web API with its own connections, opened by the first call."""
 
     def __init__(self, settings: "SlackSettings") -> None:
-        self._base_url = settings.base_url or AsyncWebClient.BASE_URL
+        self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
         self._token = secret_of(settings.bot_token, "bot_token")
         self._web: AsyncWebClient | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -78,6 +78,12 @@ class Client:
         session, self._session, self._web = self._session, None, None
         if session is not None:
             await session.close()
+
+
+def api_root(url: str) -> str:
+    """Return where the methods are, with the `/api/` that the SDK expects at the end."""
+    root = url.rstrip("/")
+    return f"{root}/" if root.endswith("/api") else f"{root}/api/"
 
 
 def secret_of(secret: "SecretStr | None", name: str) -> str:

@@ -106,7 +106,8 @@ class Receiver:
         identity = await self._identify(client)
         await self._backfill.hold()
         self._ingest.identity = identity
-        log.info("slack_connected", bot=identity.name, mode=self._settings.mode)
+        account = self._settings.name
+        log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)
 
     async def _identify(self, client: Client) -> Identity:
         try:

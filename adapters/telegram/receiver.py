@@ -66,7 +66,7 @@ class Receiver:
 
     @property
     def connected(self) -> bool:
-        """Whether Telegram answered within the last 90 s."""
+        """Whether Telegram answers: it did within the last 90 s, and no run has ended since."""
         return self._clock() - self._reached_at < _FRESH_FOR_S
 
     async def run(self) -> NoReturn:
@@ -82,6 +82,9 @@ class Receiver:
             if self._settings.mode == "webhook":
                 await self._watch_webhook(client)
             await self._poll(client)
+        except AdapterDisconnected:
+            self._reached_at = float("-inf")
+            raise
         finally:
             await client.close()
 
@@ -95,7 +98,8 @@ class Receiver:
                 await self._set_commands(client, scope)
         except (TelegramError, *UNREADABLE) as exc:
             log.warning("telegram_commands_not_set", reason=redact(str(exc), client.token))
-        log.info("telegram_connected", bot=me.username, mode=self._settings.mode)
+        account = self._settings.name
+        log.info("telegram_connected", account=account, bot=me.username, mode=self._settings.mode)
 
     async def _set_commands(self, client: Client, scope: BotCommandScope) -> None:
         """Change the menu only where it is another one: clients fetch it anew each time."""

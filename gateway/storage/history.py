@@ -45,6 +45,13 @@ def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
     return [ChatSummary(row.chat, row.title, iso_time(row.at)) for row in rows]
 
 
+def accounts(conn: Connection) -> list[tuple[str, str, int]]:
+    """Return all (platform, account, number of conversations) that the database knows."""
+    account = (conversation.c.platform, conversation.c.account)
+    rows = conn.execute(select(*account, func.count()).group_by(*account).order_by(*account))
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
 def items(
     conn: Connection, session_key: str, after_inbox: int, after_outbox: int
 ) -> list[ChatItem]:

@@ -86,6 +86,7 @@ async def test_a_slow_chat_holds_up_no_other() -> None:
         for number in range(9):
             reactions.show(question(f"m{number}", "c1"), "received")
         await adapter.watch.until(lambda: len(adapter.marks) == 9)
+    assert adapter.marks == [(f"m{number}", "received") for number in range(9)]
 
 
 async def test_too_many_are_dropped() -> None:

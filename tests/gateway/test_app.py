@@ -381,3 +381,12 @@ async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
         ]
         for adapter in (web, *adapters):
             await adapter.close()
+
+
+async def test_conversations_of_a_lost_account_are_named(tmp_path: Path) -> None:
+    """Somebody renamed an account: the start says what rests."""
+    async with running(tmp_path, adapter=RecordingAdapter("slack")) as chat:
+        await chat.ask("hello", platform="slack")
+    async with running(tmp_path, adapter=RecordingAdapter("telegram")) as chat:
+        [line] = chat.events("account_not_configured")
+    assert (line["platform"], line["account"], line["conversations"]) == ("slack", "default", 1)

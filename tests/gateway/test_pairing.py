@@ -146,6 +146,14 @@ class TestFirstOwner:
             [row] = await chat.rows(models.member)
             assert (row.sender, row.role, row.granted_by) == ("7", "owner", "code")
 
+    async def test_who_becomes_owner_asks_no_longer(self, tmp_path: Path) -> None:
+        """They wrote before they sent the code; nobody has to approve them any more."""
+        async with running(tmp_path, access=PAIRING) as chat:
+            code = await own_code(chat)
+            await chat.say("hello?", sender="7")
+            await chat.say(code, sender="7")
+            assert await chat.rows(models.pairing) == []
+
     async def test_a_code_is_used_once(self, tmp_path: Path) -> None:
         """Whoever comes second is a stranger, and the conversation has no title."""
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:
@@ -223,8 +231,10 @@ class TestFirstOwner:
         """Then even the right one is refused, and the sender is told once; others may try."""
         async with running(tmp_path, at_work=False, access=PAIRING) as chat:
             code = await own_code(chat)
-            for n in range(rates.TRIES_PER_HOUR):
-                assert "private" in await stranger(chat, text="ABCD2345", dedupe_key=f"try {n}")
+            assert "private" in await stranger(chat, text="ABCD2345", dedupe_key="try 0")
+            for n in range(1, rates.TRIES_PER_HOUR):
+                wrong = await stranger(chat, text="ABCD2345", dedupe_key=f"try {n}")
+                assert wrong == pairing.WRONG_CODE
             for _ in range(2):
                 assert await stranger(chat, text=code) == pairing.CODES_REFUSED
             assert Counter(await told(chat, "dm7"))[pairing.CODES_REFUSED] == 1
@@ -342,6 +352,13 @@ class TestRequests:
             await stranger(chat)
             counts = [len(await told(chat, name)) for name in ("old", "own", "g", "own2")]
             assert counts == [1, 2, 1, 2]
+
+    async def test_a_request_that_reaches_no_owner_is_in_the_log(self, tmp_path: Path) -> None:
+        """The owner has never written to this bot, nor anybody in the web chat."""
+        access = PAIRING | {"owners": ["telegram:1"]}
+        async with running(tmp_path, access=access) as chat:
+            await stranger(chat, "8")
+            assert (await chat.logged("owners_not_reached"))["platform"] == "telegram"
 
     async def test_an_owner_without_a_chat_reads_it_in_the_web_chat(self, tmp_path: Path) -> None:
         """Where that is used; else `/pair list` tells."""

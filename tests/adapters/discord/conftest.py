@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,116 +12,15 @@ from discord.http import Route
 from pydantic import SecretStr
 
 from adapters.discord.adapter import DiscordAdapter
-from adapters.messages import (
-    Address,
-    Admission,
-    Cursor,
-    InboundMessage,
-    Move,
-    Outgoing,
-    Poison,
-    Question,
-)
-from adapters.pacing import PaceLimits
+from adapters.messages import Address, Outgoing, Question
 from adapters.settings import DiscordSettings
 from tests.support.discord.limits import LIMITS
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.discord.world import Channel, Message
+from tests.support.recording_intake import FAST, RecordingIntake
 
-FAST = PaceLimits(
-    per_s=10_000,
-    chat_interval_s=0.0,
-    group_per_min=None,
-    group_preview_interval_s=0.0,
-    typing_interval_s=0.0,
-    max_wait_s=0.5,
-)
 COMMANDS = (("new", "Start anew"), ("stop", "Stop what runs"), ("goal", "Set a goal"))
 NONCE = "0123456789abcdef01234567"
-
-
-class NotStored(Exception):
-    """Stands for the gateway's StorageUnavailable, which adapters cannot import."""
-
-
-class RecordingIntake:
-    """An intake that decides like the gateway's, for people who may do everything.
-
-    Attributes:
-        broken: Makes it fail.
-        messages: What was taken, in order; what was not for the bot is in `ignored`.
-    """
-
-    def __init__(self) -> None:
-        self.messages: list[InboundMessage] = []
-        self.ignored: list[InboundMessage] = []
-        self.poison: list[Poison] = []
-        self.cursors: dict[str, int] = {}
-        self.broken = False
-        self.duplicates = 0
-        self._known: set[tuple[str, str]] = set()
-        self._conversations: set[Address] = set()
-        self._changed = asyncio.Condition()
-
-    async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
-    ) -> list[Admission]:
-        if self.broken:
-            raise NotStored("disk full")
-        admissions = [self._admit(message) for message in messages]
-        self.poison += poison
-        for cursor in cursors:
-            known = self.cursors.get(cursor.source, 0)
-            self.cursors[cursor.source] = max(known, cursor.position)
-        async with self._changed:
-            self._changed.notify_all()
-        return admissions
-
-    async def position(self, source: str) -> int | None:
-        return self.cursors.get(source)
-
-    async def positions(self, prefix: str) -> dict[str, int]:
-        return {name: at for name, at in self.cursors.items() if name.startswith(prefix)}
-
-    async def is_conversation(self, address: Address) -> bool:
-        return address in self._conversations
-
-    @property
-    def texts(self) -> list[str]:
-        return [message.text for message in self.messages]
-
-    async def has(self, count: int) -> None:
-        """Wait until this many messages and poison updates were committed."""
-        async with asyncio.timeout(5), self._changed:
-            await self._changed.wait_for(lambda: len(self.messages) + len(self.poison) >= count)
-
-    async def has_ignored(self, count: int) -> None:
-        """Wait until this many messages were found not to be for the bot."""
-        async with asyncio.timeout(5), self._changed:
-            await self._changed.wait_for(lambda: len(self.ignored) >= count)
-
-    def _admit(self, message: InboundMessage) -> Admission:
-        key = (message.address.account, message.dedupe_key)
-        if key in self._known:
-            self.duplicates += 1
-            return Admission("duplicate")
-        mine = message.addressed == "direct" or (
-            message.addressed == "thread" and message.address in self._conversations
-        )
-        if not mine:
-            self.ignored.append(message)
-            return Admission("ignored")
-        self._known.add(key)
-        self._conversations.add(message.address)
-        self.messages.append(message)
-        return Admission("updated" if message.kind == "edit" else "queued", 1, len(self.messages))
-
-
 MakeAdapter = Callable[..., DiscordAdapter]
 
 
@@ -152,7 +51,7 @@ async def server() -> AsyncIterator[DiscordServer]:
 
 @pytest.fixture
 def intake() -> RecordingIntake:
-    return RecordingIntake()
+    return RecordingIntake(picky=True)
 
 
 @pytest.fixture

@@ -9,15 +9,10 @@ import pytest
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import SendUnknown
 from adapters.messages import Choice, OutgoingFile
-from tests.adapters.discord.conftest import (
-    MakeAdapter,
-    RecordingIntake,
-    row,
-    running,
-    where,
-)
+from tests.adapters.discord.conftest import MakeAdapter, row, running, where
 from tests.support.discord.faults import CUT, UNAVAILABLE
 from tests.support.discord.server import DiscordServer
+from tests.support.recording_intake import RecordingIntake
 
 YES = Choice("Yes", "/pair approve ABCD2345")
 NO = Choice("No", "/pair deny ABCD2345")
@@ -42,6 +37,8 @@ async def test_the_menu_is_best_effort(
     async with running(adapter, server):
         server.write(server.direct(), "hello")
         await intake.has(1)
+        await server.wait_for(lambda: server.made("commands") or server.made("sync"))
+    assert intake.texts == ["hello"]
 
 
 async def test_a_slash_command_and_its_answer(
@@ -182,7 +179,7 @@ async def test_storage_trouble_is_said_to_who_asked(
     """An interaction cannot be read again later: the person is told at once."""
     async with running(adapter, server):
         await server.wait_for(lambda: server.bot.commands)
-        intake.broken = True
+        intake.broken = 99
         used = server.slash("goal", "peace")
         await server.wait_for(lambda: used.callback)
     assert used.callback == 4

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from tests.adapters.discord.conftest import MakeAdapter, NotStored, RecordingIntake, running
+from tests.adapters.discord.conftest import MakeAdapter, running
 from tests.support.discord.faults import (
     CUT,
     DROP,
@@ -21,6 +21,7 @@ from tests.support.discord.faults import (
     flood,
 )
 from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.recording_intake import NotStored, RecordingIntake
 
 
 async def test_it_is_connected_while_it_runs(
@@ -301,11 +302,11 @@ async def test_what_cannot_be_stored_is_not_passed_over(
     async with running(make(), server) as task:
         server.write(chat, "one")
         await intake.has(1)
-        intake.broken = True
+        intake.broken = 99
         server.write(chat, "two")
         with pytest.raises(NotStored):
             await asyncio.wait_for(task, 5)
-    intake.broken = False
+    intake.broken = 0
     async with running(make(), server):
         await intake.has(2)
     assert intake.texts == ["one", "two"]

@@ -7,16 +7,10 @@ import pytest
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Address
-from tests.adapters.discord.conftest import (
-    MakeAdapter,
-    RecordingIntake,
-    asked,
-    row,
-    running,
-    where,
-)
+from tests.adapters.discord.conftest import MakeAdapter, asked, row, running, where
 from tests.support.discord.faults import NO_PERMISSION, UNAVAILABLE, Fault
 from tests.support.discord.server import DiscordServer
+from tests.support.recording_intake import RecordingIntake
 
 
 async def test_a_direct_message(

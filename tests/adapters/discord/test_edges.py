@@ -20,16 +20,7 @@ from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, Question
 from adapters.pacing import Pacer
 from adapters.settings import DiscordSettings
-from tests.adapters.discord.conftest import (
-    COMMANDS,
-    FAST,
-    MakeAdapter,
-    RecordingIntake,
-    asked,
-    row,
-    running,
-    where,
-)
+from tests.adapters.discord.conftest import COMMANDS, MakeAdapter, asked, row, running, where
 from tests.support.discord.faults import (
     CUT,
     NO_ACCESS,
@@ -39,6 +30,7 @@ from tests.support.discord.faults import (
     flood,
 )
 from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.recording_intake import FAST, RecordingIntake
 
 
 class Denying(RecordingIntake):
@@ -54,7 +46,7 @@ class Denying(RecordingIntake):
 async def denying(server: DiscordServer) -> AsyncIterator[DiscordAdapter]:
     urls = {"api_url": server.api_url, "gateway_url": server.gateway_url}
     settings = DiscordSettings.model_validate({"token": SecretStr(TOKEN)} | urls)
-    adapter = DiscordAdapter(settings, Denying(), COMMANDS, limits=FAST)
+    adapter = DiscordAdapter(settings, Denying(picky=True), COMMANDS, limits=FAST)
     yield adapter
     await adapter.close()
 
@@ -263,7 +255,8 @@ async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.01)
     waiting = Pending()
     waiting.begin("a")
-    await waiting.wait("a")
+    answer = asyncio.ensure_future(waiting.wait("a"))
+    assert await asyncio.wait([answer], timeout=5) == ({answer}, set())
     waiting.end("a")
     waiting.end("a")
 
@@ -285,8 +278,8 @@ async def test_a_channel_opened_while_away(intake: RecordingIntake) -> None:
     await intake.accept([], cursors=[Cursor("discord:default:10", 50)])
     newest = {"10": 50, "20": 45, "30": None, "60": 61}
     assert await backfill(intake).look(newest, resumed=False) == ["60"]
-    assert intake.cursors["discord:default:20"] == 45
-    assert intake.cursors["discord:default:30"] == 30
+    assert await intake.position("discord:default:20") == 45
+    assert await intake.position("discord:default:30") == 30
 
 
 async def test_the_first_start_of_a_large_bot(

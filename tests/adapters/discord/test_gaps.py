@@ -8,11 +8,12 @@ import pytest
 from adapters.discord import patience, receiver, session
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected
-from tests.adapters.discord.conftest import MakeAdapter, RecordingIntake, running
+from tests.adapters.discord.conftest import MakeAdapter, running
 from tests.support.discord.faults import UNAVAILABLE, Fault, flood
 from tests.support.discord.gateway import Connection
 from tests.support.discord.server import DiscordServer
 from tests.support.discord.world import Channel
+from tests.support.recording_intake import RecordingIntake
 
 
 async def known(server: DiscordServer, intake: RecordingIntake, make: MakeAdapter) -> Channel:
@@ -120,15 +121,14 @@ async def test_a_session_that_does_not_last(
     assert server.gateway.resumed == receiver.MOST_DROPS
 
 
-async def test_drops_far_between(
-    server: DiscordServer, adapter: DiscordAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_drops_far_between(server: DiscordServer, make: MakeAdapter) -> None:
     """A session that has lived for a minute makes up for the drops before it."""
-    aborting(server, monkeypatch)
-    monkeypatch.setattr(receiver, "STEADY_S", 0.001)
+    now = [0.0]
+    adapter = make(clock=lambda: now[-1])
     async with running(adapter, server) as task:
-        server.gateway.drop()
-        await server.wait_for(lambda: server.gateway.resumed > 2 * receiver.MOST_DROPS)
+        for _ in range(2 * receiver.MOST_DROPS):
+            now.append(now[-1] + receiver.STEADY_S)
+            await drop(server, adapter)
         assert not task.done()
 
 
@@ -150,6 +150,14 @@ async def test_heartbeats_that_nobody_answers(
 
         await server.wait_for(resumed)
         await intake.has(len(server.direct().messages))
+    assert intake.texts == server.direct().texts
+
+
+async def drop(server: DiscordServer, adapter: DiscordAdapter) -> None:
+    """Cut the connection, and return once the session is resumed."""
+    before = server.gateway.resumed
+    server.gateway.drop()
+    await server.wait_for(lambda: server.gateway.resumed > before and adapter.connected)
 
 
 def aborting(server: DiscordServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from gateway.settings import AccessSettings, QueueSettings
 from gateway.storage import models
 from gateway.storage.engine import Database
 from gateway.wakeups import Wakeups
-from tests.adapters.discord.conftest import COMMANDS, FAST, running, where
+from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
+from tests.support.recording_intake import FAST
 
 RULES = IntakeRules(
     access=Access(AccessSettings(mode="open")),

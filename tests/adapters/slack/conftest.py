@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -10,123 +10,16 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected
-from adapters.messages import (
-    Address,
-    Admission,
-    Cursor,
-    InboundMessage,
-    Move,
-    Outgoing,
-    Poison,
-    Question,
-)
-from adapters.pacing import PaceLimits
+from adapters.messages import Address, Outgoing, Question
 from adapters.settings import SlackSettings
 from adapters.slack.adapter import SlackAdapter
+from tests.support.recording_intake import FAST, NotStored, RecordingIntake
 from tests.support.slack.people import ANN, ANNS_DM
 from tests.support.slack.server import SlackServer
 
-FAST = PaceLimits(
-    per_s=10_000,
-    chat_interval_s=0.0,
-    group_per_min=10_000,
-    group_preview_interval_s=0.0,
-    typing_interval_s=0.0,
-    max_wait_s=0.5,
-)
 NONCE = "0123456789abcdef01234567"
 MENU = (("new", "Start anew"), ("status", "Show the status"), ("stop", "Stop"))
 DM = Address("slack", "default", ANNS_DM)
-
-
-class NotStored(Exception):
-    """Stands for the gateway's StorageUnavailable, which adapters cannot import."""
-
-
-class RecordingIntake:
-    """An intake that remembers what it committed.
-
-    Attributes:
-        offered: Every message that was handed over, duplicates too.
-        broken: Makes the next so many calls fail before anything is stored.
-        gate: Cleared, it holds every call before it stores anything.
-        conversations: Threads in which the bot takes part, beside those where it was addressed.
-    """
-
-    def __init__(self) -> None:
-        self.messages: list[InboundMessage] = []
-        self.offered: list[InboundMessage] = []
-        self.poison: list[Poison] = []
-        self.cursors: dict[str, int] = {}
-        self.broken = 0
-        self.attempts = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self._changed = asyncio.Condition()
-
-    async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
-    ) -> list[Admission]:
-        self.attempts += 1
-        await self._notify()
-        await self.gate.wait()
-        if self.broken:
-            self.broken -= 1
-            raise NotStored("disk full")
-        self.offered += messages
-        self.poison += poison
-        for cursor in cursors:
-            known = self.cursors.get(cursor.source, cursor.position)
-            self.cursors[cursor.source] = max(known, cursor.position)
-        admissions = [self._admit(message) for message in messages]
-        await self._notify()
-        return admissions
-
-    def _admit(self, message: InboundMessage) -> Admission:
-        key = (message.address.account, message.dedupe_key)
-        if key in {(known.address.account, known.dedupe_key) for known in self.messages}:
-            return Admission("duplicate")
-        self.messages.append(message)
-        return Admission("queued", 1, len(self.messages))
-
-    async def position(self, source: str) -> int | None:
-        return self.cursors.get(source)
-
-    async def positions(self, prefix: str) -> dict[str, int]:
-        return {name: at for name, at in self.cursors.items() if name.startswith(prefix)}
-
-    async def is_conversation(self, address: Address) -> bool:
-        return any(m.address == address and m.addressed == "direct" for m in self.messages)
-
-    @property
-    def texts(self) -> list[str]:
-        """What was committed, in order; each message once."""
-        return [message.text for message in self.messages]
-
-    async def has(self, count: int) -> None:
-        """Wait until this many messages and poison updates were committed."""
-        await self._until(lambda: len(self.messages) + len(self.poison) >= count)
-
-    async def was_offered(self, count: int) -> None:
-        """Wait until this many messages were handed over, duplicates counted."""
-        await self._until(lambda: len(self.offered) >= count)
-
-    async def was_tried(self, count: int) -> None:
-        """Wait until `accept` was called so often, whether it returned or not."""
-        await self._until(lambda: self.attempts >= count)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5), self._changed:
-            await self._changed.wait_for(condition)
-
-    async def _notify(self) -> None:
-        async with self._changed:
-            self._changed.notify_all()
 
 
 class Clock:

@@ -5,6 +5,7 @@ import gc
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import SecretStr
@@ -13,11 +14,12 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 
 from adapters.settings import SlackSettings
 from adapters.slack.bolt import bolt_app
-from adapters.slack.client import Client
+from adapters.slack.client import Client, api_root
 from adapters.slack.connection import Connection
 from adapters.slack.ingest import Update
 from adapters.slack.socketmode import Delivery
-from tests.adapters.slack.conftest import NotStored, until
+from tests.adapters.slack.conftest import until
+from tests.support.recording_intake import NotStored
 
 ANYBODY: Any = SimpleNamespace(identity=None)
 CORNERS = [
@@ -149,3 +151,9 @@ async def test_an_envelope_that_comes_while_the_run_ends_is_left_to_slack() -> N
     await client.close()
     gc.collect()
     assert delivered == []
+
+
+@pytest.mark.parametrize("url", ["http://h:1", "http://h:1/", "http://h:1/api", "http://h:1/api/"])
+def test_the_root_of_the_api_is_completed(url: str) -> None:
+    """`platforms.slack.base_url` may stop short of /api/."""
+    assert api_root(url) == "http://h:1/api/"

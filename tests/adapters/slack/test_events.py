@@ -4,15 +4,8 @@ import pytest
 
 from adapters.messages import Address, Choice
 from adapters.slack.adapter import SlackAdapter
-from tests.adapters.slack.conftest import (
-    DM,
-    MakeAdapter,
-    RecordingIntake,
-    connected,
-    outgoing,
-    running,
-    thread_in,
-)
+from tests.adapters.slack.conftest import DM, MakeAdapter, connected, outgoing, running, thread_in
+from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL, OTHER_BOT
 from tests.support.slack.server import SlackServer
 from tests.support.slack.workspace import Person

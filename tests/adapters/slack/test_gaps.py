@@ -2,14 +2,8 @@
 
 import pytest
 
-from tests.adapters.slack.conftest import (
-    Clock,
-    MakeAdapter,
-    RecordingIntake,
-    connected,
-    running,
-    supervised,
-)
+from tests.adapters.slack.conftest import Clock, MakeAdapter, connected, running, supervised
+from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.faults import CUT, DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood
 from tests.support.slack.people import ANNS_DM, BOB, GENERAL
 from tests.support.slack.server import SlackServer

@@ -14,13 +14,8 @@ from aiohttp.test_utils import TestServer, unused_port
 from adapters.errors import AdapterRefused
 from adapters.messages import Choice
 from adapters.slack.adapter import SlackAdapter
-from tests.adapters.slack.conftest import (
-    MakeAdapter,
-    RecordingIntake,
-    outgoing,
-    running,
-    until,
-)
+from tests.adapters.slack.conftest import MakeAdapter, outgoing, running, until
+from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.delivery import signature
 from tests.support.slack.people import ANNS_DM, GENERAL
 from tests.support.slack.server import SlackServer
@@ -202,6 +197,7 @@ async def test_the_environment_of_other_bolt_apps_does_not_matter(
     slack.write(ANNS_DM, "one")
     await intake.has(1)
     await slack.wait_for(lambda: slack.delivering.deliveries[-1].acked)
+    assert intake.texts == ["one"]
 
 
 async def test_a_call_before_the_bot_is_known_comes_again(

@@ -319,8 +319,8 @@ def test_what_no_database_takes_is_replaced() -> None:
 )
 def test_reading_never_raises(update: Any) -> None:
     """Whatever Slack sends."""
-    read_message(update, READING)
-    people_in(update)
+    assert isinstance(read_message(update, READING), InboundMessage | Poison | None)
+    assert all(isinstance(person, str) for person in people_in(update))
 
 
 def command(text: str = "", **changes: str) -> InboundMessage:

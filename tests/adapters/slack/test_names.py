@@ -4,7 +4,7 @@ import pytest
 
 from adapters.messages import InboundMessage
 from adapters.slack.adapter import SlackAdapter
-from tests.adapters.slack.conftest import RecordingIntake
+from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.faults import refused, slow
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL
 from tests.support.slack.server import SlackServer

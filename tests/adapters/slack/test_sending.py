@@ -10,13 +10,13 @@ from tests.adapters.slack.conftest import (
     DM,
     NONCE,
     MakeAdapter,
-    RecordingIntake,
     connected,
     outgoing,
     running,
     supervised,
     thread_in,
 )
+from tests.support.recording_intake import RecordingIntake
 from tests.support.slack.faults import (
     CUT,
     DROP,

@@ -18,14 +18,13 @@ from adapters.slack.ingest import Update
 from tests.adapters.slack.conftest import (
     Clock,
     MakeAdapter,
-    NotStored,
-    RecordingIntake,
     connected,
     outgoing,
     running,
     supervised,
     until,
 )
+from tests.support.recording_intake import NotStored, RecordingIntake
 from tests.support.slack.faults import DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood, refused
 from tests.support.slack.people import ANNS_DM
 from tests.support.slack.server import SlackServer
@@ -186,6 +185,7 @@ async def test_a_half_open_connection_is_noticed(
         await connected(slack, 2)
         slack.write(ANNS_DM, "after")
         await intake.has(1)
+    assert intake.texts == ["after"]
 
 
 @pytest.mark.parametrize(
@@ -271,6 +271,8 @@ async def test_a_server_that_went_away_does_not_stay_connected(
     slack.fail("apps.connections.open", *[SERVER_ERROR] * 50)
     slack.delivering.drop()
     await until(lambda: not live.connected)
+    await until(lambda: len(slack.made("apps.connections.open")) > 1)
+    assert not live.connected
 
 
 @pytest.mark.parametrize("greeting", ["disconnect", "something", None])

@@ -10,10 +10,8 @@ from adapters.messages import Address, Attachment, Mark
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import (
     DM,
-    FAST,
     MENU,
     MakeAdapter,
-    RecordingIntake,
     connected,
     outgoing,
     question,
@@ -21,6 +19,7 @@ from tests.adapters.slack.conftest import (
     settings_of,
     thread_in,
 )
+from tests.support.recording_intake import FAST, RecordingIntake
 from tests.support.slack.faults import (
     CUT,
     DROP,
@@ -116,6 +115,8 @@ async def test_a_mark_that_cannot_be_set_costs_nothing(
     slack.fail("reactions.add", fault)
     slack.fail("reactions.remove", fault)
     await adapter.acknowledge(question(DM, ts), mark)
+    await adapter.send(outgoing("hi"))
+    assert slack.shown(ANNS_DM) == ["hi"]
 
 
 async def test_a_slash_command_gets_no_mark(slack: SlackServer, adapter: SlackAdapter) -> None:

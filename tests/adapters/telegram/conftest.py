@@ -1,93 +1,19 @@
 """The server, an intake that remembers, and adapters whose clock and budgets suit tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from adapters.messages import Address, Admission, Cursor, InboundMessage, Move, Poison
-from adapters.pacing import PaceLimits
 from adapters.settings import TelegramSettings
 from adapters.telegram.adapter import TelegramAdapter
 from tests.support.bot_api import TOKEN, BotApi
-
-FAST = PaceLimits(
-    per_s=10_000,
-    chat_interval_s=0.0,
-    group_per_min=10_000,
-    group_preview_interval_s=0.0,
-    typing_interval_s=0.0,
-    max_wait_s=0.5,
-)
+from tests.support.recording_intake import FAST, RecordingIntake
 
 OPTIONS = ("limits", "clock", "poll_timeout_s")
-
-
-class NotStored(Exception):
-    """Stands for the gateway's StorageUnavailable, which adapters cannot import."""
-
-
-class RecordingIntake:
-    """An intake that remembers what it committed; `broken` makes it fail."""
-
-    def __init__(self) -> None:
-        self.messages: list[InboundMessage] = []
-        self.poison: list[Poison] = []
-        self.cursors: list[Cursor] = []
-        self.moves: list[Move] = []
-        self.outcome: Any = "queued"
-        self.broken = False
-        self.attempts = 0
-        self._changed = asyncio.Condition()
-
-    async def accept(
-        self,
-        messages: Sequence[InboundMessage],
-        *,
-        cursors: Sequence[Cursor] = (),
-        poison: Sequence[Poison] = (),
-        moves: Sequence[Move] = (),
-    ) -> list[Admission]:
-        self.attempts += 1
-        if self.broken:
-            raise NotStored("disk full")
-        admissions = [self._admit(message) for message in messages]
-        self.poison += poison
-        self.cursors += cursors
-        self.moves += moves
-        async with self._changed:
-            self._changed.notify_all()
-        return admissions
-
-    def _admit(self, message: InboundMessage) -> Admission:
-        name = message.address.account, message.dedupe_key
-        if name in {(it.address.account, it.dedupe_key) for it in self.messages}:
-            return Admission("duplicate")
-        self.messages.append(message)
-        return Admission(self.outcome)
-
-    async def position(self, source: str) -> int | None:
-        return None
-
-    async def positions(self, prefix: str) -> dict[str, int]:
-        return {}
-
-    async def is_conversation(self, address: Address) -> bool:
-        return False
-
-    @property
-    def texts(self) -> list[str]:
-        return [message.text for message in self.messages]
-
-    async def has(self, count: int) -> None:
-        """Wait until this many messages and poison updates were committed."""
-        async with asyncio.timeout(5), self._changed:
-            await self._changed.wait_for(lambda: len(self.messages) + len(self.poison) >= count)
-
-
 MakeAdapter = Callable[..., TelegramAdapter]
 
 

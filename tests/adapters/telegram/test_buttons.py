@@ -7,8 +7,9 @@ import structlog
 
 from adapters.messages import Address, Admission, Choice, Outgoing
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
-from tests.adapters.telegram.conftest import MakeAdapter, RecordingIntake, running
+from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
+from tests.support.recording_intake import RecordingIntake
 
 ANN = Address("telegram", "default", "7")
 CHOICES = (Choice("Allow", "/approve 1"), Choice("Deny", "/deny 1"))
@@ -94,7 +95,7 @@ async def test_nothing_is_answered_before_it_is_stored(
     api: BotApi, intake: RecordingIntake, asking: TelegramAdapter
 ) -> None:
     """A press that could not be committed comes again, unanswered."""
-    intake.broken = True
+    intake.broken = 99
     api.press(7, "Allow")
     await api.wait_for(lambda: intake.attempts == 1 or api.pending)
     assert api.answered == {}

@@ -12,7 +12,7 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.messages import Cursor, Move
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import ALLOWED_UPDATES
-from tests.adapters.telegram.conftest import MakeAdapter, NotStored, RecordingIntake, running
+from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import (
     BOT_ID,
     CUT,
@@ -24,6 +24,7 @@ from tests.support.bot_api import (
     BotApi,
     Fault,
 )
+from tests.support.recording_intake import NotStored, RecordingIntake
 
 
 async def test_updates_are_stored_then_confirmed(
@@ -49,11 +50,11 @@ async def test_nothing_is_confirmed_when_nothing_was_stored(
 ) -> None:
     """The intake's error ends the run, and the next run gets the same update again."""
     api.push_text(7, "one")
-    intake.broken = True
+    intake.broken = 99
     with pytest.raises(NotStored):
         await adapter.run()
     assert len(api.pending) == 1
-    intake.broken = False
+    intake.broken = 0
     async with running(adapter):
         await intake.has(1)
     assert intake.texts == ["one"]
@@ -152,6 +153,8 @@ async def test_a_menu_that_cannot_be_read(
     api.push_text(7, "hello")
     async with running(adapter):
         await intake.has(1)
+    assert api.made("getMyCommands")
+    assert intake.texts == ["hello"]
 
 
 async def test_commands_are_best_effort(

@@ -14,8 +14,9 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.telegram import receiver
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import ALLOWED_UPDATES
-from tests.adapters.telegram.conftest import MakeAdapter, RecordingIntake, running
+from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import BotApi, Fault
+from tests.support.recording_intake import RecordingIntake
 
 SECRET = "a-webhook_SECRET"
 HEADERS = {"X-Telegram-Bot-Api-Secret-Token": SECRET, "Content-Type": "application/json"}
@@ -80,9 +81,9 @@ async def test_what_was_not_stored_comes_again(
 ) -> None:
     """A failing intake is answered with 503, so that Telegram delivers again."""
     update = api.message_update(7, "hello")
-    intake.broken = True
+    intake.broken = 99
     assert await api.deliver_webhook(update, attempts=2) == [503, 503]
-    intake.broken = False
+    intake.broken = 0
     assert await api.deliver_webhook(update) == [200]
     assert intake.texts == ["hello"]
 

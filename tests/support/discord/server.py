@@ -109,7 +109,7 @@ class DiscordServer(People):
         gateway = Gateway(world, bots, self._notify)
         gateway.heartbeat_s = heartbeat_s
         super().__init__(world, bots, gateway, (TOKEN, "Parley"))
-        self._limits = Limits(dict(LIMITS) if limits is None else limits)
+        self.limits = Limits(dict(LIMITS) if limits is None else limits)
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._quiet_until: dict[tuple[int, str, int], float] = {}
 
@@ -252,7 +252,7 @@ class DiscordServer(People):
         if fault is not None and fault.kind == "limit":
             self._quiet_until[key] = now + fault.delay_s
             return {}, None
-        room, headers = self._limits.take(*key)
+        room, headers = self.limits.take(*key)
         if room:
             return headers, None
         if self.strict_limits:
