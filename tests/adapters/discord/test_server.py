@@ -68,7 +68,7 @@ async def test_a_nonce_is_enforced(server: DiscordServer) -> None:
 
 async def test_messages_that_are_refused(server: DiscordServer) -> None:
     """Too long, empty, a long nonce, a reply to nothing."""
-    del server._limits.windows["send"]
+    del server.limits.windows["send"]
     async with connected(server) as client:
         place = client.place(server.general.id)
         assert await code_of(place.send("x" * 2001)) == 50035
@@ -152,7 +152,7 @@ async def test_a_resume_replays_and_a_refused_one_does_not(server: DiscordServer
 
 async def test_the_sdk_keeps_the_limits_that_headers_tell(server: DiscordServer) -> None:
     """Six sends need a second window; nobody is told 429."""
-    server._limits.windows["send"] = (5, 0.3)
+    server.limits.windows["send"] = (5, 0.3)
     async with connected(server) as client:
         place = client.place(server.general.id)
         await asyncio.gather(*(place.send(str(number)) for number in range(11)))
