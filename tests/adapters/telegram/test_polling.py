@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx
 import pytest
 import structlog
 from aiohttp.test_utils import unused_port
@@ -352,12 +353,24 @@ async def test_no_error_or_event_holds_the_token(api: BotApi, adapter: TelegramA
     assert TOKEN not in repr(logs)
 
 
-async def test_every_run_closes_its_connections(api: BotApi, adapter: TelegramAdapter) -> None:
-    """A run that ends leaves no open client behind (an open one would warn, and fail this)."""
+async def test_every_run_closes_its_connections(
+    api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ends leaves no open client behind."""
+    clients: list[httpx.AsyncClient] = []
+
+    def noting(*args: Any, **options: Any) -> httpx.AsyncClient:
+        clients.append(client(*args, **options))
+        return clients[-1]
+
+    client = httpx.AsyncClient
+    monkeypatch.setattr(httpx, "AsyncClient", noting)
     for _ in range(3):
         async with running(adapter):
             await api.wait_for(lambda: api.made("getUpdates"))
         api.calls.clear()
+    assert len(clients) >= 3
+    assert all(each.is_closed for each in clients)
 
 
 async def test_a_pause_that_telegram_wants_is_kept(
