@@ -5,6 +5,7 @@ take together.
 """
 
 import asyncio
+import random
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from tests.e2e.platforms.telegram import TelegramDriver
 from tests.support.gateway import HeldModel, echo
 from tests.support.slack.people import ANN, ANNS_DM
 
+AS_DELIVERED: dict[str, Any] = {"mode": "collect", "debounce_ms": 400}
 CHATS = 200
 BURST = 1000
 SINGLES = 150
@@ -63,7 +65,7 @@ def measure() -> Iterator[Figure]:
 
 async def _admission(driver: Any, writers: Callable[[Any], Writers]) -> list[Figure]:
     clock = Clock()
-    async with _at_work(driver, clock) as on:
+    async with _at_work(driver, clock, **AS_DELIVERED) as on:
         write = writers(on.driver)
         waits = await _singles(clock, write)
         burst_s, stored = await _burst(on, clock, write)
@@ -79,12 +81,19 @@ async def _admission(driver: Any, writers: Callable[[Any], Writers]) -> list[Fig
 
 
 @asynccontextmanager
-async def _at_work(driver: Any, clock: Clock) -> AsyncIterator[Scene]:
+async def _at_work(
+    driver: Any, clock: Clock, mode: str = "followup", debounce_ms: int = 0
+) -> AsyncIterator[Scene]:
     """Run a gateway on a platform; its intake notes what it has committed."""
     with tempfile.TemporaryDirectory() as folder:
         async with (
             driver,
-            scene(driver, Path(folder), HeldModel(echo), queue={"mode": "followup"}) as on,
+            scene(
+                driver,
+                Path(folder),
+                HeldModel(echo),
+                queue={"mode": mode, "debounce_ms": debounce_ms},
+            ) as on,
         ):
             intake: Any = on.gateway.intake
             accept = intake.accept
@@ -102,14 +111,16 @@ async def _at_work(driver: Any, clock: Clock) -> AsyncIterator[Scene]:
 
 
 async def _singles(clock: Clock, write: Writers) -> list[float]:
-    """Write one after another, at an even pace; return how long each took."""
+    """Write one after another; return how long each took."""
     await _committed(clock, 1, lambda: _written(clock, write, 0, "warm up"))
     clock.committed.clear()
     clock.wanted = SINGLES
     clock.enough.clear()
+    # At even gaps every turn would begin together with a later message.
+    dice = random.Random(1)  # noqa: S311 - repeatable on purpose
     for n in range(SINGLES):
         _written(clock, write, n % CHATS, f"single {n}")
-        await asyncio.sleep(1 / SINGLES_PER_S)
+        await asyncio.sleep(dice.uniform(0.5, 1.5) / SINGLES_PER_S)
     await clock.enough.wait()
     return clock.waits_ms()
 
