@@ -29,8 +29,9 @@ format: setup
 
 # 20,000 conversations: tracing them for coverage would take twice the time.
 INVARIANTS = tests/agent/compression/test_invariants.py
+# One worker more than this project's machines have cores: the end-to-end tests wait for platforms.
 test: lint
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term --ignore=$(INVARIANTS) tests
+	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term --ignore=$(INVARIANTS) tests
 	$(BIN)/python -m pytest -n 2 $(INVARIANTS)
 
 test-deep: setup

@@ -212,6 +212,7 @@ async def test_a_lost_reply_is_resolved(play: Play) -> None:
     await on.ann.say("hello")
     await on.until(lambda: on.logged("message_sent"))
     again = [] if on.driver.once else [f"{RESENT}\nre: hello"]
+    await on.until(lambda: len(on.ann.texts()) > len(again))
     assert on.ann.texts() == ["re: hello", *again]
 
 
