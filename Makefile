@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test test-deep lint format bench lock clean
+.PHONY: setup run test test-deep lint compile format bench lock clean
+unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
@@ -23,16 +24,21 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# In one process and beside mypy, which keeps one core busy; else each worker of the tests compiles
+# all there is. What cannot be collected is told by the tests themselves.
+compile: setup
+	@echo "compiling the tests and what they import"
+	@$(BIN)/python -m pytest --collect-only --quiet tests > /dev/null 2>&1 || true
+
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# 20,000 conversations: tracing them for coverage would take twice the time.
-INVARIANTS = tests/agent/compression/test_invariants.py
 # One worker more than this project's machines have cores: the end-to-end tests wait for platforms.
-test: lint
-	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term --ignore=$(INVARIANTS) tests
-	$(BIN)/python -m pytest -n 2 $(INVARIANTS)
+test: setup
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not untraced" --cov --cov-report=term tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m untraced tests
 
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
