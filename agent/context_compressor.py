@@ -14,6 +14,7 @@ from agent.compression.assemble import assemble
 from agent.compression.boundaries import (
     Boundaries,
     find_boundaries,
+    leaving,
     protected_tail,
     starts_before,
 )
@@ -59,12 +60,18 @@ class ContextCompressor(ContextEngine):
     prepares: ClassVar[bool] = True
 
     @override
+    def prepare(self, request: CompressionRequest) -> Summary | None:
+        """Write what a compaction would need now."""
+        return prepare_summary(request)
+
+    @override
     def compress(self, request: CompressionRequest) -> Compressed | None:
         """Make the view smaller than its target; None where it is already, or nothing can go."""
         if request.trigger == "manual":
             request = replace(request, limits=thorough(request))
         elif request.tokens <= target_tokens(request):
             return None
+        request = replace(request, prepared=fitting_prepared(request))
         sizes = Sizes(request)
         tail_start = protected_tail(request, sizes)
         if pruned := prune_old_results(request, sizes, tail_start):
@@ -169,6 +176,12 @@ def guess_after_pruning(request: CompressionRequest, tail_start: int) -> float:
         total += size
         left += 0 if place < tail_start and may_be_pruned(message) else size
     return request.fixed_tokens + (request.tokens - request.fixed_tokens) * left / total
+
+
+def fitting_prepared(request: CompressionRequest) -> Summary | None:
+    """Return the summary that was written ahead; None for one of a part, of another engine."""
+    prepared, shown = request.prepared, request.plan.summaries
+    return None if prepared and shown and prepared.first_seq > shown[0].first_seq else prepared
 
 
 def use_prepared(request: CompressionRequest, sizes: Sizes) -> Compressed | None:
@@ -284,8 +297,7 @@ def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
 def uncovered(request: CompressionRequest, cut: Boundaries) -> list[Entry]:
     """Return the originals that leave the view and that no earlier summary covers."""
     covered = request.prepared.last_seq if request.prepared else 0
-    entries = (request.entries[n] for n in cut.evicted)
-    return [entry for entry in entries if entry.seq > covered]
+    return [entry for entry in leaving(request.entries, cut) if entry.seq > covered]
 
 
 def previous_text(request: CompressionRequest) -> str:

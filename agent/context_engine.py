@@ -9,11 +9,15 @@ another one.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from agent.messages import ChatMessage
 from agent.models.base import ToolSchema, Usage
+from agent.nodes import Node
 from agent.view import Entry, Summary, ViewPlan
+
+if TYPE_CHECKING:
+    from agent.ports import Archive
 
 Trigger = Literal[
     "threshold",
@@ -115,6 +119,7 @@ class CompressionRequest:
         summary_window: Window of the summary model in tokens.
         prepared: A summary that was written ahead for this view; None for none.
         today: The date that is noted in a summary, ISO 8601.
+        recall: What a new summary's message says about recalling more; see `ViewPlan.recall`.
     """
 
     plan: ViewPlan
@@ -129,6 +134,7 @@ class CompressionRequest:
     summary_window: int = 200_000
     prepared: Summary | None = None
     today: str = ""
+    recall: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +149,7 @@ class Compressed:
             where nothing was summarised, or the summary was written ahead.
         failure: Why the summary model's text was not used; None if it was, or was not asked.
         engine: Who made the plan, where it was not the engine that was asked.
+        nodes: New nodes, to be stored with the plan; the engine `lcm` alone makes any.
     """
 
     plan: ViewPlan
@@ -151,6 +158,7 @@ class Compressed:
     retained_share: float | None = None
     failure: str | None = None
     engine: str = ""
+    nodes: tuple[Node, ...] = ()
 
 
 class ContextEngine(ABC):
@@ -165,6 +173,9 @@ class ContextEngine(ABC):
     """What `context.engine` calls it."""
     prepares: ClassVar[bool] = False
     """Whether it uses summaries that were written ahead (`CompressionRequest.prepared`)."""
+    prepares_parts: ClassVar[bool] = False
+    """Whether such a summary stands for the oldest messages behind those in the plan, not for all
+    that is cut."""
 
     def __init__(self, limits: Limits, options: Mapping[str, Any]) -> None:
         """Take the limits of the model, and the engine's options.
@@ -200,6 +211,20 @@ class ContextEngine(ABC):
         The plan must show the newest user message, must not cut through a group of tool calls and
         their results, and must not show what the plan in force does not show. What breaks these
         rules, raises or takes too long is replaced by the built-in compressor, with a warning.
+        """
+
+    def prepare(self, request: CompressionRequest) -> Summary | None:  # noqa: ARG002 - optional
+        """Write a summary ahead of need, where `prepares` says so; None where none is needed yet.
+
+        Raises:
+            SummaryFailed: The summary model gave nothing usable.
+        """
+        return None
+
+    def attach(self, archive: "Archive") -> None:  # noqa: B027 - optional
+        """Take what the conversation's records can be read with, for `compress` and the tools.
+
+        It must not be called from anywhere else: its methods block.
         """
 
     def on_session_start(self, session_id: str) -> None:  # noqa: B027 - optional

@@ -15,6 +15,8 @@ AgentError
 │   └── SummaryTooLong     ask once more for a shorter one
 ├── PluginRefused          a context engine cannot be used: the built-in takes its place
 ├── ToolError              its text goes to the model as the tool's result
+├── AttemptEnds            no tool's failure, even if raised within one: leave the turn as it is
+│   └── TurnSuspended          a person must answer first: give the lease back
 └── RecordingMismatch      a recorded conversation does not fit what was asked
 """
 
@@ -113,6 +115,14 @@ class PluginRefused(AgentError):
 
 class ToolError(AgentError):
     """A tool cannot do what was asked; the text is written for the model."""
+
+
+class AttemptEnds(AgentError):
+    """The attempt cannot go on; the turn can, later. Also what its records raise (gateway)."""
+
+
+class TurnSuspended(AttemptEnds):
+    """The turn waits for a person; it goes on where its records end once they have answered."""
 
 
 class RecordingMismatch(AgentError):

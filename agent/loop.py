@@ -6,7 +6,7 @@ begins, so a turn that was interrupted goes on where its records end.
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -14,6 +14,7 @@ from agent.asking import Answer, Asking
 from agent.errors import ModelError
 from agent.messages import (
     ChatMessage,
+    ToolCall,
     assistant_message,
     open_calls,
     text_of,
@@ -21,12 +22,14 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import ChatModel, Completion, TextSink, Usage
+from agent.models.choices import choices
 from agent.models.images import Images
 from agent.planner import Planner
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.recovery import Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.execute import run_calls
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox, ToolContext
 from agent.view import Entry, View
 
@@ -57,6 +60,7 @@ class Agent:
         models: The main model first; one for each key where it has several.
         rests: Which of them failed a short time ago.
         images: Puts pictures into requests.
+        approval: For which calls people are asked.
     """
 
     models: Sequence[ChatModel]
@@ -68,6 +72,19 @@ class Agent:
     caching: CachingSettings = field(default_factory=CachingSettings)
     rests: Rests = field(default_factory=Rests)
     images: Images = field(default_factory=Images)
+    approval: ApprovalRules = field(default_factory=ApprovalRules)
+
+    def preferring(self, choice: str | None) -> "Agent":
+        """Return the agent with the models of a choice first, the others as fallbacks.
+
+        The agent itself where nothing was chosen, or there is no such choice
+        (agent/models/choices.py).
+        """
+        chosen = choices(self.models).get(choice) if choice else None
+        if not chosen:
+            return self
+        others = [model for model in self.models if model not in chosen]
+        return replace(self, models=[*chosen, *others])
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +108,7 @@ class TurnState:
         own: This turn's messages, its user message first, whether they are in view or not.
         unknown_calls: Side-effect calls that an earlier attempt started and never finished.
         model: What answered last; asked first, since it has the prompt in its cache.
-        used_tokens: What the calls of this attempt read and wrote.
+        used_tokens: What the turn's calls read and wrote, those of earlier attempts included.
         started: When this attempt began, on the monotonic clock.
     """
 
@@ -144,6 +161,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
     Raises:
         ModelError: No model answered; what was recorded stays.
         SpendLimitReached: A budget does not allow the next call; the same holds.
+        TurnSuspended: A person must answer first; the turn goes on when it is run again.
         LeaseLost, TurnCancelled: From the journal.
     """
     await resume(state, agent, ports)
@@ -153,9 +171,7 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         calls = completion.message.get("tool_calls")
         if calls:
             await record(state, ports, answer)
-            state.add(
-                await run_calls(calls, agent.tools, ports.tool_context, ports.journal, agent.output)
-            )
+            state.add(await run_tools(calls, agent, ports))
         elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
             await continue_answer(state, ports, answer)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
@@ -201,11 +217,16 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
             state.add([Entry(seq, result)])
     again = [call for call in calls if call["id"] not in state.unknown_calls]
     if again:
-        state.add(
-            await run_calls(again, agent.tools, ports.tool_context, ports.journal, agent.output)
-        )
+        state.add(await run_tools(again, agent, ports))
     if calls:
         state.view.adopt(state.view.plan)
+
+
+async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
+    """Run calls of the newest message; returns their results in order."""
+    return await run_calls(
+        calls, agent.tools, ports.tool_context, ports.journal, agent.output, agent.approval
+    )
 
 
 async def call_model(

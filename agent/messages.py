@@ -43,6 +43,8 @@ class ChatMessage(TypedDict, total=False):
         reasoning: What the model thought; never part of the visible answer.
         opaque: Provider fields that must be replayed verbatim (signed thinking), by provider name.
         synthetic: Written by Parley and not by a person (a request to continue); never shown.
+        ephemeral: Synthetic, and of use only while it is in view (recalled notes, few-shot
+            examples): left out of summaries and of the search.
         cache_control: A breakpoint of the prompt cache behind this message; only in requests, put
             there by agent/prompt_caching.py, and never stored.
     """
@@ -55,6 +57,7 @@ class ChatMessage(TypedDict, total=False):
     reasoning: str
     opaque: dict[str, Any]
     synthetic: NotRequired[bool]
+    ephemeral: NotRequired[bool]
     cache_control: dict[str, str]
 
 
@@ -101,9 +104,10 @@ def storable(text: str) -> str:
 def clean_text(text: str) -> str:
     """Return inbound text, storable and without leaked `<memory-context>` tags."""
     text = storable(text)
-    while (cleaned := _MEMORY_TAGS.sub("", text)) != text:
-        # Taking one tag out can join the halves of another.
-        text = cleaned
+    # Taking one tag out can join the halves of another, as often as a stranger likes: each time is
+    # a pass over all of it. Nothing is joined across the last mark.
+    for mark in ("", "", "<>"):
+        text = _MEMORY_TAGS.sub(mark, text)
     return text
 
 
@@ -113,6 +117,16 @@ def user_message(content: Content, *, synthetic: bool = False) -> ChatMessage:
     if synthetic:
         message["synthetic"] = True
     return message
+
+
+def context_message(text: str) -> ChatMessage:
+    """Return what stands before a question and is no part of it."""
+    return ChatMessage(role="user", content=text, synthetic=True, ephemeral=True)
+
+
+def is_ephemeral(message: ChatMessage) -> bool:
+    """Whether a message is of use only while it is in view."""
+    return message.get("ephemeral", False)
 
 
 def assistant_message(text: str) -> ChatMessage:

@@ -92,6 +92,7 @@ class Planner:
         state: What earlier compactions left behind.
         watch: Is told where a compaction moves what was sent before.
         early: When a view whose cache has died is compacted; None for never.
+        recall: What a new summary says about recalling more; see agent/recall.py.
         calls: Model calls of this turn so far.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported in this turn.
@@ -107,6 +108,7 @@ class Planner:
     state: PlannerState = field(default_factory=PlannerState)
     watch: PrefixWatch = field(default_factory=PrefixWatch)
     early: EarlyRule | None = None
+    recall: str = ""
     calls: int = 0
     overflows: int = 0
     pressed: bool = False
@@ -226,7 +228,7 @@ class Planner:
             _compaction(view, after, request, found),
             engine=found.engine or self.engine.name,
             summary_model=_written_by(request, found, calls),
-            failure=found.failure or (unasked if _is_extract(found) else None),
+            failure=found.failure or (unasked if _is_extract(request, found) else None),
             duration_ms=round((time.monotonic() - started) * 1000),
         )
         await self._adopt(view, after, compaction, self._state_after(request, found, calls))
@@ -336,6 +338,7 @@ class Planner:
             summarise=calls,
             summary_window=self.summariser.window_tokens if self.summariser else 0,
             today=_today(),
+            recall=self.recall,
         )
 
     def _state_after(
@@ -380,12 +383,18 @@ def _compaction(
         cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
         retained_share=found.retained_share,
         failure=found.failure,
+        nodes=found.nodes,
     )
 
 
-def _is_extract(found: Compressed) -> bool:
+def _fresh(request: CompressionRequest, found: Compressed) -> list[Summary]:
+    """Return the summaries that were not in view before."""
+    return [each for each in found.plan.summaries if each not in request.plan.summaries]
+
+
+def _is_extract(request: CompressionRequest, found: Compressed) -> bool:
     """Whether a compaction has made a summary without a model."""
-    fresh = found.plan.summaries if found.retained_share is not None else ()
+    fresh = _fresh(request, found) if found.retained_share is not None else ()
     return any(summary.source == "extract" for summary in fresh)
 
 
@@ -434,10 +443,10 @@ def _written_by(
     request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
 ) -> str | None:
     """Return the model behind a new summary, written now or ahead; None for any other."""
-    summaries = found.plan.summaries
-    if summaries in {(), request.plan.summaries} or summaries[0].source != "model":
+    by_model = [each for each in _fresh(request, found) if each.source == "model"]
+    if not by_model:
         return None
-    return summaries[0].model or (calls.model if calls else None)
+    return by_model[0].model or (calls.model if calls else None)
 
 
 def _floor(request: CompressionRequest) -> int:

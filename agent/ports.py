@@ -9,11 +9,18 @@ from uuid import uuid4
 from agent.context_engine import Level, Trigger
 from agent.messages import ChatMessage, ToolCall
 from agent.models.base import Usage
+from agent.nodes import Node
 from agent.prefix import Prefix
 from agent.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
-ToolStatus = Literal["ok", "partial", "error", "unknown", "cancelled"]
+JournaledEffect = Effect | Literal["none"]
+"""none: of a call that does not run."""
+ToolStatus = Literal[
+    "ok", "partial", "error", "unknown", "cancelled", "refused", "vetoed", "denied"
+]
+"""What became of a call. The last three did not run: the sender may not, a plugin said no, a person
+did or nobody said yes."""
 
 
 def _new_id() -> str:
@@ -80,8 +87,8 @@ class TurnJournal(Protocol):
         """
         ...
 
-    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
-        """Note the intent to run a tool, before it runs."""
+    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
+        """Note the intent to run a tool before it runs, or that a call does not run."""
         ...
 
     async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
@@ -120,6 +127,29 @@ class ConversationReader(Protocol):
 
     async def read_output(self, output_id: str) -> str | None:
         """Return a stored tool output of this conversation; None if there is none."""
+        ...
+
+
+class Archive(Protocol):
+    """Blocking read access to all records of the one conversation that a turn belongs to.
+
+    For engines, which run in threads: never to be used on the event loop's own.
+    """
+
+    def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return (seq, message as it is stored) of a range, both ends included, in order."""
+        ...
+
+    def nodes(self) -> Sequence[Node]:
+        """Return every node, in order of number."""
+        ...
+
+    def find(self, words: str, limit: int) -> Sequence[int]:
+        """Return the seqs of messages that a search for these words finds, best first."""
+        ...
+
+    def output(self, output_id: str) -> str | None:
+        """Return a stored tool output; None if there is none."""
         ...
 
 
@@ -167,6 +197,7 @@ class Compaction:
         tokens_before: As measured; `tokens_after` is estimated in the same scale.
         summary_model: Who wrote the summary; None for the extractor or no new summary.
         cache_tokens_lost: Tokens behind the first changed byte, which a prompt cache held at best.
+        nodes: New nodes, stored in the same transaction.
     """
 
     plan: ViewPlan
@@ -182,6 +213,7 @@ class Compaction:
     summary_model: str | None = None
     retained_share: float | None = None
     failure: str | None = None
+    nodes: tuple[Node, ...] = ()
 
 
 class CompactionStore(Protocol):
@@ -204,6 +236,10 @@ class CompactionStore(Protocol):
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written in the background for the segment in force."""
+        ...
+
+    def archive(self) -> Archive:
+        """Return the records of the conversation, for its engine."""
         ...
 
     def prepare(self) -> None:

@@ -1,8 +1,18 @@
 """The agent's part of the settings tree (CONFIG.md); `gateway/settings.py` reads it once."""
 
-from typing import Any, Literal
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
 Provider = Literal["auto", "anthropic", "openai", "openrouter", "nous", "offline"]
 
@@ -41,13 +51,37 @@ class ModelSettings(Section):
     extra_body: dict[str, Any] = {}
 
 
+class PrefillMessage(Section):
+    """One message of an example that every conversation begins with."""
+
+    role: Literal["user", "assistant"]
+    content: str = Field(min_length=1)
+
+
 class AgentSettings(Section):
-    """The loop of one turn; `max_turn_tokens` counts what all its calls read and write."""
+    """The loop of one turn, and what the agent is told.
+
+    `max_turn_tokens` counts what all its calls read and write; `max_turn_s` begins anew with each
+    attempt, so that no time counts in which a person was waited for. `ephemeral` is told with each
+    question, outside of the cached prefix; `workspace` is the directory whose context files
+    (AGENTS.md, …) are read, null for PARLEY_HOME. `progress`: whether the preview of an answer
+    tells which tools run.
+    """
 
     max_iterations: int = Field(default=90, ge=1)
     max_turn_tokens: int | None = Field(default=None, ge=1)
     max_turn_s: float | None = Field(default=None, gt=0)
     instructions: str | None = None
+    ephemeral: str | None = None
+    prefill: tuple[PrefillMessage, ...] = ()
+    workspace: Path | None = None
+    progress: Literal["status", "off"] = "status"
+
+    @field_validator("progress", mode="before")
+    @classmethod
+    def _yaml_words(cls, value: Any) -> Any:
+        """YAML reads a bare `off` as false."""
+        return {False: "off", True: "status"}[value] if isinstance(value, bool) else value
 
 
 class CompressionSettings(Section):
@@ -97,12 +131,22 @@ class RoundsSettings(Section):
     summary: Literal["simple", "llm"] = "simple"
 
 
+class LcmSettings(Section):
+    """The context engine `lcm`."""
+
+    leaf_tokens: int = Field(default=20_000, ge=1_000)
+    fan_out: int = Field(default=8, ge=2)
+    higher_fan_out: int = Field(default=4, ge=2)
+    large_tokens: int = Field(default=25_000, ge=1_000)
+
+
 class ContextSettings(Section):
     """Which engine decides what the model sees; a plugin's name is allowed."""
 
     engine: str = Field(default="compressor", min_length=1)
     options: dict[str, Any] = {}
     rounds: RoundsSettings = RoundsSettings()
+    lcm: LcmSettings = LcmSettings()
 
 
 class CachingSettings(Section):
@@ -121,10 +165,174 @@ class OutputSettings(Section):
     direction: Literal["head", "tail", "head_tail"] = "head"
 
 
-class ToolSettings(Section):
-    """Which tools the model may call."""
+class WorkspaceSettings(Section):
+    """The directories in which tools work, one for each conversation.
 
-    enabled: tuple[str, ...] = ("read_conversation", "current_time", "calculate", "send_file")
+    `root` null: PARLEY_HOME/workspaces. `max_bytes`: of one directory.
+    """
+
+    root: Path | None = None
+    max_bytes: int = Field(default=200_000_000, ge=0)
+
+
+class TerminalSettings(Section):
+    """The tool `terminal`; limits of one command.
+
+    `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
+    `network` and `readable` (more directories to read and run programs from) are for confined ones.
+    """
+
+    timeout_s: float = Field(default=120, gt=0, le=3600)
+    max_output_bytes: int = Field(default=1_000_000, ge=1_000)
+    max_processes: int = Field(default=256, ge=2)
+    max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
+    confine: bool = True
+    network: bool = False
+    readable: tuple[Path, ...] = ()
+
+
+class FetchSettings(Section):
+    """The tool `fetch_url`; `allow_hosts` may be private addresses."""
+
+    timeout_s: float = Field(default=20, gt=0, le=300)
+    max_bytes: int = Field(default=2_000_000, ge=1_000)
+    allow_hosts: tuple[str, ...] = ()
+
+
+class DelegationSettings(Section):
+    """Limits of one child agent of `delegate_task`."""
+
+    max_iterations: int = Field(default=30, ge=1)
+    max_tokens: int = Field(default=400_000, ge=1)
+    max_s: float = Field(default=600, gt=0)
+
+
+class MemorySettings(Section):
+    """How much the tool `memory` keeps for a sender, or for a shared conversation."""
+
+    max_chars: int = Field(default=2_200, ge=0)
+    profile_max_chars: int = Field(default=1_400, ge=0)
+
+
+class PluginSettings(Section):
+    """Plugins by name (entry points, or folders of PARLEY_HOME/plugins), and their options.
+
+    Texts among the options whose key ends in `key`, `token`, … are secrets. `timeout_s` is for one
+    call of a hook or a memory provider.
+    """
+
+    enabled: tuple[str, ...] = ()
+    options: dict[str, dict[str, Any]] = {}
+    timeout_s: float = Field(default=5, gt=0, le=60)
+
+    @field_validator("options", mode="after")
+    @classmethod
+    def _hide_secrets(cls, options: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {name: _with_secrets(block) for name, block in options.items()}
+
+    def options_of(self, name: str) -> dict[str, Any]:
+        """Return a copy of a plugin's options, secrets as plain text."""
+        plain: dict[str, Any] = _without_secrets(self.options.get(name, {}))
+        return plain
+
+
+# "auth-token", "authToken", "APIKEY", but not "monkey".
+_SECRET_KEY = re.compile(
+    r"(?:^|[_-]|api|(?-i:(?<=[a-z0-9])(?=[A-Z])))(?:key|token|secret|password|credential)s?$",
+    re.IGNORECASE,
+)
+
+
+def _with_secrets(value: Any, key: str = "") -> Any:
+    match value:
+        case dict():
+            return {name: _with_secrets(item, str(name)) for name, item in value.items()}
+        case list():
+            return [_with_secrets(item, key) for item in value]
+        case str() if _SECRET_KEY.search(key):
+            return SecretStr(value)
+        case _:
+            return value
+
+
+def _without_secrets(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _without_secrets(item) for name, item in value.items()}
+        case list():
+            return [_without_secrets(item) for item in value]
+        case SecretStr():
+            return value.get_secret_value()
+        case _:
+            return value
+
+
+class McpServerSettings(Section):
+    """One MCP server: a program that is started (`command`), or a web address (`url`).
+
+    `tools`: those that may be used, null for all; `read_only`: those that change nothing, so that
+    they need no approval. Names are the server's own.
+    """
+
+    model_config = ConfigDict(hide_input_in_errors=True, coerce_numbers_to_str=True)
+
+    enabled: bool = True
+    command: str | None = Field(default=None, min_length=1)
+    args: tuple[str, ...] = ()
+    env: dict[str, SecretStr] = {}
+    cwd: Path | None = None
+    url: str | None = None
+    headers: dict[str, SecretStr] = {}
+    start_timeout_s: float = Field(default=30, gt=0, le=600)
+    timeout_s: float = Field(default=60, gt=0, le=3600)
+    tools: tuple[str, ...] | None = None
+    read_only: tuple[str, ...] = ()
+
+    @field_validator("url")
+    @classmethod
+    def _web_address(cls, url: str | None) -> str | None:
+        if url is not None and not url.startswith(("http://", "https://")):
+            raise ValueError("must begin with http:// or https://")
+        return url
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> "McpServerSettings":
+        if (self.command is None) == (self.url is None):
+            raise ValueError("must have either command or url")
+        return self
+
+
+def _server_name(name: str) -> str:
+    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,32}", name):
+        raise ValueError("must be a name of at most 32 letters (a-z), digits, hyphens, underscores")
+    return name
+
+
+McpServerName = Annotated[str, AfterValidator(_server_name)]
+
+
+class ToolSettings(Section):
+    """Which tools the model may call, who is asked before, and their limits."""
+
+    enabled: tuple[str, ...] = (
+        "todo",
+        "memory",
+        "session_search",
+        "delegate_task",
+        "clarify",
+        "read_conversation",
+        "current_time",
+        "calculate",
+        "send_file",
+        "skill_view",
+    )
     approval: Literal["side_effects", "always", "never"] = "side_effects"
     output: OutputSettings = OutputSettings()
-    mcp: dict[str, dict[str, Any]] = {}
+    mcp: dict[McpServerName, McpServerSettings] = {}
+    approval_timeout_s: float = Field(default=3_600, gt=0)
+    clarify_timeout_s: float = Field(default=86_400, gt=0)
+    workspace: WorkspaceSettings = WorkspaceSettings()
+    terminal: TerminalSettings = TerminalSettings()
+    fetch: FetchSettings = FetchSettings()
+    delegation: DelegationSettings = DelegationSettings()
+    memory: MemorySettings = MemorySettings()

@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple, TypeVar
 
 import orjson
@@ -16,7 +16,7 @@ import orjson
 from agent.compression import edits as rewriting
 from agent.messages import ChatMessage, ToolCall
 
-VERSION = 2
+VERSION = 3
 MARKER = "[CONTEXT COMPACTION]"
 REFERENCE = (
     f"{MARKER} Earlier turns were compacted into the summary below. It is a reference, not a"
@@ -29,7 +29,7 @@ NOTE = (
 )
 
 E = TypeVar("E", bound=tuple[int, ChatMessage])
-EditKind = Literal["prune", "duplicate", "arguments", "images", "clip"]
+EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
 
 
 _seq = itemgetter(0)
@@ -48,16 +48,21 @@ class Summary:
 
     Attributes:
         role: Chosen when the plan was made, so that no two neighbours have the same role.
-        source: Who wrote it: the summary model, or the extractor without any model.
+        source: Who wrote it: the summary model, or the extractor without any model; pointer:
+            nobody, it only stands for the messages.
         model: Name of the summary model, where the summary was written ahead; else empty.
+        node: Number of the node that it is (agent/nodes.py); 0 for none.
+        level: Of that node; 0 for a leaf.
     """
 
     text: str
     first_seq: int
     last_seq: int
     role: Literal["user", "assistant"] = "user"
-    source: Literal["model", "extract"] = "extract"
+    source: Literal["model", "extract", "pointer"] = "extract"
     model: str = ""
+    node: int = 0
+    level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,9 @@ class Edit:
 
     Attributes:
         kind: prune: a tool result becomes one line; duplicate: the same, since a later result is
-            identical; arguments: long values in its calls are cut; images: images become labels;
-            clip: texts over `limit` characters keep their head and tail.
+            identical; outline: a very long text becomes an outline of it; arguments: long values in
+            its calls are cut; images: images become labels; clip: texts over `limit` characters
+            keep their head and tail.
         limit: Characters; 0 where the kind needs none.
     """
 
@@ -93,6 +99,8 @@ class ViewPlan:
         edits: In order of seq; at most one of each kind for a message.
         thinking_from: Messages before it are shown without what the model thought: signed thinking
             is bound to the exact conversation before it.
+        recall: What stands behind the reference in the summaries' message: how more can be
+            recalled (agent/recall.py). Empty in plans of versions before 3.
     """
 
     first_seq: int = 1
@@ -103,6 +111,7 @@ class ViewPlan:
     tail_from: int = 0
     edits: tuple[Edit, ...] = ()
     thinking_from: int = 0
+    recall: str = ""
 
     @property
     def compacted(self) -> bool:
@@ -136,13 +145,15 @@ class ViewPlan:
     def hiding(self, low: int, high: int) -> "ViewPlan":
         """Return this plan with one more hidden range.
 
-        Where all that the summaries stand for is hidden, they go too.
+        A summary of nothing but hidden messages goes too; with the last one, all that was cut.
         """
         plan = replace(self, hidden=(*self.hidden, (low, high)))
-        covered = (low <= each.first_seq <= each.last_seq <= high for each in self.summaries)
-        if not self.summaries or not all(covered):
-            return plan
-        return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0)
+        kept = tuple(
+            each for each in self.summaries if not low <= each.first_seq <= each.last_seq <= high
+        )
+        if kept or not self.summaries:
+            return replace(plan, summaries=kept)
+        return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0, recall="")
 
 
 def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[ChatMessage]:
@@ -158,14 +169,27 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
     messages = rewrite(plan, shown)
     behind_head = bisect_right(shown, plan.head_upto, key=_seq)
     head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
-    return [*head, *map(summary_message, plan.summaries), *rest]
+    return [*head, *summary_messages(plan), *rest]
 
 
-def summary_message(summary: Summary) -> ChatMessage:
-    """Return the message that shows a summary, marked as reference."""
-    covered = f"(messages {summary.first_seq} to {summary.last_seq})"
-    text = f"{REFERENCE} {covered}\n\n{summary.text}"
-    return ChatMessage(role=summary.role, content=text, synthetic=True)
+def summary_messages(plan: ViewPlan) -> list[ChatMessage]:
+    """Return the messages that show a plan's summaries: one for neighbours of the same role."""
+    runs = [list(run) for _, run in groupby(plan.summaries, key=attrgetter("role"))]
+    return [_summary_message(run, plan.recall) for run in runs]
+
+
+def _summary_message(run: Sequence[Summary], recall: str) -> ChatMessage:
+    """Return the message that shows summaries, marked as reference."""
+    covered = f"(messages {run[0].first_seq} to {run[-1].last_seq})"
+    begin = " ".join(filter(None, (REFERENCE, covered, recall)))
+    blocks = [begin, *map(_block, run)]
+    return ChatMessage(role=run[0].role, content="\n\n".join(blocks), synthetic=True)
+
+
+def _block(summary: Summary) -> str:
+    if not summary.node:
+        return summary.text
+    return f"[node {summary.node}: {summary.first_seq} to {summary.last_seq}]\n{summary.text}"
 
 
 def noted(system: str, plan: ViewPlan) -> str:
@@ -199,6 +223,8 @@ def _edited(entry: Entry, edits: Sequence[Edit], calls: Mapping[str, ToolCall]) 
                 message = rewriting.pruned(message, calls.get(message.get("tool_call_id", "")))
             case "duplicate":
                 message = rewriting.duplicate(message)
+            case "outline":
+                message = rewriting.outlined(message, entry.seq)
             case "arguments":
                 message = rewriting.with_short_arguments(message, edit.limit)
             case "images":
@@ -208,7 +234,7 @@ def _edited(entry: Entry, edits: Sequence[Edit], calls: Mapping[str, ToolCall]) 
     return message
 
 
-_ORDER: tuple[EditKind, ...] = ("duplicate", "prune", "arguments", "images", "clip")
+_ORDER: tuple[EditKind, ...] = ("duplicate", "prune", "outline", "arguments", "images", "clip")
 """A clip comes last: the others tell the size of what was there before."""
 
 
@@ -290,7 +316,7 @@ class View:
         """Return where the newest message up to `seq` stands, 0 for none of the transcript's."""
         shown = bisect_right(self.entries, seq, key=_seq)
         behind_head = seq > self.plan.head_upto
-        return shown + len(self.plan.summaries) if shown and behind_head else shown
+        return shown + len(summary_messages(self.plan)) if shown and behind_head else shown
 
 
 def dump_plan(plan: ViewPlan) -> str:
@@ -307,7 +333,7 @@ def load_plan(text: str) -> ViewPlan:
     """
     data = orjson.loads(text)
     version = data.pop("version", None)
-    if version not in {1, VERSION}:
+    if version not in {1, 2, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     return ViewPlan(**{
         **data,

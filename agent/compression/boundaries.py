@@ -12,7 +12,7 @@ from typing import Literal
 
 from agent.compression.sizes import Sizes
 from agent.context_engine import CompressionRequest
-from agent.messages import text_of
+from agent.messages import is_ephemeral, text_of
 from agent.view import Entry
 
 PROTECT_FIRST_N = 3
@@ -56,14 +56,23 @@ def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> 
         tail_starts: Possible starts of the tail, best first; see `protected_tail` and
             `starts_before`.
     """
-    if tail_starts[0] <= _head_end(request):
-        return None
+    return next(cuts(request, tail_starts), None)
+
+
+def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
+    """Yield every way to cut in which all roles fit, best first."""
+    if tail_starts[0] <= head_end_of(request):
+        return
     for head_end, tail_start, pinned in _choices(request, tail_starts):
         role = _role(request.entries, head_end, pinned, tail_start)
         found = Boundaries(head_end, tail_start, pinned, role or "user")
-        if role is not None and found.evicted:
-            return found
-    return None
+        if role is not None and leaving(request.entries, found):
+            yield found
+
+
+def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
+    """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
+    return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
 
 
 def _choices(
@@ -147,7 +156,7 @@ def _is_user(entry: Entry) -> bool:
 
 def _is_answer(entry: Entry) -> bool:
     message = entry.message
-    if message["role"] != "assistant" or message.get("tool_calls"):
+    if message["role"] != "assistant" or message.get("tool_calls") or message.get("synthetic"):
         return False
     return bool(text_of(message).strip())
 
@@ -155,25 +164,39 @@ def _is_answer(entry: Entry) -> bool:
 def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
     """Yield possible ends of the head, best first; the last resort is no head at all."""
     entries = request.entries
-    end = _head_end(request)
-    if end and newest.user == end:
+    end = head_end_of(request)
+    second = first_said(entries, end)
+    if end and newest.user == second:
         # The newest message is the second one: it stays where it is, with the first step after it.
-        yield _after_group(entries, end + 1)
+        yield _after_group(entries, second + 1)
     yield end
-    if end > 1:
-        yield 1
+    first = first_said(entries, 0) + 1
+    if end > first:
+        yield first
     if end:
         yield 0
 
 
-def _head_end(request: CompressionRequest) -> int:
+def head_end_of(request: CompressionRequest) -> int:
+    """Return where the head of a view ends: of a compacted one it stays."""
     entries, plan = request.entries, request.plan
     if plan.head_upto or plan.compacted:
         return sum(entry.seq <= plan.head_upto for entry in entries)
-    if not entries or entries[0].message["role"] != "user":
+    first = first_said(entries, 0)
+    if first == len(entries) or entries[first].message["role"] != "user":
         return 0
     exchange = PROTECT_FIRST_N - 1
-    return _after_group(entries, 1) if len(entries) >= exchange else 1
+    return _after_group(entries, first + 1) if len(entries) - first >= exchange else first + 1
+
+
+def first_said(entries: Sequence[Entry], start: int) -> int:
+    """Return the first position from `start` on of a message that is not ephemeral.
+
+    Examples and what is told beside the first question stay in the head with it.
+    """
+    while start < len(entries) and is_ephemeral(entries[start].message):
+        start += 1
+    return start
 
 
 def _after_group(entries: Sequence[Entry], position: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import orjson
 
 from agent.compression.arguments import fitted, shortened
+from agent.compression.outline import outline
 from agent.messages import ChatMessage, FunctionCall, ToolCall
 
 CLEARED = "[Old tool output cleared to save context space]"
@@ -22,6 +23,8 @@ DUPLICATE = "[Same output as a later tool result]"
 IMAGE = "[image]"
 IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
 
+LEAST_OUTLINED_CHARS = 8_000
+"""Above what an outline can take."""
 _NAME_CHARS = 64
 _VALUE_CHARS = 60
 _ARGUMENTS_CHARS = 160
@@ -119,6 +122,21 @@ def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
     if len(text) <= text_chars:
         return message
     return _with_text(message, _head_and_tail(text, text_chars, seq))
+
+
+def outlined(message: ChatMessage, seq: int) -> ChatMessage:
+    """Return the message with an outline in place of its text, where that is a long one.
+
+    Args:
+        message: As it is stored, or with what earlier edits have left of it.
+        seq: Where the original stands in the transcript.
+    """
+    text = _text(message)
+    if len(text) < LEAST_OUTLINED_CHARS:
+        return message
+    where = f"message {seq} of the transcript: read_conversation(from_seq={seq}, limit=1)"
+    shown = f"[Large content, stored in full as {where}. Its outline: {outline(text)}]"
+    return _with_text(message, shown)
 
 
 def _parts(message: ChatMessage) -> Sequence[Mapping[str, Any]]:

@@ -5,7 +5,7 @@ checked against. A short narrative (agent/compression/narrative.py) is followed 
 telling terms by place (agent/compression/terms.py): what is not told can be found and looked up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import itemgetter
@@ -51,8 +51,13 @@ CANDIDATES_PER_TOKEN = 0.3
 
 INTRODUCTION = (
     "Extracted without a model. Under Terms, #N: begins a stretch at message N and lists words that"
-    " stand there; read_conversation(from_seq=N) returns the messages in full."
+    " stand there."
 )
+INTRODUCTIONS = (
+    INTRODUCTION,
+    f"{INTRODUCTION[:-1]}; read_conversation(from_seq=N) returns the messages in full.",
+)
+"""The second one is of versions that told the tool whether it was offered or not."""
 _TERMS = "## Terms"
 _EARLIER = "## Earlier summary"
 _ALSO = "Also mentioned:"
@@ -90,7 +95,12 @@ class _Carried:
 
 
 def extract(
-    entries: "Sequence[Entry]", previous: str, budget_tokens: int, *, focus: str | None = None
+    entries: "Sequence[Entry]",
+    previous: str,
+    budget_tokens: int,
+    *,
+    focus: str | None = None,
+    elsewhere: Set[str] = frozenset(),
 ) -> Extract:
     """Return a summary of what leaves the view and of what had left it before.
 
@@ -102,14 +112,33 @@ def extract(
         previous: The summary of what had left before, an extract or a model's; "" for none.
         budget_tokens: Most tokens of the text, by `estimate_tokens` without a model.
         focus: What the summary is to dwell on.
+        elsewhere: Terms in lower case that other summaries in view hold: they are not listed again.
     """
     carried = _carried(previous, budget_tokens)
     pieces = read(entries)
-    found = _found(pieces, carried, budget_tokens, focus)
+    found = _found(pieces, carried, budget_tokens, focus, len(elsewhere)).without(elsewhere)
     told = max(int(budget_tokens * NARRATIVE_SHARE), min(LEAST_TOLD_TOKENS, budget_tokens // 2))
     story = narrate(pieces, carried.story, told)
     text = _fitted(story, found, carried, budget_tokens)
     return Extract(text, tuple(terms.most_telling(found, MOST_FACTS)))
+
+
+def merged(texts: Sequence[str], budget_tokens: int) -> str:
+    """Return one text for summaries of consecutive stretches, extracts or a model's, oldest first.
+
+    Args:
+        texts: As `extract` or a model wrote them.
+        budget_tokens: Most tokens of the text.
+    """
+    stories, lines, earlier = [], [], []
+    for text in texts:
+        ours, told = _parted(text)
+        story, _, index = ours.partition(f"\n{_TERMS}\n")
+        stories.append(story)
+        lines.append(index)
+        earlier.append(told)
+    whole = _text(*("\n".join(filter(None, part)) for part in (stories, lines, earlier)))
+    return extract((), whole, budget_tokens).text
 
 
 def key_facts(entries: "Sequence[Entry]", *, focus: str | None = None) -> tuple[str, ...]:
@@ -145,12 +174,18 @@ def _spread(entries: "Sequence[Entry]") -> "Sequence[Entry]":
 
 
 def _carried(previous: str, budget_tokens: int) -> _Carried:
-    ours, earlier = "", previous
-    if previous.startswith(INTRODUCTION):
-        ours, _, earlier = previous.partition(f"\n{_EARLIER}\n")
+    ours, earlier = _parted(previous)
     story, _, index = ours.partition(f"\n{_TERMS}\n")
     kept = _beginning(earlier, int(budget_tokens * EARLIER_SHARE))
     return _Carried(story, terms.parse_index(index), kept, earlier[len(kept) :])
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Return what an extract says of its own, and what a model wrote before."""
+    if not text.startswith(INTRODUCTIONS):
+        return "", text
+    ours, _, earlier = text.partition(f"\n{_EARLIER}\n")
+    return ours, earlier
 
 
 def _beginning(text: str, room_tokens: int) -> str:
@@ -162,7 +197,7 @@ def _beginning(text: str, room_tokens: int) -> str:
 
 
 def _found(
-    pieces: Sequence[Piece], carried: _Carried, budget_tokens: int, focus: str | None
+    pieces: Sequence[Piece], carried: _Carried, budget_tokens: int, focus: str | None, listed: int
 ) -> terms.Vocabulary:
     """Return the terms of what leaves, and of what a model wrote that has no room any more."""
     words = carried.lost.split()
@@ -171,7 +206,7 @@ def _found(
         for at in range(0, len(words), _GROUP_WORDS)
     ]
     later = carried.index or carried.earlier
-    known = sum(len(line) for _, line in carried.index)
+    known = listed + sum(len(line) for _, line in carried.index)
     return terms.rank(
         [*lost, *pieces],
         most=CANDIDATES + int(budget_tokens * CANDIDATES_PER_TOKEN) + known,

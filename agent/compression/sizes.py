@@ -2,7 +2,7 @@
 
 from agent.context_engine import CompressionRequest
 from agent.messages import ChatMessage
-from agent.view import NOTE, ViewPlan, rewrite, summary_message
+from agent.view import NOTE, ViewPlan, rewrite, summary_messages
 
 
 class Sizes:
@@ -42,4 +42,4 @@ class Sizes:
 
     def summaries(self, plan: ViewPlan) -> int:
         """Return the size of the summaries as they are shown."""
-        return sum(self._request.estimate(summary_message(each)) for each in plan.summaries)
+        return sum(map(self._request.estimate, summary_messages(plan)))

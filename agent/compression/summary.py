@@ -5,8 +5,9 @@ Where the answer cannot be used, `SummaryFailed` says so and the extractor's sum
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from agent.compression.extract import missing_facts_line, retained_share
@@ -75,6 +76,8 @@ def write_summary(
     facts: Sequence[str],
     budget_tokens: int,
     request: CompressionRequest,
+    *,
+    brief: bool = False,
 ) -> Written:
     """Return the model's summary of messages and of the summary before them.
 
@@ -87,6 +90,7 @@ def write_summary(
         facts: The key facts of the same messages, which the text must hold.
         budget_tokens: How long the summary may be.
         request: The model, its window, the focus and the date.
+        brief: Ask for bullets alone.
 
     Raises:
         SummaryTooLong: The summary is longer than its budget, or than its source.
@@ -96,14 +100,46 @@ def write_summary(
         if not previous:
             raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
         return Written(previous, retained_share(facts, previous))
-    writer = _Writer.of(request, budget_tokens)
-    text = writer.write(entries, previous)
+    text = _Writer.of(request, budget_tokens, brief=brief).write(entries, previous)
+    return _accepted(text, facts, budget_tokens, request, partial(_is_longer, entries, previous))
+
+
+def merge_summaries(
+    texts: Sequence[str],
+    facts: Sequence[str],
+    budget_tokens: int,
+    request: CompressionRequest,
+    *,
+    brief: bool = False,
+) -> Written:
+    """Return the model's one summary of summaries of consecutive parts, oldest first.
+
+    Arguments and errors are those of `write_summary`.
+    """
+    text = _Writer.of(request, budget_tokens, brief=brief).merge(texts)
+    return _accepted(
+        text,
+        facts,
+        budget_tokens,
+        request,
+        lambda tokens: sum(map(estimate_tokens, texts)) > tokens,
+    )
+
+
+def _accepted(
+    text: str,
+    facts: Sequence[str],
+    budget_tokens: int,
+    request: CompressionRequest,
+    is_longer: Callable[[int], bool],
+) -> Written:
+    """Return a summary with its date and the facts that it lacks, if it is short enough."""
     if request.today:
         text = f"As of {request.today}:\n\n{text}"
     tokens = estimate_tokens(text)
     if tokens > budget_tokens * LENGTH_TOLERANCE:
         raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
-    if not _is_longer(entries, previous, tokens):
+    if not is_longer(tokens):
         raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
     return _with_facts(text, facts, tokens, budget_tokens)
 
@@ -140,12 +176,14 @@ class _Writer:
     view_tokens: int
 
     @classmethod
-    def of(cls, request: CompressionRequest, budget_tokens: int) -> "_Writer":
+    def of(
+        cls, request: CompressionRequest, budget_tokens: int, *, brief: bool = False
+    ) -> "_Writer":
         if request.summarise is None:
             raise SummaryFailed("there is no summary model to ask", cooldown_s=0)
         budget_tokens = min(budget_tokens, int(request.summary_window * ANSWER_SHARE))
         focus = request.focus and _redactor.text(request.focus)
-        order = Order(budget_tokens, focus, request.today)
+        order = Order(budget_tokens, focus, request.today, brief)
         return cls(request.summarise, order, request.summary_window, request.tokens)
 
     def write(self, entries: Sequence[Entry], previous: str) -> str:
@@ -163,6 +201,12 @@ class _Writer:
         for number, part in enumerate(chain(ahead, parts), start=1):
             units.append(self.shorter(f"summary of part {number}", "part", part, order))
         return self.merged(units, room)
+
+    def merge(self, texts: Sequence[str]) -> str:
+        """Return the one summary of these."""
+        room = self.room()
+        whole = [new_piece(f"summary {number}", text) for number, text in enumerate(texts, start=1)]
+        return self.merged([[piece] for each in whole for piece in slices(each, room)], room)
 
     def room(self) -> int:
         """Return how many tokens of material fit into a prompt."""

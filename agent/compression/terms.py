@@ -8,7 +8,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
@@ -62,6 +62,13 @@ class Vocabulary:
     places: dict[str, int]
     worth: dict[str, float]
     counts: dict[str, int]
+
+    def without(self, known: Set[str]) -> "Vocabulary":
+        """Return it without these terms, given in lower case."""
+        if not known:
+            return self
+        kept = {key: text for key, text in self.spellings.items() if key not in known}
+        return replace(self, spellings=kept)
 
 
 def words_of(text: str) -> set[str]:

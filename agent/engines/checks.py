@@ -16,7 +16,7 @@ from agent.compression.boundaries import Newest
 from agent.compression.sizes import Sizes
 from agent.context_engine import Compressed, CompressionRequest
 from agent.errors import AgentError
-from agent.view import Entry, ViewPlan
+from agent.view import Entry, ViewPlan, summary_messages
 
 
 class ResultRefused(AgentError):
@@ -27,7 +27,8 @@ def checked(returned: object, request: CompressionRequest) -> Compressed:
     """Return an engine's result with the size that its view really has.
 
     It is made anew from plain values, so that no object of a plugin gets further. What the model
-    thought is dropped from all that stays: it was signed for another history.
+    thought is dropped from all that stays: it was signed for another history. Nodes are the
+    built-in engine's alone.
 
     Args:
         returned: What `compress` returned, whatever it is.
@@ -37,10 +38,13 @@ def checked(returned: object, request: CompressionRequest) -> Compressed:
         ResultRefused: It is no plan, or its plan has `problems`.
     """
     found = _retyped(returned)
-    plan = replace(found.plan, thinking_from=newest_seq(request) + 1)
+    recall = (
+        request.recall if found.plan.summaries != request.plan.summaries else request.plan.recall
+    )
+    plan = replace(found.plan, thinking_from=newest_seq(request) + 1, recall=recall)
     if broken := problems(plan, request):
         raise ResultRefused("; ".join(broken))
-    return replace(found, plan=plan, tokens=Sizes(request).view(plan))
+    return replace(found, plan=plan, tokens=Sizes(request).view(plan), nodes=())
 
 
 def problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
@@ -154,7 +158,7 @@ def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[_Shown]:
     """Return what a view consists of, in order."""
     shown = [_Shown(seq, message["role"]) for seq, message in entries if plan.shows(seq)]
     head = [each for each in shown if each.seq <= plan.head_upto]
-    summaries = [_Shown(0, summary.role) for summary in plan.summaries]
+    summaries = [_Shown(0, message["role"]) for message in summary_messages(plan)]
     return [*head, *summaries, *shown[len(head) :]]
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
 from typing_extensions import override
@@ -19,7 +19,10 @@ from agent.engines.checks import as_plain, checked
 from agent.engines.threads import CallHangs, DaemonThreads
 from agent.messages import ChatMessage
 from agent.models.base import ToolSchema, Usage
-from agent.view import Entry
+from agent.view import Entry, Summary
+
+if TYPE_CHECKING:
+    from agent.ports import Archive
 
 log = structlog.get_logger()
 
@@ -136,6 +139,16 @@ class HostedEngine(ContextEngine):
             threshold_tokens=request.limits.threshold_tokens,
         )
         return own
+
+    @override
+    def prepare(self, request: CompressionRequest) -> Summary | None:
+        """Have the built-in write ahead what fits any plan of its kind."""
+        return self._built_in.prepare(request)
+
+    @override
+    def attach(self, archive: "Archive") -> None:
+        """Hand it to the plugin; the built-in needs none."""
+        self._tell("attach", archive)
 
     @override
     def update_from_response(self, usage: Usage) -> None:

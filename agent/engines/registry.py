@@ -14,17 +14,10 @@ import structlog
 
 from agent.context_engine import ContextEngine, Limits
 from agent.engines.host import host
-from agent.engines.plugins import (
-    NAME,
-    NAME_RULE,
-    PLUGINS,
-    accepted,
-    find_plugin,
-    find_plugins,
-    load_plugin,
-)
+from agent.engines.plugins import PLUGINS, accepted, find_plugin, find_plugins, load_plugin
 from agent.engines.threads import DaemonThreads
 from agent.errors import PluginRefused
+from agent.plugins.folders import NAME, NAME_RULE
 
 log = structlog.get_logger()
 
@@ -84,6 +77,11 @@ _BUILT_IN = {
         "agent.engines.rounds",
         "RoundsEngine",
         "Keeps the newest complete rounds; archives the older ones as a summary.",
+    ),
+    "lcm": _BuiltIn(
+        "agent.engines.lcm.engine",
+        "LcmEngine",
+        "Loses nothing: summaries of stretches, condensed in levels, that the model can open.",
     ),
 }
 _registered: dict[str, type[ContextEngine]] = {}

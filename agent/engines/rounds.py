@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from typing_extensions import override
 
 from agent.compression.assemble import assemble
-from agent.compression.boundaries import Boundaries
+from agent.compression.boundaries import Boundaries, first_said, leaving
 from agent.compression.extract import key_facts, retained_share
 from agent.compression.sizes import Sizes
 from agent.context_compressor import ContextCompressor
@@ -72,7 +72,7 @@ class RoundsEngine(ContextEngine):
         cut = old_rounds(request, self._settings.min_retain_rounds)
         if cut is None:
             return None
-        entries = [request.entries[n] for n in cut.evicted]
+        entries = leaving(request.entries, cut)
         archive = self._archive(entries, request)
         plan = assemble(request, cut, archive.text, archive.source)
         tokens = Sizes(request).view(plan)
@@ -103,11 +103,12 @@ def old_rounds(request: CompressionRequest, retained: int) -> Boundaries | None:
     starts = [n for n, entry in enumerate(entries) if entry.seq >= plan.tail_from and is_ask(entry)]
     if len(starts) <= retained or entries[0].message["role"] != "user":
         return None
+    head_end = first_said(entries, 0) + 1
     if plan.tail_from and entries[0].seq > plan.head_upto:
         # Compacted before without a head: nothing can stand in front of that summary.
         return None
-    cut = Boundaries(head_end=1, tail_start=starts[-retained], pinned=(), role="assistant")
-    return cut if cut.evicted else None
+    cut = Boundaries(head_end=head_end, tail_start=starts[-retained], pinned=(), role="assistant")
+    return cut if leaving(entries, cut) else None
 
 
 def earlier_text(request: CompressionRequest) -> str:

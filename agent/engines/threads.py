@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextvars import copy_context
 from typing import Any, TypeVar
 
@@ -76,10 +76,21 @@ def in_daemon(function: Callable[[], T]) -> Future[T]:
     def work() -> None:
         try:
             future.set_result(context.run(function))
-        except Exception as exc:  # noqa: BLE001 - carried to whoever waits, whatever it is
-            future.set_exception(exc)
-        except BaseException as exc:  # noqa: BLE001 - a plugin must not end or cancel its caller
-            future.set_exception(RuntimeError(f"{type(exc).__name__}: {exc}"))
+        except BaseException as exc:  # noqa: BLE001 - carried to whoever waits, whatever it is
+            future.set_exception(_carried(exc))
 
     threading.Thread(target=work, name="context-engine", daemon=True).start()
     return future
+
+
+def _carried(failure: BaseException) -> Exception:
+    """Return what is raised for a failure: it must neither end nor cancel whoever waits.
+
+    asyncio takes a cancelled `concurrent.futures` future for a cancellation of the waiting task,
+    and does not carry a StopIteration at all.
+    """
+    if isinstance(failure, Exception) and not isinstance(failure, CancelledError | StopIteration):
+        return failure
+    carried = RuntimeError(f"{type(failure).__name__}: {failure}")
+    carried.__cause__ = failure
+    return carried

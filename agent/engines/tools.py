@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 
-import orjson
 import structlog
 
 from agent.engines.threads import CallHangs, DaemonThreads
-from agent.errors import ToolError
+from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall
 from agent.models.base import ToolSchema
 from agent.ports import Effect
-from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
+from agent.tools.registry import ToolBox, ToolContext, ToolOutcome, arguments_object
 
 log = structlog.get_logger()
 
@@ -61,6 +60,16 @@ class EngineTools:
         """Return whether a tool must run alone among the exclusive ones."""
         return name in self._own or self._base.exclusive(name)
 
+    def restricted(self, name: str) -> bool:
+        """Return whether a tool is only for senders who may act; none of the engine's is."""
+        return name not in self._own and self._base.restricted(name)
+
+    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+        """Return why a call cannot run; the engine checks its arguments itself."""
+        if call["function"]["name"] in self._own:
+            return None
+        return self._base.refusal(call, context)
+
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Run one call: the engine's in a thread with a time limit, every failure as an outcome."""
         name = call["function"]["name"]
@@ -68,6 +77,8 @@ class EngineTools:
             return await self._base.execute(call, context)
         try:
             return ToolOutcome(await self._answer(call, context), "ok")
+        except AttemptEnds:
+            raise
         except ToolError as error:
             return _failure(str(error))
         except CallHangs:
@@ -80,21 +91,11 @@ class EngineTools:
         engine = context.engine
         if engine is None:
             raise ToolError("this turn has no context engine that could answer")
-        name, arguments = call["function"]["name"], _arguments(call)
+        name = call["function"]["name"]
+        arguments = arguments_object(name, call["function"]["arguments"])
         return await self._threads.run_async(
             lambda: str(engine.handle_tool_call(name, arguments)), self._time_limit_s
         )
-
-
-def _arguments(call: ToolCall) -> dict[str, object]:
-    name, raw = call["function"]["name"], call["function"]["arguments"]
-    try:
-        values = orjson.loads(raw.strip() or "{}")
-    except orjson.JSONDecodeError as exc:
-        raise ToolError(f"the arguments of {name} are not valid JSON: {exc}") from exc
-    if not isinstance(values, dict):
-        raise ToolError(f"the arguments of {name} must be a JSON object")
-    return values
 
 
 def _failure(text: str) -> ToolOutcome:

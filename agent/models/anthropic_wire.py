@@ -21,6 +21,7 @@ from agent.models.parts import (
     drop_surplus,
     settled,
     text_bytes,
+    wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
 
@@ -164,7 +165,7 @@ def _tool_use(call: "ToolCall") -> Block:
     return {
         "type": "tool_use",
         "id": wire_id(call["id"]),
-        "name": function["name"],
+        "name": wire_name(function["name"]),
         "input": arguments,
     }
 

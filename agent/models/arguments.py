@@ -29,27 +29,25 @@ def canonical_arguments(text: str) -> str:
 
     So does a text with an integer of more than 64 bits, since reading it would change that.
     """
-    if not text.strip():
-        return "{}"
     values = read_arguments(text)
     if values is None or (_LONG_INTEGER.search(text) and _changed(text, values)):
         return text
-    try:
-        return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
-    except orjson.JSONEncodeError:
-        return text  # nested deeper than can be written
+    return orjson.dumps(values, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the object that a text means, None if it means none.
+    """Return the object that a text means, None if it means none; an empty text is an empty object.
 
     A code fence around it, trailing commas, raw control characters inside strings and Python's
-    literals are understood. What is cut off is never completed.
+    literals are understood. What is cut off is never completed. What is nested deeper than can be
+    written again is none: whoever walks through it would fail.
     """
-    plain = _without_fence(text.strip())
+    plain = _without_fence(text.strip()) or "{}"
     values = parse_object(plain)
-    if values is not None or len(plain) > LONGEST_REPAIR_CHARS:
-        return values
+    if values is not None:
+        return values if _can_be_written(values) else None
+    if len(plain) > LONGEST_REPAIR_CHARS:
+        return None
     return _lenient_json(plain) or _python_literal(plain)
 
 
@@ -90,6 +88,14 @@ def _python_literal(text: str) -> dict[str, Any] | None:
         return _exact(ast.literal_eval(text))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
+
+
+def _can_be_written(values: dict[str, Any]) -> bool:
+    try:
+        orjson.dumps(values)
+    except orjson.JSONEncodeError:
+        return False
+    return True
 
 
 def _exact(value: Any) -> dict[str, Any] | None:

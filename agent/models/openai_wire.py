@@ -20,6 +20,7 @@ from agent.models.parts import (
     drop_surplus,
     settled,
     text_bytes,
+    wire_name,
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
 
@@ -176,7 +177,7 @@ def _part(part: Part, message: "ChatMessage") -> Part:
 
 
 def _tool_call(call: "ToolCall") -> dict[str, Any]:
-    name, arguments = call["function"]["name"], call["function"]["arguments"]
+    name, arguments = wire_name(call["function"]["name"]), call["function"]["arguments"]
     if parse_object(arguments) is None:
         # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
         arguments = orjson.dumps({"_invalid": arguments}).decode()

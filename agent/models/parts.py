@@ -3,6 +3,7 @@
 On the way a marker that is on no part yet stands as a part that is nothing but its marker.
 """
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -26,6 +27,9 @@ turn reads its view anew. The largest views have 4 MB of text.
 
 ENTRY_BYTES = 1_000
 """What a message and its wire form take beside their texts. Source: measured, 500 to 1,700."""
+
+MAX_NAME_CHARS = 64
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -70,6 +74,17 @@ def text_bytes(message: "ChatMessage") -> int:
     if "reasoning" in message or "opaque" in message:
         size += _bytes_in([message.get("reasoning"), message.get("opaque")])
     return size
+
+
+def wire_name(name: str) -> str:
+    """Return the name of a call as providers take it back.
+
+    Models call what is no tool ("multi_tool_use.parallel", or nothing at all): sent as it was
+    written, such a name would have every later request of the conversation refused.
+
+    Source: https://github.com/microsoft/semantic-kernel/issues/4447
+    """
+    return _FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
 def content_parts(message: "ChatMessage") -> list[Part]:

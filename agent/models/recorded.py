@@ -351,6 +351,14 @@ class RecordedTools:
         """Return False: recorded tools keep no state."""
         return False
 
+    def restricted(self, _name: str) -> bool:
+        """Return False: recorded tools touch nothing."""
+        return False
+
+    def refusal(self, _call: ToolCall, _context: ToolContext) -> ToolOutcome | None:
+        """Return None: whoever recorded the call could make it."""
+        return None
+
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
         """Return the recorded result of a call.
 

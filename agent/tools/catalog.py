@@ -1,21 +1,69 @@
 """The built-in tools by name; the gateway picks those that `tools.enabled` lists."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 
-from agent.tools.builtin import calculate, current_time, read_conversation, send_file
-from agent.tools.registry import ToolRegistry
+from agent.settings import ToolSettings
+from agent.tools.builtin import (
+    calculate,
+    clarify,
+    current_time,
+    delegate_task,
+    memory,
+    read_conversation,
+    send_file,
+    session_search,
+    skill_manage,
+    skill_view,
+    todo,
+)
+from agent.tools.registry import Tool, ToolRegistry
+from agent.tools.world import fetch, files, search, terminal
 
-_MODULES = (read_conversation, current_time, calculate, send_file)
-_BUILTIN = {module.TOOL.name: module.TOOL for module in _MODULES}
+Maker = Callable[[ToolSettings], Tool]
+
+_MODULES = (
+    read_conversation,
+    current_time,
+    calculate,
+    send_file,
+    skill_view,
+    skill_manage,
+    todo,
+    memory,
+    session_search,
+    delegate_task,
+    clarify,
+)
+_FIXED = {module.TOOL.name: module.TOOL for module in _MODULES}
+_MAKERS: dict[str, Maker] = {
+    "read_file": files.make_read_file,
+    "write_file": files.make_write_file,
+    "list_files": files.make_list_files,
+    "search_files": search.make_search_files,
+    "terminal": terminal.make_terminal,
+    "fetch_url": fetch.make_fetch_url,
+}
+"""Tools that have settings of their own; made only where they are enabled."""
+BUILTIN = (*_FIXED, *_MAKERS)
+"""Names that no other tool may have, whether they are enabled or not."""
 
 
-def builtin_tools(enabled: Sequence[str]) -> ToolRegistry:
-    """Return the registry of the named tools, in that order.
+def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRegistry:
+    """Return the registry of the enabled tools, in the order of `settings.enabled`.
+
+    Args:
+        settings: `tools`.
+        others: Tools of MCP servers and plugins, which stand behind them.
 
     Raises:
-        ValueError: A name is unknown or stands there twice; the text lists what exists.
+        ValueError: A name is unknown or stands there twice (the text lists what exists), or a tool
+            cannot work on this machine as it is set.
     """
-    unknown = [name for name in enabled if name not in _BUILTIN]
+    unknown = [name for name in settings.enabled if name not in BUILTIN]
     if unknown:
-        raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(_BUILTIN)}")
-    return ToolRegistry(_BUILTIN[name] for name in enabled)
+        raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(BUILTIN)}")
+    return ToolRegistry([*(_made(name, settings) for name in settings.enabled), *others])
+
+
+def _made(name: str, settings: ToolSettings) -> Tool:
+    return _FIXED[name] if name in _FIXED else _MAKERS[name](settings)

@@ -3,17 +3,26 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+from agent.errors import TurnSuspended
 from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import ToolStatus, TurnJournal
 from agent.settings import OutputSettings
+from agent.tools import gate
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
 from agent.tools.truncate import TruncationStats, truncate
 from agent.view import Entry
 
 MAX_CONCURRENT = 8
 """Calls of one message that run at the same time."""
+MAX_ASKED = 8
+"""Calls of one message that wait for a person at the same time: a chat is not buried in questions.
+
+The others are asked about when these are decided.
+"""
 
 
 async def run_calls(
@@ -22,20 +31,23 @@ async def run_calls(
     context: ToolContext,
     journal: TurnJournal,
     limits: OutputSettings,
+    approval: ApprovalRules,
 ) -> list[Entry]:
     """Run calls side by side, exclusive ones one at a time; commit each result when it is there.
 
-    The intent is journaled before a call runs, so the transcript holds results in the order in
-    which they finished. A cancellation ends all calls and goes on.
+    What stands before each of them: agent/tools/gate.py. A call that waits for a person leaves no
+    result; the others run to theirs. The intent is journaled before a call runs, so the transcript
+    holds results in the order in which they finished. A cancellation ends all calls and goes on.
 
     Returns:
         One tool message for each call with its `seq`, in the order of the calls.
 
     Raises:
+        TurnSuspended: Calls wait for a person; all others have their results.
         LeaseLost: From the journal; running calls are cancelled.
         RecordingMismatch: A recorded tool box does not know a call.
     """
-    batch = _Batch(toolbox, context, journal, limits)
+    batch = _Batch(toolbox, context, journal, limits, approval)
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -45,7 +57,10 @@ async def run_calls(
     except BaseExceptionGroup as failures:
         # The caller tells errors apart by their class.
         raise failures.exceptions[0] from failures
-    return [task.result() for task in tasks]
+    entries = [entry for task in tasks if (entry := task.result()) is not None]
+    if len(entries) < len(calls):
+        raise TurnSuspended(f"{len(calls) - len(entries)} tool calls wait for a person")
+    return entries
 
 
 @dataclass(slots=True)
@@ -56,22 +71,54 @@ class _Batch:
     context: ToolContext
     journal: TurnJournal
     limits: OutputSettings
+    approval: ApprovalRules
     slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
     alone: asyncio.Lock = field(default_factory=asyncio.Lock)
+    waiting: int = 0
 
-    async def run(self, call: ToolCall) -> Entry:
-        """Run one call from its intent to its committed result."""
+    async def run(self, call: ToolCall) -> Entry | None:
+        """Take one call from the gate to its committed result; None where it waits for a person."""
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
             if self.toolbox.exclusive(name):
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
-            await self.journal.start_tool(call, self.toolbox.effect(name))
-            outcome = await self.toolbox.execute(call, self.context)
+            if self.waiting >= MAX_ASKED and self._needs_approval(name):
+                return None
+            try:
+                outcome = await self._outcome(call)
+            except TurnSuspended:
+                self.waiting += 1
+                self._show(call, "waiting")
+                return None
+            self._show(call, outcome.status)
             text, status = await self._fit(outcome)
             message = tool_message(call["id"], name, text)
             seq = await self.journal.record_result(message, status)
         return Entry(seq, message)
+
+    async def _outcome(self, call: ToolCall) -> ToolOutcome:
+        """Run a call if it may run; journaled either way."""
+        name = call["function"]["name"]
+        context = replace(self.context, call_id=call["id"])
+        refused = await gate.refusal(call, self.toolbox, context, self.approval)
+        if refused is not None:
+            await self.journal.start_tool(call, "none")
+            return refused
+        await self.journal.start_tool(call, self.toolbox.effect(name))
+        if context.progress is not None:
+            context.progress.working(call)
+        outcome = await self.toolbox.execute(call, context)
+        if context.hooks is not None:
+            await context.hooks.after(name, gate.arguments_of(call), outcome, context)
+        return outcome
+
+    def _needs_approval(self, name: str) -> bool:
+        return gate.needs_approval(name, self.toolbox, self.approval.mode)
+
+    def _show(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
+        if self.context.progress is not None:
+            self.context.progress.worked(call, status)
 
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
         """Return text and status as they enter the view; a long text is stored in full."""

@@ -1,12 +1,14 @@
 """What a tool is, and the registry that runs one call: checks arguments, maps every failure.
 
-Nothing a tool does ends the turn: what goes wrong becomes a text for the model.
+Nothing a tool does ends the turn: what goes wrong becomes a text for the model. What its services
+raise to end the attempt (`AttemptEnds`) is not the tool's, and goes on.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
@@ -14,11 +16,14 @@ import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.context_engine import ContextEngine
-from agent.errors import ToolError
+from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.models.base import ToolSchema
 from agent.ports import ConversationReader, Effect, Files, ToolStatus
+from agent.skills import SkillShelf
+from agent.tools.schemas import shown_schema
+from agent.tools.services import FOR_OWNERS, Delegates, Hooks, Notebook, People, Progress, Searcher
 
 log = structlog.get_logger()
 
@@ -34,6 +39,19 @@ class ToolContext:
         engine: The turn's context engine; None where nothing asks for it.
         files: Takes files that are to be shown with the answer; None where none can be.
         may_act: Whether tools may have side effects: not for senders who are only let talk.
+        by_owners: Whether all whose words the turn reads are owners (`FOR_OWNERS`).
+        call_id: The call that runs.
+        people: Asks the people of the conversation; this and what follows: None where there is
+            none.
+        notebook: The list and the notes.
+        searcher: Searches what was said.
+        delegates: Runs child agents.
+        workspace: The conversation's own directory, where tools that touch files work.
+        hooks: What plugins do before and after a call.
+        progress: Shows which calls run.
+        scope: Whose memories the turn may use: "platform:sender id" in a direct chat, else
+            "conversation:id".
+        skills: The operator's.
     """
 
     conversation: str
@@ -42,6 +60,17 @@ class ToolContext:
     engine: ContextEngine | None = None
     files: Files | None = None
     may_act: bool = True
+    by_owners: bool = False
+    call_id: str = ""
+    people: People | None = None
+    notebook: Notebook | None = None
+    searcher: Searcher | None = None
+    delegates: Delegates | None = None
+    workspace: Path | None = None
+    hooks: Hooks | None = None
+    progress: Progress | None = None
+    scope: str = ""
+    skills: SkillShelf | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +87,23 @@ class Arguments(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
 
 
+class ForeignArguments(Protocol):
+    """Arguments whose JSON schema was not made here; no schema is derived from a class."""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The schema as shown to the model."""
+        ...
+
+    def checked(self, tool: str, values: dict[str, Any]) -> Any:
+        """Return what the tool's `run` gets.
+
+        Raises:
+            ToolError: Values that do not fit; one line for each.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Tool:
     """One tool.
@@ -65,18 +111,22 @@ class Tool:
     Attributes:
         description: Tells the model what it does and when to use it.
         effect: What a second run after a crash would do.
-        run: Gets an instance of `arguments`; raises ToolError for what the model can mend.
+        run: Gets an instance of `arguments`, or what they return; raises ToolError for what the
+            model can mend.
         exclusive: Keeps state: never runs beside another exclusive tool of the turn.
         timeout_s: Longest run.
+        restricted: Touches the world outside of the conversation: only for senders who may act,
+            whatever its effect is.
     """
 
     name: str
     description: str
     effect: Effect
-    arguments: type[BaseModel]
+    arguments: type[BaseModel] | ForeignArguments
     run: Callable[[ToolContext, Any], Awaitable[str]]
     exclusive: bool = False
     timeout_s: float = 60
+    restricted: bool = False
 
 
 class ToolBox(Protocol):
@@ -95,8 +145,24 @@ class ToolBox(Protocol):
         """Return whether a tool must run alone among the exclusive ones."""
         ...
 
+    def restricted(self, name: str) -> bool:
+        """Return whether a tool is only for senders who may act."""
+        ...
+
+    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+        """Return why a call cannot run, whatever anybody says; None where it can.
+
+        There is no such tool, the sender may not use it, or its arguments do not fit.
+        """
+        ...
+
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Run one call. Failures of the tool come back as outcomes; cancellation goes on."""
+        """Run one call. Failures of the tool come back as outcomes; cancellation goes on.
+
+        Raises:
+            AttemptEnds: The call has no outcome yet: it waits for a person, or what it did could
+                not be recorded.
+        """
         ...
 
 
@@ -132,39 +198,66 @@ class ToolRegistry:
         """Return whether a tool keeps state."""
         return name in self._tools and self._tools[name].exclusive
 
+    def restricted(self, name: str) -> bool:
+        """Return whether a tool touches the world outside; a side effect always does."""
+        tool = self._tools.get(name)
+        return tool is not None and (tool.restricted or tool.effect == "side_effect")
+
+    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+        """Check name, sender and arguments of a call."""
+        checked = self._checked(call, context)
+        return checked if isinstance(checked, ToolOutcome) else None
+
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
-        """Check the arguments of a call, run it, and map what goes wrong."""
+        """Check a call, run it, and map what goes wrong."""
+        checked = self._checked(call, context)
+        if isinstance(checked, ToolOutcome):
+            return checked
+        return await _run(self._tools[call["function"]["name"]], checked, context)
+
+    def _checked(self, call: ToolCall, context: ToolContext) -> Any | ToolOutcome:
+        """Return the arguments of a call that can run; else why it cannot."""
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
-        if tool.effect == "side_effect" and not context.may_act:
-            return _failure(f"the sender may not use {name}: it has side effects")
+        if self.restricted(name) and not context.may_act:
+            text = f"Error: the sender may not use {name}: it touches the world outside"
+            return ToolOutcome(text, "refused")
+        if name in FOR_OWNERS and not context.by_owners:
+            return ToolOutcome(f"Error: the sender may not use {name}: only owners may", "refused")
         try:
-            arguments = parse_arguments(tool, call["function"]["arguments"])
+            return parse_arguments(tool, call["function"]["arguments"])
         except ToolError as error:
             return _failure(str(error))
-        return await _run(tool, arguments, context)
+        except Exception as error:  # noqa: BLE001 - a plugin's own checks are a part of its tool
+            return _broken(tool, error)
 
 
-async def _run(tool: Tool, arguments: BaseModel, context: ToolContext) -> ToolOutcome:
+async def _run(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutcome:
     deadline = asyncio.timeout(tool.timeout_s)
     try:
         async with deadline:
             return ToolOutcome(await tool.run(context, arguments), "ok")
+    except AttemptEnds:
+        raise
     except ToolError as error:
         return _failure(str(error))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a tool does ends here
         if deadline.expired():
             return _failure(f"{tool.name} did not finish within {tool.timeout_s:g} s")
-        log.exception("tool_failed", tool=tool.name, error=type(error).__name__)
-        return _failure(f"{tool.name} failed with {type(error).__name__}")
+        return _broken(tool, error)
+
+
+def _broken(tool: Tool, error: Exception) -> ToolOutcome:
+    log.error("tool_failed", tool=tool.name, error=type(error).__name__, exc_info=error)
+    return _failure(f"{tool.name} failed with {type(error).__name__}")
 
 
 def _failure(text: str) -> ToolOutcome:
     return ToolOutcome(f"Error: {text}", "error")
 
 
-def parse_arguments(tool: Tool, raw: str) -> BaseModel:
+def parse_arguments(tool: Tool, raw: str) -> Any:
     """Return the typed arguments of a call.
 
     An empty text means no arguments, and a text is mended where nothing is guessed (see
@@ -173,21 +266,35 @@ def parse_arguments(tool: Tool, raw: str) -> BaseModel:
     Raises:
         ToolError: Not JSON, not an object, or values that do not fit; one line for each.
     """
-    values = read_arguments(raw) if raw.strip() else {}
-    if values is None:
-        raise ToolError(_unreadable(tool, raw))
+    values = arguments_object(tool.name, raw)
+    if not isinstance(tool.arguments, type):
+        return tool.arguments.checked(tool.name, values)
     try:
         return tool.arguments.model_validate(values)
     except ValidationError as exc:
         raise ToolError(_readable(tool, exc)) from exc
 
 
-def _unreadable(tool: Tool, raw: str) -> str:
+def arguments_object(name: str, raw: str) -> dict[str, Any]:
+    """Return the object that the arguments of a call mean, unchecked.
+
+    Raises:
+        ToolError: Not JSON, not an object, or nested deeper than can be written again.
+    """
+    values = read_arguments(raw)
+    if values is None:
+        raise ToolError(f"the arguments of {name} {_unreadable(raw)}")
+    return values
+
+
+def _unreadable(raw: str) -> str:
     try:
-        kind = type(orjson.loads(raw)).__name__
+        value = orjson.loads(raw)
     except orjson.JSONDecodeError as exc:
-        return f"the arguments of {tool.name} are not valid JSON: {exc}"
-    return f"the arguments of {tool.name} must be a JSON object, not a {kind}"
+        return f"are not valid JSON: {exc}"
+    if isinstance(value, dict):
+        return "are nested too deep"
+    return f"must be a JSON object, not a {type(value).__name__}"
 
 
 def _readable(tool: Tool, error: ValidationError) -> str:
@@ -207,28 +314,6 @@ def _type_name(schema: dict[str, Any]) -> str:
     return " or ".join(str(option["type"]) for option in options if "type" in option)
 
 
-def parameter_schema(arguments: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON schema of an argument model: no titles, no unknown properties."""
-    plain: dict[str, Any] = _plain(arguments.model_json_schema())
-    return plain
-
-
-_NAMED_SCHEMAS = ("properties", "$defs")
-
-
-def _plain(node: Any) -> Any:
-    if isinstance(node, list):
-        return [_plain(item) for item in node]
-    if not isinstance(node, dict):
-        return node
-    plain = {
-        # The keys in here are names: a property may be called "title".
-        key: {name: _plain(schema) for name, schema in value.items()}
-        if key in _NAMED_SCHEMAS
-        else _plain(value)
-        for key, value in node.items()
-        if key != "title"
-    }
-    if plain.get("type") == "object":
-        plain.setdefault("additionalProperties", False)
-    return plain
+def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str, Any]:
+    """Return the JSON schema of arguments as a model is shown it."""
+    return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema

@@ -22,9 +22,7 @@ MAX_ROUNDING = 300
 class CalculateArguments(Arguments):
     """The expression."""
 
-    expression: str = Field(
-        description="For example 3 * (4 + 5) ** 2, sqrt(2), 10 % 3, round(pi, 4), factorial(20)"
-    )
+    expression: str = Field(description="Such as 3 * (4 + 5) ** 2, round(sqrt(pi), 4)")
 
 
 async def calculate(_context: ToolContext, arguments: CalculateArguments) -> str:
@@ -150,7 +148,7 @@ _VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTA
 
 TOOL = Tool(
     name="calculate",
-    description="Computes an arithmetic expression exactly. Use it for every calculation.",
+    description="Computes arithmetic exactly; use it for every calculation.",
     effect="read",
     arguments=CalculateArguments,
     run=calculate,

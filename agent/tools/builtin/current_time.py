@@ -14,7 +14,7 @@ from agent.tools.registry import Arguments, Tool, ToolContext
 class TimeArguments(Arguments):
     """Where the time is asked for."""
 
-    timezone: str = Field("UTC", description="IANA time zone, for example Europe/Berlin")
+    timezone: str = Field("UTC", description="IANA name, such as Europe/Berlin")
 
 
 async def current_time(context: ToolContext, arguments: TimeArguments) -> str:
@@ -56,7 +56,7 @@ def _near(name: str) -> list[str]:
 
 TOOL = Tool(
     name="current_time",
-    description="Tells the current date and time in a time zone.",
+    description="Tells the current date and time.",
     effect="read",
     arguments=TimeArguments,
     run=current_time,

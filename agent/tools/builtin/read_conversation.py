@@ -20,16 +20,12 @@ class ReadArguments(Arguments):
     """What to read."""
 
     from_seq: int | None = Field(
-        None, ge=0, description="First message (or row of the output) to show; left out: the newest"
+        None, ge=0, description="First message, or row of the output; left out: the newest messages"
     )
-    limit: int = Field(20, ge=1, le=200, description="Most messages or rows to show")
-    from_char: int = Field(
-        0, ge=0, description="Where in its text to begin, for one long message (limit 1)"
-    )
-    contains: str | None = Field(None, description="Only those holding this text, case ignored")
-    output_id: str | None = Field(
-        None, description="Id of a truncated tool output, to read that instead of messages"
-    )
+    limit: int = Field(20, ge=1, le=200)
+    from_char: int = Field(0, ge=0, description="Where in one long message to begin, with limit 1")
+    contains: str | None = Field(None, description="Case ignored")
+    output_id: str | None = Field(None, description="Read this output instead")
 
 
 async def read_conversation(context: ToolContext, arguments: ReadArguments) -> str:
@@ -91,8 +87,8 @@ def _fitting(rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
 TOOL = Tool(
     name="read_conversation",
     description=(
-        "Reads earlier messages of this conversation, also those that are no longer in view, "
-        "or the full text of a truncated tool output."
+        "Reads earlier messages of this conversation, also those no longer in view, or the full"
+        " text of a truncated tool output."
     ),
     effect="read",
     arguments=ReadArguments,

@@ -11,8 +11,8 @@ from agent.tools.registry import Arguments, Tool, ToolContext
 class FileArguments(Arguments):
     """The file."""
 
-    name: str = Field(description="File name with its ending, for example report.md or data.csv")
-    text: str = Field(description="The whole content of the file")
+    name: str = Field(description="With its ending, such as report.md")
+    text: str
 
 
 async def send_file(context: ToolContext, arguments: FileArguments) -> str:
@@ -30,8 +30,8 @@ async def send_file(context: ToolContext, arguments: FileArguments) -> str:
 TOOL = Tool(
     name="send_file",
     description=(
-        "Sends the user a file with this text. Use it for what people want to keep or open in"
-        " another program, or when they ask for a file; else write it in the answer."
+        "Sends the user a text as a file: when they ask for one, or will keep it or open it in"
+        " another program."
     ),
     effect="idempotent",
     arguments=FileArguments,

@@ -1,0 +1,273 @@
+"""The frontier: the nodes that are in view, and how it grows by a leaf and shrinks by a level.
+
+It covers everything between head and tail: each node begins where the one before it ends. Values
+here never change; a step returns the next one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice, pairwise
+from operator import attrgetter
+
+from agent.compression.boundaries import Boundaries, cuts, head_end_of, starts_before
+from agent.compression.sizes import Sizes
+from agent.context_engine import CompressionRequest
+from agent.nodes import Node
+from agent.settings import LcmSettings
+from agent.view import Entry, Summary
+
+MOST_ENDS = 24
+"""How many ends of a run are tried before the head gives way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """The nodes in view, in order, and those that are new.
+
+    Attributes:
+        shown: One summary for each node of the frontier.
+        nodes: Made since the plan in force, in order of number.
+        last_number: Highest number of a node of the conversation.
+        orphans: Messages that are in view, pinned, and that no node tells of although one covers
+            them: their summary was another engine's.
+        cut: Where head and tail are; None while the plan in force says so.
+    """
+
+    shown: tuple[Summary, ...]
+    nodes: tuple[Node, ...]
+    last_number: int
+    orphans: tuple[Entry, ...] = ()
+    cut: Boundaries | None = None
+
+    @property
+    def last_seq(self) -> int:
+        """The end of what it covers; 0 for nothing."""
+        return self.shown[-1].last_seq if self.shown else 0
+
+    def add(self, text: Summary, made: Node, cut: Boundaries, *, in_front: bool) -> "Frontier":
+        """Return it with a new leaf at one end."""
+        shown = (text, *self.shown) if in_front else (*self.shown, text)
+        return replace(
+            self,
+            shown=shown,
+            nodes=(*self.nodes, made),
+            last_number=made.number,
+            orphans=self.orphans if in_front else (),
+            cut=cut,
+        )
+
+    def condense(self, place: slice, text: Summary, made: Node) -> "Frontier":
+        """Return it with one node in place of several."""
+        shown = (*self.shown[: place.start], text, *self.shown[place.stop :])
+        return replace(self, shown=shown, nodes=(*self.nodes, made), last_number=made.number)
+
+
+def opened(request: CompressionRequest, known: Sequence[Node]) -> Frontier:
+    """Return the frontier of the plan in force; summaries of another engine become nodes of it.
+
+    Args:
+        request: The view.
+        known: The nodes of the conversation, as far as they are stored.
+    """
+    shown = tuple(_joined(request))
+    last = max((node.number for node in known), default=0)
+    last = max([last, *(each.node for each in shown)])
+    adopted: list[Node] = []
+    for place, summary in enumerate(shown):
+        if not summary.node:
+            last += 1
+            node = _adopted(summary, last, request, known)
+            adopted.append(node)
+            shown = (
+                *shown[:place],
+                replace(summary, node=node.number, level=node.level),
+                *shown[place + 1 :],
+            )
+    return Frontier(shown, tuple(adopted), last, _orphans(request))
+
+
+def _joined(request: CompressionRequest) -> Iterator[Summary]:
+    """Yield the summaries of the plan, their ranges widened to where the next one begins."""
+    plan = request.plan
+    if not plan.summaries:
+        return
+    first = plan.head_upto + 1 if plan.head_upto else plan.first_seq
+    for one, two in pairwise((*plan.summaries, None)):
+        last = two.first_seq - 1 if two else plan.tail_from - 1
+        if one is not None:
+            yield replace(one, first_seq=first, last_seq=last)
+        first = last + 1
+
+
+def _adopted(
+    summary: Summary, number: int, request: CompressionRequest, known: Sequence[Node]
+) -> Node:
+    """Return the node for a summary that another engine wrote; it condenses what lies under it."""
+    low, high = summary.first_seq, summary.last_seq
+    parented = {child for node in known for child in node.children}
+    below = [
+        node
+        for node in known
+        if node.number not in parented and low <= node.first_seq <= node.last_seq <= high
+    ]
+    tokens = _tokens(request, summary)
+    return Node(
+        number=number,
+        level=max((node.level + 1 for node in below), default=0),
+        first_seq=low,
+        last_seq=high,
+        text=summary.text,
+        source=summary.source,
+        tokens=tokens,
+        source_tokens=sum(node.tokens for node in below) or tokens,
+        children=tuple(node.number for node in below),
+    )
+
+
+def _tokens(request: CompressionRequest, summary: Summary) -> int:
+    return request.estimate({"role": "user", "content": summary.text})
+
+
+def _orphans(request: CompressionRequest) -> tuple[Entry, ...]:
+    plan = request.plan
+    if all(summary.node for summary in plan.summaries):
+        return ()
+    return tuple(entry for entry in request.entries if entry.seq in plan.pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages that become a leaf.
+
+    Attributes:
+        entries: What it is written from.
+        first_seq: It covers everything from here on.
+        last_seq: To here.
+        cut: The view around it.
+        before: What leaves the head, since that gives way: a leaf in front of all others.
+    """
+
+    entries: tuple[Entry, ...]
+    first_seq: int
+    last_seq: int
+    cut: Boundaries
+    before: "Run | None" = None
+
+
+def next_run(
+    request: CompressionRequest,
+    sizes: Sizes,
+    frontier: Frontier,
+    limit: int,
+    leaf_tokens: int,
+) -> Run | None:
+    """Return the oldest run of messages behind the frontier; None where nothing can be cut.
+
+    Args:
+        request: The view.
+        sizes: Counts for it.
+        frontier: What is covered.
+        limit: Position where the protected tail begins.
+        leaf_tokens: Most tokens of the run, if one group of calls and results is not larger.
+    """
+    start = raw_start(request, frontier)
+    last_resort: Run | None = None
+    ends = _ends(request.entries, sizes, start, limit, leaf_tokens)
+    for end in islice(ends, MOST_ENDS):
+        starts = [n for n in starts_before(request.entries, end) if n > start]
+        for cut in cuts(request, starts) if starts else ():
+            run = _run(request, frontier, start, cut)
+            if run is not None and run.before is None:
+                return run
+            last_resort = last_resort or run
+    return last_resort
+
+
+def raw_start(request: CompressionRequest, frontier: Frontier) -> int:
+    """Return the position of the first message behind the frontier and the head."""
+    covered = sum(entry.seq <= frontier.last_seq for entry in request.entries)
+    return max(covered, head_end_of(request))
+
+
+def _ends(
+    entries: Sequence[Entry], sizes: Sizes, start: int, limit: int, leaf_tokens: int
+) -> Iterator[int]:
+    """Yield where a run may end: first as full as it may be, then longer by one group each."""
+    tokens, full = 0, False
+    end = start
+    while end < limit:
+        following = _after(entries, end)
+        tokens += sum(sizes.message(entry.message) for entry in entries[end:following])
+        if tokens > leaf_tokens and end > start:
+            full = True
+        if full:
+            yield end
+        end = following
+    if end == limit:
+        yield end
+
+
+def _after(entries: Sequence[Entry], position: int) -> int:
+    """Return the position behind a message and the tool results that follow it."""
+    position += 1
+    while position < len(entries) and entries[position].message["role"] == "tool":
+        position += 1
+    return position
+
+
+def _run(
+    request: CompressionRequest, frontier: Frontier, start: int, cut: Boundaries
+) -> Run | None:
+    """Return the run of a cut; None where that does not fit what is covered already."""
+    entries = request.entries
+    head = frontier.cut.head_end if frontier.cut else head_end_of(request)
+    first, last = _behind(request, cut.head_end), _begins(entries, cut.tail_start) - 1
+    if not frontier.shown:
+        run = tuple(entries[cut.head_end : cut.tail_start])
+        return Run(run, first, last, cut) if run else None
+    if cut.head_end > head:
+        return None
+    covered, before = frontier.shown[0].first_seq, None
+    if first < covered:
+        before = Run(tuple(entries[cut.head_end : head]), first, covered - 1, cut)
+    run = (*frontier.orphans, *entries[start : cut.tail_start])
+    return Run(run, frontier.last_seq + 1, last, cut, before)
+
+
+def _behind(request: CompressionRequest, head_end: int) -> int:
+    """Return the first seq behind a head."""
+    return request.entries[head_end - 1].seq + 1 if head_end else request.plan.first_seq
+
+
+def _begins(entries: Sequence[Entry], position: int) -> int:
+    """Return the seq at a position; behind the last one, that of the next message."""
+    return entries[position].seq if position < len(entries) else entries[-1].seq + 1
+
+
+def due(shown: Sequence[Summary], settings: LcmSettings) -> slice | None:
+    """Return the oldest run of nodes of one level that are as many as a parent takes."""
+    for place, level in _levels(shown):
+        fan_out = settings.higher_fan_out if level else settings.fan_out
+        if place.stop - place.start >= fan_out:
+            return slice(place.start, place.start + fan_out)
+    return None
+
+
+def pressed(shown: Sequence[Summary]) -> slice:
+    """Return what is condensed where the frontier is too large: the first neighbours of a level.
+
+    Where no two are alike it is the oldest ones, or the only one.
+    """
+    for place, _ in _levels(shown):
+        if place.stop - place.start > 1:
+            return place
+    return slice(0, min(2, len(shown)))
+
+
+def _levels(shown: Sequence[Summary]) -> Iterator[tuple[slice, int]]:
+    """Yield runs of neighbours of one level with that level."""
+    start = 0
+    for level, run in groupby(shown, key=attrgetter("level")):
+        stop = start + len(list(run))
+        yield slice(start, stop), level
+        start = stop

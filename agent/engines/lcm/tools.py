@@ -1,0 +1,358 @@
+"""The tools of the engine `lcm`: `lcm_grep`, `lcm_describe` and `lcm_expand`.
+
+They read the records of one conversation (`agent.ports.Archive`) and nothing else: the rows that
+views are made of. What stands in them is data written by strangers and goes to the model as it is.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import regex  # type: ignore[import-untyped]
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from agent.errors import ToolError
+from agent.messages import decode, full_text
+from agent.models.base import ToolSchema
+from agent.nodes import Node
+from agent.tokens import estimate_tokens
+from agent.tools.excerpt import place_of
+from agent.tools.registry import Arguments, parameter_schema
+
+if TYPE_CHECKING:
+    from agent.ports import Archive
+
+MOST_PATTERN_CHARS = 200
+PATTERN_TIMEOUT_S = 1.0
+"""For all texts of one call together."""
+MOST_REPEATED = 10_000
+"""The counted repetitions of a pattern multiplied: they are unrolled, and so take memory."""
+MATCHED_CHARS = 200_000
+"""Of one message that a pattern is held against."""
+MOST_FOUND = 200
+SCANNED_ROWS = 2_000
+SCANNED_CHARS = 4_000_000
+"""How much one regex looks through; the answer says where to go on."""
+EXCERPT_CHARS = 300
+PAGE_TOKENS = 8_000
+CHARS_PER_TOKEN = 4
+"""Most of a page: 8,000 tokens are 32,000 characters at most, which the loop does not cut off."""
+LAST_SEQ = 2**31 - 1
+ROWS_AT_ONCE = 100
+TITLE_CHARS = 120
+
+
+class GrepArguments(Arguments):
+    """What `lcm_grep` takes."""
+
+    query: str | None = Field(
+        default=None, max_length=1000, description="Words; most of them first"
+    )
+    pattern: str | None = Field(
+        default=None,
+        max_length=MOST_PATTERN_CHARS,
+        description="Or a regular expression, case ignored",
+    )
+    from_seq: int = Field(default=1, ge=1)
+    to_seq: int | None = Field(default=None, ge=1)
+    neighbours: int = Field(default=0, ge=0, le=5, description="Messages to show around each")
+    limit: int = Field(default=10, ge=1, le=50)
+    page: int = Field(default=1, ge=1, le=20)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "GrepArguments":
+        if (self.query is None) == (self.pattern is None):
+            raise ValueError("give either query or pattern")
+        return self
+
+
+class DescribeArguments(Arguments):
+    """What `lcm_describe` takes."""
+
+    node: int | None = Field(default=None, ge=1, description="Left out: all, without their texts")
+
+
+class ExpandArguments(Arguments):
+    """What `lcm_expand` takes."""
+
+    node: int | None = Field(default=None, ge=1)
+    from_seq: int | None = Field(default=None, ge=1)
+    to_seq: int | None = Field(default=None, ge=1, description="Left out: from_seq alone")
+    output_id: str | None = Field(default=None, max_length=40)
+    from_char: int = Field(default=0, ge=0, description="Where in the first one to begin")
+    max_tokens: int = Field(default=4_000, ge=100, le=PAGE_TOKENS)
+
+    @model_validator(mode="after")
+    def _one_thing(self) -> "ExpandArguments":
+        if self.node is None and self.from_seq is None and self.output_id is None:
+            raise ValueError("give a node, from_seq or output_id")
+        return self
+
+
+def answer(name: str, arguments: Mapping[str, Any], archive: "Archive") -> str:
+    """Run one of the tools.
+
+    Raises:
+        ToolError: With a text for the model.
+    """
+    if name not in _TOOLS:
+        raise ToolError(f"the engine lcm offers no tool {name!r}")
+    model, run = _TOOLS[name]
+    try:
+        checked = model.model_validate(arguments)
+    except ValidationError as exc:
+        wrong = (
+            ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"])))
+            for each in exc.errors()
+        )
+        raise ToolError(f"the arguments of {name} do not fit: {'; '.join(wrong)}") from exc
+    return run(checked, archive)
+
+
+def grep(arguments: GrepArguments, archive: "Archive") -> str:
+    """Return the messages that were found, under the nodes that cover them."""
+    first = (arguments.page - 1) * arguments.limit
+    most = min(MOST_FOUND, first + arguments.limit + 1)
+    note = ""
+    if arguments.query is not None:
+        within = range(arguments.from_seq, (arguments.to_seq or LAST_SEQ) + 1)
+        found = [seq for seq in archive.find(arguments.query, MOST_FOUND) if seq in within][:most]
+    else:
+        found, note = _matching(arguments, archive, most)
+    page = found[first : first + arguments.limit]
+    if not page:
+        return f"No message of this conversation matches. {note}".strip()
+    lines = [note] if note else []
+    if len(found) > first + arguments.limit:
+        lines.append(f"[there are more: page={arguments.page + 1}]")
+    return "\n".join([*_found_lines(page, arguments, archive), *lines])
+
+
+def _matching(arguments: GrepArguments, archive: "Archive", most: int) -> tuple[list[int], str]:
+    """Return the seqs of messages that a pattern matches, and where to go on looking."""
+    pattern = _compiled(arguments.pattern or "")
+    deadline = time.monotonic() + PATTERN_TIMEOUT_S
+    found: list[int] = []
+    seq, left_chars = arguments.from_seq, SCANNED_CHARS
+    last = arguments.to_seq or LAST_SEQ
+    for _ in range(SCANNED_ROWS // ROWS_AT_ONCE):
+        rows = archive.bodies(seq, last, ROWS_AT_ONCE)
+        for place, body in rows:
+            text = full_text(decode(body))[:MATCHED_CHARS]
+            left_chars -= len(text)
+            if len(found) < most and left_chars >= 0 and _matches(pattern, text, deadline):
+                found.append(place)
+            seq = place + 1
+        if len(rows) < ROWS_AT_ONCE:
+            return found, ""
+        if left_chars < 0 or len(found) >= most:
+            break
+    return found, f"[looked at no message behind {seq - 1}; go on with from_seq={seq}]"
+
+
+def _compiled(text: str) -> "regex.Pattern[str]":
+    counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
+    if math.prod(max(1, count) for count in counts) > MOST_REPEATED:
+        raise ToolError("the pattern repeats too often; use * or + in place of large counts")
+    try:
+        return regex.compile(text, regex.IGNORECASE)
+    except (regex.error, RecursionError, OverflowError) as exc:
+        raise ToolError(f"the pattern is no regular expression: {exc}") from exc
+
+
+def _matches(pattern: "regex.Pattern[str]", text: str, deadline: float) -> bool:
+    left_s = deadline - time.monotonic()
+    try:
+        if left_s > 0:
+            return pattern.search(text, timeout=left_s, concurrent=True) is not None
+    except TimeoutError:
+        pass
+    raise ToolError("the pattern takes too long; use a simpler one, or a smaller range of messages")
+
+
+def _by_node(found: Sequence[int], nodes: Sequence[Node]) -> dict[Node | None, list[int]]:
+    """Return what was found by the lowest node that covers it, in the order of the best of each."""
+    groups: dict[Node | None, list[int]] = {}
+    for seq in found:
+        groups.setdefault(_covering(seq, nodes), []).append(seq)
+    return groups
+
+
+def _covering(seq: int, nodes: Sequence[Node]) -> Node | None:
+    covering = (node for node in nodes if node.first_seq <= seq <= node.last_seq)
+    return min(covering, key=lambda node: (node.level, node.number), default=None)
+
+
+def _found_lines(
+    page: Sequence[int], arguments: GrepArguments, archive: "Archive"
+) -> Iterator[str]:
+    look_for = arguments.query or arguments.pattern or ""
+    for node, seqs in _by_node(page, archive.nodes()).items():
+        yield "in no node yet:" if node is None else f"in node {node.number} ({_span(node)}):"
+        for seq in seqs:
+            low, high = max(1, seq - arguments.neighbours), seq + arguments.neighbours
+            for place, body in archive.bodies(low, high, high - low + 1):
+                mark = "*" if place == seq else " "
+                message = decode(body)
+                text = _excerpt(full_text(message), look_for if place == seq else "")
+                yield f"{mark} #{place} {message['role']}: {text}"
+
+
+def _excerpt(text: str, look_for: str) -> str:
+    """Return the part of a text in which a word that was looked for stands."""
+    flat = " ".join(text.split())
+    first = place_of(look_for, flat)
+    start = max(0, min(first - EXCERPT_CHARS // 3, len(flat) - EXCERPT_CHARS))
+    end = start + EXCERPT_CHARS
+    return f"{'…' if start else ''}{flat[start:end]}{'…' if end < len(flat) else ''}"
+
+
+def describe(arguments: DescribeArguments, archive: "Archive") -> str:
+    """Return one node with its text, or a line for each."""
+    nodes = archive.nodes()
+    if arguments.node is None:
+        return "\n".join(map(_line, nodes)) or "There are no nodes yet: everything is in view."
+    node = _node(arguments.node, nodes)
+    below = [_line(each) for each in nodes if each.number in node.children]
+    return "\n".join([_line(node), *below, "", node.text])
+
+
+def _node(number: int, nodes: Sequence[Node]) -> Node:
+    found = next((node for node in nodes if node.number == number), None)
+    if found is None:
+        raise ToolError(f"this conversation has no node {number}; lcm_describe() lists them")
+    return found
+
+
+def _line(node: Node) -> str:
+    below = f", of nodes {', '.join(map(str, node.children))}" if node.children else ""
+    first_line = " ".join(node.text.split())[:TITLE_CHARS]
+    return (
+        f"node {node.number}: level {node.level}, {_span(node)}{below}, {node.tokens:,} tokens for"
+        f" {node.source_tokens:,}, by {node.source}: {first_line}"
+    )
+
+
+def _span(node: Node) -> str:
+    return f"messages {node.first_seq} to {node.last_seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of stored originals, one to the line.
+
+    Attributes:
+        text: The originals as they are stored, each behind the one before it and a line break.
+        next: Where the next page begins: (seq, character); None for nowhere.
+    """
+
+    text: str
+    next: tuple[int, int] | None
+
+
+def expand(arguments: ExpandArguments, archive: "Archive") -> str:
+    """Return a page of originals, byte for byte; the pages put together are all of them.
+
+    The first line tells what is shown and where to go on, what follows is the page.
+    """
+    if arguments.output_id is not None:
+        return _expanded_output(arguments, archive)
+    first, last = _range(arguments, archive)
+    page = page_of(archive, first, last, arguments.from_char, arguments.max_tokens)
+    if page is None:
+        return f"There are no messages from {first} to {last}."
+    more = "that is all of it"
+    if page.next is not None:
+        seq, char = page.next
+        more = f"go on with from_seq={seq}, from_char={char}, to_seq={last}"
+    return f"[messages {first} to {last} as they are stored; {more}]\n{page.text}"
+
+
+def _range(arguments: ExpandArguments, archive: "Archive") -> tuple[int, int]:
+    """Return the first and the last seq that are asked for."""
+    if arguments.node is None:
+        first = arguments.from_seq or 1
+        return first, max(first, arguments.to_seq or first)
+    node = _node(arguments.node, archive.nodes())
+    return max(node.first_seq, arguments.from_seq or 1), node.last_seq
+
+
+def page_of(
+    archive: "Archive", first: int, last: int, from_char: int, max_tokens: int
+) -> Page | None:
+    """Return one page of a range; None where there is nothing.
+
+    Args:
+        archive: The records.
+        first: Seq of the message to begin with.
+        last: Seq of the last one of the range.
+        from_char: Where in the first one to begin; its line break counts as its last character.
+        max_tokens: Most tokens of the page.
+    """
+    parts: list[str] = []
+    room = max_tokens
+    for seq, line in _stored_lines(archive, first, last):
+        start = from_char if seq == first else 0
+        rest = line[start:]
+        part = _fitting(rest, room)
+        parts.append(part)
+        if len(part) < len(rest):
+            return Page("".join(parts), (seq, start + len(part)))
+        room -= estimate_tokens(part)
+    return Page("".join(parts), None) if parts else None
+
+
+def _stored_lines(archive: "Archive", first: int, last: int) -> Iterator[tuple[int, str]]:
+    while rows := archive.bodies(first, last, ROWS_AT_ONCE):
+        for seq, body in rows:
+            yield seq, f"{body}\n"
+        first = rows[-1][0] + 1
+
+
+def _fitting(text: str, room_tokens: int) -> str:
+    """Return the longest beginning of a text, nearly, within a room; at least one character.
+
+    A page is cut before it would be cut by bytes: no token has more than a few of them.
+    """
+    part = text[: max(1, room_tokens) * CHARS_PER_TOKEN]
+    while len(part) > 1 and (taken := estimate_tokens(part)) > room_tokens:
+        part = part[: max(1, min(len(part) - 1, len(part) * max(0, room_tokens) // taken))]
+    return part
+
+
+def _expanded_output(arguments: ExpandArguments, archive: "Archive") -> str:
+    text = archive.output(arguments.output_id or "")
+    if text is None:
+        raise ToolError(f"this conversation has no stored output {arguments.output_id!r}")
+    part = _fitting(text[arguments.from_char :], arguments.max_tokens)
+    end = arguments.from_char + len(part)
+    more = f"go on with from_char={end}" if end < len(text) else "that is all of it"
+    return f"[output {arguments.output_id}, {len(text):,} characters; {more}]\n{part}"
+
+
+_TOOLS: dict[str, tuple[type[BaseModel], Callable[[Any, "Archive"], str]]] = {
+    "lcm_grep": (GrepArguments, grep),
+    "lcm_describe": (DescribeArguments, describe),
+    "lcm_expand": (ExpandArguments, expand),
+}
+_DESCRIPTIONS = {
+    "lcm_grep": (
+        "Searches every message of this conversation, also those no longer in view, by words or by"
+        " a pattern. Results stand under the node that covers them."
+    ),
+    "lcm_describe": (
+        "Describes the nodes that stand for what is no longer in view: their ranges, levels, sizes,"
+        " and the text of one."
+    ),
+    "lcm_expand": (
+        "Returns the messages behind a node, those of a range, or a truncated tool output, word for"
+        " word, in pages."
+    ),
+}
+SCHEMAS = tuple(
+    ToolSchema(name, _DESCRIPTIONS[name], parameter_schema(model))
+    for name, (model, _) in _TOOLS.items()
+)

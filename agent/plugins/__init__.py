@@ -1,0 +1,1 @@
+"""Extension points: tools, hooks and memory providers that others write; read loading.py first."""

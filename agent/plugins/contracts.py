@@ -1,0 +1,120 @@
+"""What a plugin may offer, and the registry to which it does; docs/plugins.md explains it.
+
+Plugins get copies of plain data. What concerns people goes by a scope: "platform:sender id" for all
+direct chats of a person, "conversation:id" for any other conversation.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+from agent.context_engine import ContextEngine
+from agent.errors import PluginRefused
+from agent.tools.registry import Tool
+
+HookName = Literal["pre_tool_call", "post_tool_call", "turn_finished"]
+HOOKS: tuple[HookName, ...] = get_args(HookName)
+
+Hook = Callable[[dict[str, Any]], Any]
+"""Sync or async; gets one map (docs/plugins.md). `pre_tool_call` returns why the call must not run,
+or None; what the others return does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is about to be asked; `text` is what people wrote, `scope` whose memories may be used.
+
+    Whatever is returned for it is read by everybody in the conversation.
+    """
+
+    text: str
+    scope: str
+    conversation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A question and its answer, after they were committed."""
+
+    question: str
+    answer: str
+    scope: str
+    conversation: str
+    turn: str
+
+
+class MemoryProvider(ABC):
+    """A memory outside of Parley. One object serves all turns; its methods may run side by side.
+
+    They run in threads of their own, async ones in an event loop that lives for one call.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """Take a copy of the plugin's options (`plugins.options.<plugin>`)."""
+        self.options = options
+
+    def prompt(self) -> str:
+        """Return what the system prompt says about it; asked once at start, the same for all."""
+        return ""
+
+    @abstractmethod
+    async def prefetch(self, query: Query) -> str:
+        """Return what is known that bears on the question; empty for nothing.
+
+        Asked once before a turn, which waits for it no longer than `plugins.timeout_s`. Only what
+        was stored under `query.scope` may be returned.
+        """
+
+    async def store(self, exchange: Exchange) -> None:  # noqa: B027 - not all remember by themselves
+        """Take note of an exchange; called after the answer is committed, at most once.
+
+        Not called for turns in which somebody took part who is only let talk.
+        """
+
+    def tools(self) -> Sequence[Tool]:
+        """Return tools for the model; asked once at start. `ToolContext.scope` is for them."""
+        return ()
+
+
+@dataclass(slots=True)
+class PluginRegistry:
+    """What a plugin's `register(registry)` gets.
+
+    Attributes:
+        name: The plugin's.
+        options: A copy of `plugins.options.<name>`.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    tools: list[Any] = field(default_factory=list)
+    providers: list[Any] = field(default_factory=list)
+    hooks: list[tuple[HookName, Hook]] = field(default_factory=list)
+    engines: list[Any] = field(default_factory=list)
+
+    def register_tool(self, tool: Tool) -> None:
+        """Offer a tool to the model."""
+        self.tools.append(tool)
+
+    def register_memory_provider(self, provider: type[MemoryProvider]) -> None:
+        """Offer a memory provider; it is made with the plugin's options."""
+        self.providers.append(provider)
+
+    def register_hook(self, name: HookName, hook: Hook) -> None:
+        """Have a function called.
+
+        Raises:
+            PluginRefused: There is no such hook: one that is never called would protect nothing.
+        """
+        if name not in HOOKS:
+            raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
+        if not callable(hook):
+            raise PluginRefused(f"the hook {name} is no function: {hook!r}")
+        self.hooks.append((name, hook))
+
+    def register_context_engine(self, engine: type[ContextEngine]) -> None:
+        """Offer a context engine; it is used where `context.engine` names it."""
+        self.engines.append(engine)

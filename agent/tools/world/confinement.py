@@ -1,0 +1,358 @@
+"""What keeps a command to its directory: Landlock for files, seccomp for the rest (Linux).
+
+No root is needed and no program beside Python. Files: only the system's programs and libraries can
+be read, only the workspace can be written. Calls: the command cannot talk to local sockets, which
+Landlock does not guard, nor use the network unless it may; it cannot watch files of others, nor
+change other processes. What this does not keep from it: docs/tools.md. Apart from that, every
+command is held in its process group, so that killing the group ends all of it in one step.
+
+Runs in the supervisor's process, before the shell is started; standard library only.
+"""
+
+import ctypes
+import os
+import platform
+import stat
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/opt/homebrew",
+    "/nix/store",
+    "/gnu/store",
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/crypto-policies",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/ld.so.conf",
+    "/etc/ld.so.conf.d",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/os-release",
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/host.conf",
+    "/etc/resolv.conf",
+    "/etc/gai.conf",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/mime.types",
+    "/etc/pki/tls",
+    "/etc/pki/ca-trust",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+    "/etc/terminfo",
+    "/etc/timezone",
+    "/proc/cpuinfo",
+    "/proc/filesystems",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/sys",
+    "/proc/uptime",
+    "/proc/version",
+)
+"""What every command may read and run. No home, no /var, no /run, no other part of /etc; nothing
+that tells of processes, since the words of other conversations stand in their command lines."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+MIN_ABI = 3
+"""Before it (Linux 6.2) a file outside could be emptied. Source: Documentation/userspace-api/
+landlock.rst, "Truncating files"."""
+SIGNALS_ABI = 6
+"""From here on (Linux 6.12) Landlock keeps signals within the command."""
+
+_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
+_CREATE_RULESET_VERSION = 1
+_RULE_PATH_BENEATH = 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+_TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
+_READ = _EXECUTE | _READ_FILE | _READ_DIR
+_MAKE = 0x3FC0
+"""New files, directories and whatever else, and moving them elsewhere."""
+_OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
+_FS_RIGHTS = {3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_SCOPES = (1 << 0) | (1 << 1)
+"""Abstract Unix sockets and signals."""
+
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 38, 22, 24
+_SECCOMP_MODE_FILTER = 2
+_LAST_CAPABILITY = 63
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_EPERM, _ENOSYS, _EOPNOTSUPP, _EAFNOSUPPORT = 1, 38, 95, 97
+_NEW_NAMESPACES = 0x7E020000
+_X32 = 0x40000000
+_INTERNET = (2, 10)
+"""AF_INET and AF_INET6."""
+
+# Audit architecture, then the numbers of the calls that are treated apart.
+# Source: linux/audit.h, arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h.
+_ARCHITECTURES = {
+    "x86_64": (
+        0xC000003E,
+        {"setpgid": 109, "setsid": 112, "kill": 62, "socket": 41, "clone": 56}
+        | {"prlimit64": 302, "setpriority": 141},
+    ),
+    "aarch64": (
+        0xC00000B7,
+        {"setpgid": 154, "setsid": 157, "kill": 129, "socket": 198, "clone": 220}
+        | {"prlimit64": 261, "setpriority": 140},
+    ),
+}
+_CLONE3 = 435
+# By line: unshare, setns, mount, umount2, pivot_root, chroot, ptrace, process_vm_readv and _writev,
+# bpf, perf_event_open, userfaultfd; keyctl, add_key, request_key, open_by_handle_at, memfd_create.
+# What changes other processes: sched_setparam, _setscheduler, _setaffinity, _setattr, ioprio_set.
+# What watches files: inotify_init (x86-64 alone), _init1, _add_watch, fanotify_init.
+# What outlives a command and is shared by all: shmget, shmat, shmctl; semget, semop, semctl,
+# semtimedop; msgget, msgsnd, msgrcv, msgctl; mq_open, mq_unlink.
+_FORBIDDEN = {
+    "x86_64": (
+        *(272, 308, 165, 166, 155, 161, 101, 310, 311, 321, 298, 323),
+        *(250, 248, 249, 304, 319),
+        *(142, 144, 203, 314, 251),
+        *(253, 294, 254, 300),
+        *(29, 30, 31, 64, 65, 66, 220, 68, 69, 70, 71, 240, 241),
+    ),
+    "aarch64": (
+        *(97, 268, 40, 39, 41, 51, 117, 270, 271, 280, 241, 282),
+        *(219, 217, 218, 265, 279),
+        *(118, 119, 122, 274, 30),
+        *(26, 27, 262),
+        *(194, 196, 195, 190, 193, 191, 192, 186, 189, 188, 187, 180, 181),
+    ),
+}
+# fallocate, which takes disk faster than it can be measured; setxattr, lsetxattr, fsetxattr,
+# removexattr, lremovexattr, fremovexattr, which reach files that Landlock keeps closed. Programs
+# know that a file system may have none of them.
+_UNSUPPORTED = {
+    "x86_64": (285, 188, 189, 190, 197, 198, 199),
+    "aarch64": (47, 5, 6, 7, 14, 15, 16),
+}
+_UNSUPPORTED_EVERYWHERE = (463, 466)
+"""setxattrat and removexattrat."""
+_FORBIDDEN_EVERYWHERE = (425, 426, 427, 424)
+"""io_uring, whose requests pass no filter, and pidfd_send_signal."""
+
+
+class ConfinementError(Exception):
+    """This machine cannot confine a command; the text says why."""
+
+
+def landlock_abi() -> int:
+    """Return the kernel's version of Landlock; 0 where there is none."""
+    try:
+        return max(0, _syscall(_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION))
+    except (OSError, AttributeError):
+        return 0
+
+
+def why_not() -> str | None:
+    """Return why commands cannot be confined here; None where they can."""
+    if platform.system() != "Linux":
+        return f"it needs Linux, this is {platform.system()}"
+    if platform.machine() not in _ARCHITECTURES:
+        return f"it is not made for processors of type {platform.machine()}"
+    if (abi := landlock_abi()) < MIN_ABI:
+        found = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is off"
+        return f"the kernel {found}; version {MIN_ABI} (Linux 6.2) is needed"
+    return None
+
+
+def hold_in_group() -> None:
+    """Keep this process and all it starts in its process group, for good, where that is possible.
+
+    Leaving the group succeeds without effect: programs that try it (timeout, daemons) go on. A
+    signal to the own group or to all processes is refused: it would meet the shell.
+
+    Raises:
+        ConfinementError: The kernel refused it.
+    """
+    if platform.system() != "Linux" or platform.machine() not in _ARCHITECTURES:
+        return
+    try:
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _filter_calls(_holding(platform.machine()))
+    except OSError as exc:
+        raise ConfinementError(f"the kernel refused a filter: {exc}") from exc
+
+
+def confine(
+    workspace: str, readable: Sequence[str], *, network: bool, growing: bool = True
+) -> None:
+    """Confine this process and all it starts, for good.
+
+    Args:
+        workspace: The one directory that can be written.
+        readable: More directories that can be read, and programs run from.
+        network: Whether it may use the internet protocols.
+        growing: Whether anything new can be made in the workspace; else it can only be deleted.
+
+    Raises:
+        ConfinementError: It cannot be confined; nothing must be run then.
+    """
+    if reason := why_not():
+        raise ConfinementError(reason)
+    try:
+        _drop_capabilities()
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        _restrict_files(workspace, readable, growing=growing)
+        _filter_calls(_confining(platform.machine(), _INTERNET if network else ()))
+    except OSError as exc:
+        raise ConfinementError(f"the kernel refused it: {exc}") from exc
+
+
+def _drop_capabilities() -> None:
+    """Give up what root may do beside owning files."""
+    for capability in range(_LAST_CAPABILITY + 1):
+        try:
+            _prctl(_PR_CAPBSET_DROP, capability)
+        except OSError:
+            break
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    if _libc().capset(header, bytes(24)):
+        raise _last_error()
+
+
+def _restrict_files(workspace: str, readable: Iterable[str], *, growing: bool) -> None:
+    abi = landlock_abi()
+    handled = _FS_RIGHTS[min(abi, 5)]
+    attributes = struct.pack("=QQQ", handled, 0, _SCOPES)
+    size = 24 if abi >= SIGNALS_ABI else 8
+    ruleset = _syscall(_CREATE_RULESET, attributes, size, 0)
+    try:
+        in_workspace = handled if growing else handled & ~_MAKE
+        for path, rights in _rules(workspace, readable, in_workspace):
+            _allow(ruleset, path, rights & handled)
+        _syscall(_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _rules(workspace: str, readable: Iterable[str], in_workspace: int) -> Iterator[tuple[str, int]]:
+    yield workspace, in_workspace
+    for path in (*SYSTEM, *readable):
+        yield path, _READ
+    for path in DEVICES:
+        yield path, _READ_FILE | _WRITE_FILE
+
+
+def _allow(ruleset: int, path: str, rights: int) -> None:
+    """Allow what lies beneath a path; one that is not there needs no rule."""
+    try:
+        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not stat.S_ISDIR(os.fstat(target).st_mode):
+            rights &= _OF_FILES
+        _syscall(_ADD_RULE, ruleset, _RULE_PATH_BENEATH, struct.pack("=Qi", rights, target), 0)
+    finally:
+        os.close(target)
+
+
+def _filter_calls(steps: Iterable[bytes]) -> None:
+    program = b"".join(steps)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    filter_ = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_)
+
+
+def _holding(machine: str) -> Iterator[bytes]:
+    """Yield the filter that holds a command in its group."""
+    numbers = _ARCHITECTURES[machine][1]
+    yield from _beginning(machine)
+    for name in ("setpgid", "setsid"):
+        yield from _when(_JUMP_EQUAL, numbers[name], _ERRNO)
+    for target in (0, 2**32 - 1):
+        refused = _when(_JUMP_EQUAL, target, _ERRNO | _EPERM)
+        yield from _for_call(numbers["kill"], refused, None)
+    yield _step(_RETURN, _ALLOW)
+
+
+def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
+    """Yield the filter of what a confined command does not need, or must not reach."""
+    numbers = _ARCHITECTURES[machine][1]
+    yield from _beginning(machine)
+    yield from _when(_JUMP_EQUAL, _CLONE3, _ERRNO | _ENOSYS)
+    for number in (*_FORBIDDEN[machine], *_FORBIDDEN_EVERYWHERE):
+        yield from _when(_JUMP_EQUAL, number, _ERRNO | _EPERM)
+    for number in (*_UNSUPPORTED[machine], *_UNSUPPORTED_EVERYWHERE):
+        yield from _when(_JUMP_EQUAL, number, _ERRNO | _EOPNOTSUPP)
+    # Without effect, not refused: `nice` is in many scripts, and would fail.
+    yield from _when(_JUMP_EQUAL, numbers["setpriority"], _ERRNO)
+    own = _when(_JUMP_EQUAL, 0, _ALLOW)
+    yield from _for_call(numbers["prlimit64"], own, _ERRNO | _EPERM)
+    namespaces = _when(_JUMP_SET, _NEW_NAMESPACES, _ERRNO | _EPERM)
+    yield from _for_call(numbers["clone"], namespaces, _ALLOW)
+    allowed = [step for family in families for step in _when(_JUMP_EQUAL, family, _ALLOW)]
+    yield from _for_call(numbers["socket"], allowed, _ERRNO | _EAFNOSUPPORT)
+    yield _step(_RETURN, _ALLOW)
+
+
+def _beginning(machine: str) -> Iterator[bytes]:
+    """Yield what lets only this processor's own calls go on, and loads their number."""
+    yield _step(_LOAD, _ARCH_AT)
+    yield _step(_JUMP_EQUAL, _ARCHITECTURES[machine][0], 1, 0)
+    yield _step(_RETURN, _KILL)
+    yield _step(_LOAD, _NUMBER_AT)
+    yield from _when(_JUMP_GREATER_EQUAL, _X32, _ERRNO | _ENOSYS)
+
+
+def _when(jump: int, value: int, result: int) -> list[bytes]:
+    return [_step(jump, value, 0, 1), _step(_RETURN, result)]
+
+
+def _for_call(number: int, checks: Sequence[bytes], otherwise: int | None) -> Iterator[bytes]:
+    """Yield the checks of one call's first argument, and what holds where none applies.
+
+    None: what follows in the filter.
+    """
+    last = _step(_LOAD, _NUMBER_AT) if otherwise is None else _step(_RETURN, otherwise)
+    yield _step(_JUMP_EQUAL, number, 0, len(checks) + 2)
+    yield _step(_LOAD, _FIRST_ARGUMENT_AT)
+    yield from checks
+    yield last
+
+
+def _step(code: int, operand: int, jump_true: int = 0, jump_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, jump_true, jump_false, operand)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, *arguments: int | bytes) -> None:
+    if _libc().prctl(option, *_wide([*arguments, 0, 0, 0][:4])):
+        raise _last_error()
+
+
+def _syscall(number: int, *arguments: int | bytes | None) -> int:
+    result: int = _libc().syscall(ctypes.c_long(number), *_wide(arguments))
+    if result < 0:
+        raise _last_error()
+    return result
+
+
+def _wide(arguments: Sequence[int | bytes | None]) -> list[object]:
+    """Return arguments as the C library takes them: whole numbers fill a register."""
+    return [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+
+
+def _last_error() -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number))

@@ -1,0 +1,106 @@
+"""Which processes descend from one, and the end of all of them (Linux; elsewhere: none are seen).
+
+Standard library only: the supervisor uses it.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+_PROC = "/proc"
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process as the kernel reports it.
+
+    Attributes:
+        threads: At least 1; a dead one that nobody has reaped has 1 as well.
+        memory_bytes: What it holds in memory; what processes share is counted for each.
+    """
+
+    pid: int
+    parent: int
+    dead: bool
+    threads: int
+    memory_bytes: int
+
+
+def descendants(root: int) -> list[Process]:
+    """Return the living processes that descend from one, parents before children."""
+    children: dict[int, list[Process]] = {}
+    for process in _all():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    waiting = [root]
+    while waiting:
+        born = children.pop(waiting.pop(), [])
+        found += born
+        waiting += [each.pid for each in born]
+    return [each for each in found if not each.dead]
+
+
+def _all() -> Iterator[Process]:
+    try:
+        names = os.listdir(_PROC)  # noqa: PTH208 - names are enough, and there may be thousands
+    except FileNotFoundError:
+        return
+    for name in names:
+        if name.isdecimal() and (line := _stat(name)):
+            yield _parsed(int(name), line)
+
+
+def _stat(pid: str) -> bytes:
+    """Return a process's line; empty where it has just ended."""
+    try:
+        handle = os.open(f"{_PROC}/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(handle, 4096)
+    except ProcessLookupError:
+        return b""
+    finally:
+        os.close(handle)
+
+
+def _parsed(pid: int, line: bytes) -> Process:
+    """Read what stands behind the name, which may itself hold blanks and brackets.
+
+    Source: proc_pid_stat(5); the fields behind the name begin with the third.
+    """
+    fields = line[line.rindex(b")") + 2 :].split()
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        dead=fields[0] in {b"Z", b"X"},
+        threads=int(fields[17]),
+        memory_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def stop_group(group: int) -> None:
+    """Have a process group stand still, so that it does not grow while it is counted."""
+    _signal_group(group, signal.SIGSTOP)
+
+
+def kill_group(group: int) -> None:
+    """Kill a process group; in one step, so that none of it can fork meanwhile."""
+    _signal_group(group, signal.SIGKILL)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def kill_descendants(root: int) -> int:
+    """Kill every living descendant once; returns how many there were."""
+    found = descendants(root)
+    for process in found:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process.pid, signal.SIGKILL)
+    return len(found)

@@ -1,0 +1,344 @@
+"""A conversation's directory, and the only way to a file in it: one path component at a time.
+
+Every step is opened below the one before and never through a link, so that no path leads out, even
+while a command of the same conversation swaps directories for links. Standard library only beside
+`agent.errors`: a worker process uses it too.
+"""
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain, islice
+from pathlib import Path
+from secrets import token_hex
+
+from agent.errors import ToolError
+
+MAX_PATH_BYTES = 4_000
+MAX_NAME_BYTES = 255
+MAX_DEPTH = 64
+MAX_ENTRIES = 100_000
+"""Files and directories that are looked at to measure a directory."""
+
+_PIECE_BYTES = 1_000_000
+_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _FLAGS
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+"""What opening a directory says that has just gone, or become something else."""
+
+
+def components(path: str) -> tuple[str, ...]:
+    """Return the names that a relative path leads through; none for the directory itself.
+
+    Raises:
+        ToolError: It is absolute, leads upwards, or is no path at all.
+    """
+    if path.startswith("/"):
+        raise ToolError("paths begin in the workspace: leave the first / out")
+    names = tuple(name for name in path.split("/") if name not in {"", "."})
+    if ".." in names:
+        raise ToolError("a path cannot lead upwards (..)")
+    if "\0" in path or _size(path) > MAX_PATH_BYTES or len(names) > MAX_DEPTH:
+        raise ToolError("this is no usable path: too long, too deep, or with a NUL in it")
+    if any(_size(name) > MAX_NAME_BYTES for name in names):
+        raise ToolError(f"a name in the path is longer than {MAX_NAME_BYTES} bytes")
+    return names
+
+
+def _size(text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as exc:
+        raise ToolError("this is no usable path: it is not valid Unicode") from exc
+
+
+class Workspace:
+    """The directory of one conversation. Blocking: call it in a thread.
+
+    Attributes:
+        root: Made with the first use, for its owner alone.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def prepare(self) -> None:
+        """Make the directory if it is not there.
+
+        Raises:
+            ToolError: It cannot be made.
+        """
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ToolError(f"the workspace cannot be made: {exc.strerror}") from exc
+
+    @contextmanager
+    def directory(self, names: tuple[str, ...], *, create: bool = False) -> Iterator[int]:
+        """Open a directory, making the missing ones if wanted; yields its descriptor.
+
+        Raises:
+            ToolError: It is not there, no directory, or behind a link.
+        """
+        self.prepare()
+        handle = _opened(self.root)
+        try:
+            for position, name in enumerate(names):
+                below = _step(handle, name, names[: position + 1], create=create)
+                os.close(handle)
+                handle = below
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def file(self, path: str) -> Iterator[int]:
+        """Open a regular file for reading; yields its descriptor.
+
+        Raises:
+            ToolError: It is not there, or no regular file.
+        """
+        names = _of_file(path)
+        with self.directory(names[:-1]) as folder, clear(path):
+            # Not blocking: a pipe without a writer would hold the thread for good.
+            handle = os.open(names[-1], os.O_RDONLY | os.O_NONBLOCK | _FLAGS, dir_fd=folder)
+            try:
+                if not stat.S_ISREG(os.fstat(handle).st_mode):
+                    raise ToolError(f"{path!r} is no regular file")
+                yield handle
+            finally:
+                os.close(handle)
+
+    def write(self, path: str, content: bytes, *, max_bytes: int, append: bool = False) -> int:
+        """Put a file there in one step: readers see the old or the new one; returns its size.
+
+        Args:
+            path: Of the file; missing directories are made.
+            content: All of it, or what is added to the end.
+            max_bytes: Of the whole workspace.
+            append: Whether what is there stays.
+
+        Raises:
+            ToolError: The workspace would be too large, or something else is in the way.
+        """
+        names = _of_file(path)
+        with ExitStack() as opened:
+            size = len(content)
+            old: Iterable[bytes] = ()
+            if append:
+                with suppress(FileMissing):
+                    handle = opened.enter_context(self.file(path))
+                    old_bytes = os.fstat(handle).st_size
+                    old, size = _pieces(handle, old_bytes), old_bytes + size
+            if self.used_bytes() + size > max_bytes:
+                raise ToolError(f"the workspace would be larger than {max_bytes:,} bytes")
+            with self.directory(names[:-1], create=True) as folder, clear(path):
+                mode = _replaceable(folder, names[-1], path)
+                _replace(folder, names[-1], chain(old, [content]), mode)
+        return size
+
+    def used_bytes(self) -> int:
+        """Return what the files take up on the disk.
+
+        Raises:
+            ToolError: There are too many to look at, or they lie too deep.
+        """
+        total = seen = 0
+        with self.directory(()) as root:
+            for _, folder, files in walk(root):
+                seen += 1 + len(files)
+                if seen > MAX_ENTRIES:
+                    raise ToolError(f"the workspace has more than {MAX_ENTRIES:,} files")
+                total += sum(_disk_bytes(folder, name) for name in files)
+        return total
+
+
+def walk(
+    folder: int, way: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], int, list[str]]]:
+    """Yield each directory below one: the names that lead to it, its descriptor, what is in it.
+
+    Links and whatever else is no directory are named among the files. One descriptor is open for
+    each level.
+
+    Raises:
+        ToolError: There are directories deeper than `MAX_DEPTH`.
+    """
+    folders: list[str] = []
+    files: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in islice(entries, MAX_ENTRIES + 1):
+            (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+    yield way, folder, sorted(files)
+    if folders and len(way) == MAX_DEPTH:
+        raise ToolError(f"the workspace has directories that are more than {MAX_DEPTH} levels deep")
+    for name in sorted(folders):
+        try:
+            handle = _opened(name, folder)
+        except OSError as exc:
+            if exc.errno in _GONE:
+                continue
+            # What cannot be looked into cannot be measured: it must not hide.
+            raise ToolError(f"{'/'.join((*way, name))!r} cannot be opened: {exc.strerror}") from exc
+        try:
+            yield from walk(handle, (*way, name))
+        finally:
+            os.close(handle)
+
+
+def _disk_bytes(folder: int, name: str) -> int:
+    with suppress(OSError):
+        return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
+    return 0
+
+
+class FileMissing(ToolError):
+    """There is nothing of that name."""
+
+
+@contextmanager
+def clear(path: str) -> Iterator[None]:
+    """Turn the system's errors about a path into texts for the model.
+
+    Raises:
+        ToolError: Instead of an OSError; FileMissing where there is nothing.
+    """
+    try:
+        yield
+    except FileNotFoundError as exc:
+        raise FileMissing(f"there is no {path!r} in the workspace") from exc
+    except OSError as exc:
+        # A link that is opened without following it is "too many levels of symbolic links".
+        is_link = exc.errno == errno.ELOOP
+        reason = "it is a link, and links are not followed" if is_link else exc.strerror
+        raise ToolError(f"{path!r} cannot be used: {reason}") from exc
+
+
+def _step(folder: int, name: str, way: tuple[str, ...], *, create: bool) -> int:
+    shown = "/".join(way)
+    with clear(shown):
+        if create:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=folder)
+        try:
+            return _opened(name, folder)
+        except NotADirectoryError as exc:
+            # With O_DIRECTORY this is said of links too.
+            raise ToolError(f"{shown!r} is no directory, or a link (not followed)") from exc
+
+
+def _opened(name: str | Path, folder: int | None = None) -> int:
+    """Open a directory, also one that a command has closed to its owner: its mode is mended.
+
+    What cannot be looked into would neither count nor ever be deleted.
+    """
+    try:
+        handle = os.open(name, _DIRECTORY, dir_fd=folder)
+    except PermissionError:
+        if sys.platform != "linux":
+            raise
+        _mend(name, folder)
+        return os.open(name, _DIRECTORY, dir_fd=folder)
+    if not os.fstat(handle).st_mode & stat.S_IXUSR:
+        os.fchmod(handle, 0o700)
+    return handle
+
+
+def _mend(name: str | Path, folder: int | None) -> None:
+    handle = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=folder)
+    try:
+        Path(f"/proc/self/fd/{handle}").chmod(0o700)
+    finally:
+        os.close(handle)
+
+
+def _of_file(path: str) -> tuple[str, ...]:
+    if not (names := components(path)):
+        raise ToolError("a file needs a name")
+    return names
+
+
+def _pieces(handle: int, size: int) -> Iterator[bytes]:
+    """Yield the first bytes of a file: as a whole it may take more memory than there is."""
+    done = 0
+    while part := os.pread(handle, min(_PIECE_BYTES, size - done), done):
+        yield part
+        done += len(part)
+
+
+def _replaceable(folder: int, name: str, path: str) -> int:
+    """Return the mode for what takes a file's place: its own, or that of a new one."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return 0o600
+    if not stat.S_ISREG(found.st_mode):
+        raise ToolError(f"{path!r} is there and no regular file")
+    return stat.S_IMODE(found.st_mode) & 0o777
+
+
+def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
+    """Write beside the file and rename; a rename replaces a link and never follows it."""
+    partial = f".parley-{token_hex(8)}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
+    handle = os.open(partial, flags, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+            os.fsync(file.fileno())
+        os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(partial, dir_fd=folder)
+        raise
+
+
+def erase(root: Path) -> None:
+    """Delete a directory with all that is in it, however deep; nothing is done if it is not there.
+
+    What lies deeper is first moved up: neither descriptors nor the stack run out. Links are
+    deleted, never followed.
+
+    Raises:
+        OSError: Something cannot be deleted.
+    """
+    with suppress(FileNotFoundError):
+        top = _opened(root)
+        try:
+            _empty(top)
+        finally:
+            os.close(top)
+        root.rmdir()
+
+
+def _empty(top: int) -> None:
+    waiting = _clear_files(top)
+    while waiting:
+        name = waiting.pop()
+        folder = _opened(name, top)
+        try:
+            for below in _clear_files(folder):
+                moved = token_hex(16)
+                os.rename(below, moved, src_dir_fd=folder, dst_dir_fd=top)
+                waiting.append(moved)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=top)
+
+
+def _clear_files(folder: int) -> list[str]:
+    """Delete what is no directory; returns the names of the directories."""
+    os.fchmod(folder, 0o700)
+    folders: list[str] = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
