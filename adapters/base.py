@@ -18,6 +18,7 @@ from adapters.messages import (
     Poison,
     Question,
     Receipt,
+    Withdrawal,
 )
 
 
@@ -108,6 +109,15 @@ class Adapter(Protocol):
         """
         ...
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Take the buttons off a message; may be repeated.
+
+        Raises:
+            SendDelayed: Try again later.
+            SendRejected: The message cannot be changed any more.
+        """
+        ...
+
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file that came with a message.
 
@@ -117,13 +127,17 @@ class Adapter(Protocol):
         """
         ...
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+    ) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
 
         Args:
             question: What is answered; the answer will appear at its address.
-            text: The whole markdown text so far.
+            text: The whole markdown text so far; lines about the tools that run above it.
             ref: What the previous call for this answer returned.
+            grows: Whether later texts are likely to begin as this one does; not where it tells
+                which tools run.
 
         Returns:
             The platform's id of the preview message, to be replaced by the final answer through
@@ -161,6 +175,9 @@ class ChatItem:
         files: What came with it, or what it shows.
         choices: Its buttons, if it has any.
         ref: Of a person's message: its `message_ref`.
+        taken: It says that the answer to a question was taken, which its buttons show as well.
+        over: The buttons of the question with this number are to go; `markdown` is how it ended,
+            and no message.
     """
 
     inbox_seq: int
@@ -171,6 +188,8 @@ class ChatItem:
     files: tuple["ChatFile", ...] = ()
     choices: tuple[Choice, ...] = ()
     ref: str | None = None
+    taken: bool = False
+    over: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ class InboundMessage:
         unreadable: What the message carries that is neither text nor a file ("a location"); the
             model and, where there is nothing else, the sender get told.
         addressed: Whom it is for; what is not for the bot is admitted as `access.groups` says.
+        pressed: It is a press of a button, and the adapter itself shows what became of it.
         authenticated: The adapter itself has made sure who the sender is (the web chat's token or
             loopback socket); `access` does not apply.
     """
@@ -90,6 +91,7 @@ class InboundMessage:
     attachments: tuple[Attachment, ...] = ()
     unreadable: str | None = None
     addressed: Addressing = "direct"
+    pressed: bool = False
     authenticated: bool = False
 
 
@@ -136,6 +138,11 @@ class Admission:
             knows it), ignored (not for the bot; nothing was stored).
         conversation: Id of the conversation; None only where there is none (denied).
         seq: Position in the conversation's inbox; None where nothing was queued.
+        answer: What became of it as an answer to a question with buttons. accepted; refused: not
+            from this person, or not like this, and the question stays; over: nobody waits for it
+            any more. None for what is no such answer.
+        told: For who gave the answer: what became of it.
+        over: How the question ended that is over, to be noted in place of its buttons.
     """
 
     outcome: Literal[
@@ -143,6 +150,9 @@ class Admission:
     ]
     conversation: int | None = None
     seq: int | None = None
+    answer: Literal["accepted", "refused", "over"] | None = None
+    told: str = ""
+    over: str = ""
 
 
 CHOICE_BYTES = 64
@@ -194,6 +204,22 @@ class Outgoing:
     choices: tuple[Choice, ...] = ()
     file: OutgoingFile | None = None
     age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Withdrawal:
+    """Buttons that nobody waits for any more.
+
+    Attributes:
+        message_ref: The platform's id of the message that they hang on, as its receipt has it.
+        payload: What that message shows.
+        note: How its question ended, to be noted in place of the buttons.
+    """
+
+    address: Address
+    message_ref: str
+    payload: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from adapters.errors import FetchRejected
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 
 
 class NullAdapter:
@@ -39,11 +39,21 @@ class NullAdapter:
         self._on_send(message)
         return Receipt(f"{message.conversation}:{message.seq}")
 
+    async def withdraw(self, _withdrawal: Withdrawal) -> None:
+        """There are no buttons."""
+
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
         """There is nothing to fetch from."""
         raise FetchRejected(f"{attachment.name} is nowhere")
 
-    async def preview(self, _question: Question, _text: str, _ref: str | None) -> str | None:
+    async def preview(
+        self,
+        _question: Question,
+        _text: str,
+        _ref: str | None,
+        *,
+        grows: bool = True,  # noqa: ARG002
+    ) -> str | None:
         """Show no preview."""
         return None
 

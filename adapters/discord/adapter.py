@@ -17,7 +17,7 @@ from adapters.discord.sender import LIMITS, Sender
 from adapters.discord.session import Parts
 from adapters.discord.signals import Signals
 from adapters.discord.threads import Threads
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import DiscordSettings
 
@@ -88,6 +88,10 @@ class DiscordAdapter:
         self._previews.end(message.address)
         return await self._sender.send(message)
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Take the buttons off a message; see `Adapter.withdraw`."""
+        await self._sender.withdraw(withdrawal)
+
     async def fetch(
         self,
         address: Address,  # noqa: ARG002 - an attachment tells itself where it is
@@ -97,7 +101,14 @@ class DiscordAdapter:
         """Download a file; see `Adapter.fetch`."""
         return await fetch(self._api, attachment, limit_bytes, self._settings.api_url)
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,  # noqa: ARG002
+    ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._previews.show(question, text, ref)
 

@@ -71,12 +71,14 @@ class Interaction:
     """A command or a pressed button.
 
     Attributes:
-        pressed: Of a button: the message's new content, with what was chosen; else None.
+        pressed: Of a button: the message's content; else None.
+        label: What stands on the button.
     """
 
     callback: Callback
     message: InboundMessage
     pressed: str | None = None
+    label: str = ""
 
 
 def snowflake_s(number: str) -> float:
@@ -231,19 +233,25 @@ def _interaction(
         dedupe_key=decoded.id,
         raw=raw_json(data),
         message_ref=callback.ref if decoded.type == _COMMAND else None,
+        pressed=decoded.message is not None,
     )
-    return Interaction(callback, message, _pressed(decoded) if decoded.message else None)
+    if decoded.message is None:
+        return Interaction(callback, message)
+    return Interaction(callback, message, decoded.message.content, _label(decoded, decoded.message))
 
 
-def _pressed(decoded: _Interaction) -> str:
-    """Return the message's content with what was chosen noted below it, if there is room."""
-    assert decoded.message is not None  # noqa: S101 - the caller has looked
+def _label(decoded: _Interaction, message: _Pressed) -> str:
+    """Return what stands on the pressed button."""
     chosen = decoded.data.custom_id
-    buttons = [button for row in decoded.message.components for button in row.components]
+    buttons = [button for row in message.components for button in row.components]
     labels = [button.label for button in buttons if button.custom_id == chosen and button.label]
-    note = f"-# ✓ {labels[0] if labels else chosen}"
-    noted = f"{decoded.message.content}\n{note}".strip()
-    return noted if len(noted) <= _MAX_TEXT_CHARS else decoded.message.content
+    return labels[0] if labels else chosen
+
+
+def noted(content: str, note: str) -> str:
+    """Return a message with what became of it noted below, if there is room."""
+    text = f"{content}\n-# {note}".strip()
+    return text if len(text) <= _MAX_TEXT_CHARS else content
 
 
 def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
@@ -251,7 +259,10 @@ def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
         return _said(_DENIED)
     if interaction.pressed is None:
         return {"type": _DEFERRED}
-    changed = {"content": interaction.pressed, "components": [], "allowed_mentions": _NOBODY}
+    if admission.answer == "refused":
+        return _said(admission.told)
+    content = noted(interaction.pressed, admission.over or f"✓ {interaction.label}")
+    changed = {"content": content, "components": [], "allowed_mentions": _NOBODY}
     return {"type": _UPDATE, "data": changed}
 
 

@@ -19,14 +19,14 @@ from adapters.discord.errors import (
     Refusal,
     mapped_post,
 )
-from adapters.discord.interactions import Callback
+from adapters.discord.interactions import Callback, noted
 from adapters.discord.lookup import find_sent
 from adapters.discord.pending import Pending
 from adapters.discord.places import Places
 from adapters.discord.posts import Posts, body_of, channel_of
 from adapters.discord.signals import best_effort
 from adapters.errors import SendDelayed, SendUnknown
-from adapters.messages import Outgoing, Receipt
+from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.pacing import PaceLimits, Pacer
 
 log = structlog.get_logger()
@@ -79,6 +79,17 @@ class Sender:
             raise SendDelayed(str(exc)) from exc
         _remember(self._shown, ref, message.nonce)
         return Receipt(ref)
+
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`.
+
+        A pause that Discord asks for does not hold up the channel: it may be for edits of messages
+        that are older than an hour, of which there can be only few (its code 30046).
+        """
+        address = withdrawal.address
+        body = body_of(noted(withdrawal.payload, withdrawal.note))
+        with await self._pacer.wait(channel_of(address), group=False):
+            await self._posts.edit(address, withdrawal.message_ref, body)
 
     async def _show(self, message: Outgoing) -> str:
         if message.preview_ref is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from adapters.base import Intake
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 from adapters.pacing import PaceLimits
 from adapters.settings import SlackSettings
 from adapters.slack.client import Client
@@ -98,6 +98,10 @@ class SlackAdapter:
         await self._signs.show_done(message.address, posted=message.preview_ref is None)
         return receipt
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Take the buttons off a message; see `Adapter.withdraw`."""
+        await self._sender.withdraw(withdrawal)
+
     async def fetch(
         self,
         address: Address,  # noqa: ARG002 - Slack's ids of files say it all
@@ -107,9 +111,11 @@ class SlackAdapter:
         """Download a file; see `Adapter.fetch`."""
         return await download(self._client, attachment, limit_bytes)
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+    ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._previews.show(question, text, ref)
+        return await self._previews.show(question, text, ref, grows=grows)
 
     async def show_working(self, question: Question) -> None:
         """Show a status line in a thread, until something is said there."""

@@ -12,6 +12,7 @@ from adapters.slack.interactions import Press, pressed_blocks
 log = structlog.get_logger()
 
 _TITLE_CHARS = 80
+_NOT_FOR_YOU = "This button is not for you."
 
 
 async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
@@ -26,7 +27,14 @@ async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
 
 
 async def _carry_out(item: Press | Title, client: Client) -> None:
-    if isinstance(item, Press):
+    if isinstance(item, Press) and _is_refused(item):
+        await client.web.chat_postEphemeral(
+            channel=item.channel,
+            user=item.message.sender,
+            text=_refusal(item),
+            thread_ts=item.message.address.thread,
+        )
+    elif isinstance(item, Press):
         await client.web.chat_update(
             channel=item.channel,
             ts=item.ts,
@@ -37,6 +45,18 @@ async def _carry_out(item: Press | Title, client: Client) -> None:
         await client.web.assistant_threads_setTitle(
             channel_id=item.channel, thread_ts=item.thread, title=_title(item.text)
         )
+
+
+def _is_refused(press: Press) -> bool:
+    """Whether who pressed may not, which takes no button off."""
+    admission = press.admission
+    return admission is not None and (
+        admission.answer == "refused" or admission.outcome in {"denied", "ignored"}
+    )
+
+
+def _refusal(press: Press) -> str:
+    return (press.admission.told if press.admission else "") or _NOT_FOR_YOU
 
 
 def _title(text: str) -> str:

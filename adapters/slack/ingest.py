@@ -3,14 +3,14 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import structlog
 
 from adapters.base import Intake
 from adapters.errors import AdapterDisconnected
-from adapters.messages import Address, Cursor, InboundMessage, Poison
+from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.inbound import Identity, Reading, people_in, poison, raw_of, read_message
 from adapters.slack.interactions import Press, read_command, read_press, read_stop
 from adapters.slack.names import Names
@@ -100,10 +100,11 @@ class Ingest:
         messages = [each.message if isinstance(each, Press) else each for each in read]
         said = in_order([each for each in messages if isinstance(each, InboundMessage)])
         bad = [each for each in messages if isinstance(each, Poison)]
-        await self._commit(said, bad, self.held)
+        admissions = dict(zip(map(id, said), await self._commit(said, bad, self.held), strict=True))
         for press in read:
             if isinstance(press, Press):
-                self.followups.put_nowait(press)
+                admission = admissions[id(press.message)]
+                self.followups.put_nowait(replace(press, admission=admission))
         for message in said:
             self._name_thread(message)
 
@@ -180,12 +181,13 @@ class Ingest:
 
     async def _commit(
         self, said: Sequence[InboundMessage], bad: Sequence[Poison], held: Collection[str]
-    ) -> None:
+    ) -> Sequence[Admission]:
         for item in bad:
             log.warning("slack_update_undecodable", update=item.dedupe_key, reason=item.reason)
-        if said or bad:
-            cursors = [each for each in await self._cursors(said) if each.source not in held]
-            await self._intake.accept(said, cursors=cursors, poison=bad)
+        if not (said or bad):
+            return []
+        cursors = [each for each in await self._cursors(said) if each.source not in held]
+        return await self._intake.accept(said, cursors=cursors, poison=bad)
 
     async def _cursors(self, said: Sequence[InboundMessage]) -> list[Cursor]:
         """Return how far the channels, and the threads with a conversation, are read now."""

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.messages import CHOICE_LABEL_CHARS, Address, ChatKind, Choice, InboundMessage
+from adapters.messages import (
+    CHOICE_LABEL_CHARS,
+    Address,
+    Admission,
+    ChatKind,
+    Choice,
+    InboundMessage,
+)
 from adapters.slack.inbound import Reading, is_direct, raw_of
 from adapters.slack.text import escaped, storable
 
@@ -26,6 +33,7 @@ class Press:
         label: What stands on the button.
         blocks: What the message showed.
         text: Its text, for notifications.
+        admission: What became of it, once it was committed.
     """
 
     message: InboundMessage
@@ -34,6 +42,7 @@ class Press:
     label: str
     blocks: list[Any]
     text: str
+    admission: Admission | None = None
 
 
 def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | None:
@@ -95,6 +104,7 @@ def read_press(payload: Any, reading: Reading) -> Press | None:
         text=_word(action, "value"),
         dedupe_key=f"action:{channel}:{ts}:{_word(action, 'action_ts')}:{sender}",
         raw=raw_of(payload),
+        pressed=True,
     )
     label = _word(_dict(action, "text"), "text")
     blocks = _dicts(message.get("blocks"))
@@ -132,14 +142,28 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
         }
         for number, choice in enumerate(choices)
     ]
-    return [{"type": "markdown", "text": payload}, {"type": "actions", "elements": buttons}]
+    return [_markdown(payload), {"type": "actions", "elements": buttons}]
+
+
+def over_blocks(payload: str, note: str) -> list[dict[str, Any]]:
+    """Return a message whose buttons are over, with a note of how."""
+    return [_markdown(payload), _note(note)]
 
 
 def pressed_blocks(press: Press) -> list[dict[str, Any]]:
     """Return the message without its buttons, and who chose what."""
     kept = [block for block in press.blocks if not _has_our_button(block)]
-    note = f"*{escaped(press.label)}*: <@{press.message.sender}>"[:_SECTION_CHARS]
-    return [*kept, {"type": "context", "elements": [{"type": "mrkdwn", "text": note}]}]
+    over = press.admission.over if press.admission else ""
+    note = over or f"*{escaped(press.label)}*: <@{press.message.sender}>"[:_SECTION_CHARS]
+    return [*kept, _note(note)]
+
+
+def _markdown(text: str) -> dict[str, Any]:
+    return {"type": "markdown", "text": text}
+
+
+def _note(text: str) -> dict[str, Any]:
+    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}
 
 
 def _has_our_button(block: dict[str, Any]) -> bool:

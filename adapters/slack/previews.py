@@ -101,15 +101,20 @@ class Previews:
         """Allow previews again where one may stand that nobody knows."""
         self._lost.discard(address)
 
-    async def show(self, question: Question, text: str, ref: str | None) -> str | None:
-        """Show a growing answer, or leave it as it is when it is too early for a new version."""
+    async def show(
+        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+    ) -> str | None:
+        """Show a growing answer, or leave it as it is when it is too early for a new version.
+
+        What does not only grow is no stream: it is a message that is edited.
+        """
         address = question.address
         if address in self._lost:
             return ref
         try:
             if ref is None:
-                return await self._begin(question, text)
-            await self._grow(self._known(address, ref), text)
+                return await self._begin(question, text, grows=grows)
+            await self._grow(self._known(address, ref), text, grows=grows)
         except CallFailed as exc:
             log.debug("slack_preview_failed", channel=address.chat, reason=exc.code)
         return ref
@@ -140,9 +145,9 @@ class Previews:
         except CallFailed as exc:
             log.debug("slack_message_not_deleted", channel=channel, reason=exc.code)
 
-    async def _begin(self, question: Question, text: str) -> str | None:
+    async def _begin(self, question: Question, text: str, *, grows: bool) -> str | None:
         address = question.address
-        if self._can_stream(question):
+        if grows and self._can_stream(question):
             beginning = settled(text)
             if not beginning:
                 return None
@@ -208,9 +213,11 @@ class Previews:
             _remember(self._live, ref, live)
         return live
 
-    async def _grow(self, live: _Live, text: str) -> None:
-        if live.is_open:
+    async def _grow(self, live: _Live, text: str, *, grows: bool) -> None:
+        if live.is_open and grows:
             await self._stream(live, settled(text))
+        elif live.is_open:
+            await self._end_stream(live)
         if not live.is_open:
             await self._edit(live, preview_text(text))
 

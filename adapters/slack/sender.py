@@ -9,14 +9,22 @@ import aiohttp
 import structlog
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Outgoing, Receipt
+from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.client import Client, metadata_of, nonce_of
-from adapters.slack.errors import CallFailed, Limited, Refused, mapped, retry_after_s, send_error
+from adapters.slack.errors import (
+    CallFailed,
+    Limited,
+    Refused,
+    edit_error,
+    mapped,
+    retry_after_s,
+    send_error,
+)
 from adapters.slack.files import FileSender
 from adapters.slack.history import Unreadable, find, is_thread_gone
-from adapters.slack.interactions import choice_blocks, response_url
+from adapters.slack.interactions import choice_blocks, over_blocks, response_url
 from adapters.slack.previews import PreviewGone, Previews, ts_of_preview
-from adapters.slack.tiers import POST, Budgets
+from adapters.slack.tiers import POST, UPDATE, Budgets
 
 log = structlog.get_logger()
 
@@ -62,6 +70,21 @@ class Sender:
         receipt = await self._show(message)
         await self._previews.delete(message.address.chat, ts_of_preview(message.preview_ref))
         return receipt
+
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        channel = withdrawal.address.chat
+        try:
+            async with self._budgets.turn(UPDATE, channel):
+                await self._client.web.chat_update(
+                    channel=channel,
+                    ts=withdrawal.message_ref,
+                    text=withdrawal.payload[:_NOTICE_CHARS],
+                    blocks=over_blocks(withdrawal.payload, withdrawal.note),
+                    link_names=False,
+                )
+        except CallFailed as exc:
+            raise edit_error(exc) from exc
 
     async def _show(self, message: Outgoing) -> Receipt:
         try:

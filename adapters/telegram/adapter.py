@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from aiohttp import web
 
 from adapters.base import Intake
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import TelegramSettings
 from adapters.telegram.buttons import Buttons
@@ -114,11 +114,22 @@ class TelegramAdapter:
         self._previews.end(message.address, message.preview_ref)
         return await self._sender.send(message)
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Take the buttons off a message; see `Adapter.withdraw`."""
+        await self._buttons.withdraw(withdrawal)
+
     async def fetch(self, address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         """Download a file, of at most 20 MB from Telegram's own server; see `Adapter.fetch`."""
         return await self._files.fetch(address, attachment, limit_bytes)
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,  # noqa: ARG002
+    ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._previews.show(question, text, ref)
 

@@ -4,15 +4,16 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
+import orjson
 import structlog
 from pydantic import ValidationError
 from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
 
-from adapters.errors import SendRejected
-from adapters.messages import Admission, Choice
+from adapters.errors import SendDelayed, SendRejected
+from adapters.messages import Admission, Choice, Withdrawal
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client
 from adapters.telegram.errors import mapped_edit
@@ -86,7 +87,10 @@ def press_of(update: dict[str, Any]) -> Press:
 class Buttons:
     """Answers presses after they were committed; best effort, beside the way of updates.
 
-    Every press is answered at once. The buttons of a message go once, when its chat has its turn.
+    Also takes the buttons off that nobody has pressed.
+
+    Every press is answered at once. The buttons of a message go once, when its chat has its turn;
+    who may not press them leaves them there.
     """
 
     def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
@@ -109,8 +113,9 @@ class Buttons:
             log.debug("telegram_signal_failed", action="button", chat=press.chat, reason="too many")
             return
         self._waiting.put_nowait((press, admission))
-        if admission.outcome in _TAKEN and press.markup and self._is_first(press):
-            self._chosen.put_nowait(press)
+        is_taken = admission.outcome in _TAKEN and admission.answer != "refused"
+        if is_taken and press.markup and self._is_first(press):
+            self._chosen.put_nowait(replace(press, label=admission.over or press.label))
 
     def _is_first(self, press: Press) -> bool:
         """Whether the message still has its buttons: who comes second changes nothing on it."""
@@ -131,6 +136,26 @@ class Buttons:
                 press = await self._chosen.get()
                 tasks.create_task(self._take_off(press), name="telegram buttons")
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        chat, content = withdrawal.address.chat, orjson.loads(withdrawal.payload)
+        with await self._pacer.wait(chat, group=is_group(chat)):
+            try:
+                await self._replace(
+                    Press(
+                        query="",
+                        chat=chat,
+                        message_id=int(withdrawal.message_ref),
+                        label=withdrawal.note,
+                        text=content["text"],
+                        entities=content["entities"],
+                        markup=True,
+                    )
+                )
+            except SendDelayed as exc:
+                self._flood.heed(chat, exc)
+                raise
+
     async def _answer_all(self) -> NoReturn:
         while True:
             press, admission = await self._waiting.get()
@@ -139,11 +164,11 @@ class Buttons:
 
     async def _answer(self, press: Press, admission: Admission) -> None:
         """End the spinning of the button; of a refused press the chat is told why."""
-        alarm = admission.outcome in _NOT_ALLOWED
-        notice = _NOT_FOR_YOU if alarm else press.label[:_MAX_NOTICE_CHARS]
+        alarm = admission.outcome in _NOT_ALLOWED or admission.answer in {"refused", "over"}
+        notice = (admission.told or _NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):
             await self._client.bot.answer_callback_query(
-                press.query, notice or None, show_alert=alarm
+                press.query, notice[:_MAX_NOTICE_CHARS] or None, show_alert=alarm
             )
 
     async def _take_off(self, press: Press) -> None:

@@ -131,6 +131,7 @@ class Reader:
             text=query.data,
             dedupe_key=f"{PRESS_PREFIX}{query.id}",
             raw=_raw(update),
+            pressed=True,
         )
 
     def _move(self, message: Message) -> Move | None:

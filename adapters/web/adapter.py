@@ -22,8 +22,10 @@ from adapters.web.requests import PostedMessage, chat_of, file_of, posted_messag
 from adapters.web.uploads import posted_with_files
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from adapters.base import History, Intake
-    from adapters.messages import Outgoing
+    from adapters.messages import Outgoing, Withdrawal
     from adapters.settings import WebSettings
 
 PING_S = 15.0
@@ -43,6 +45,7 @@ class WebAdapter:
         settings: "WebSettings",
         intake: "Intake",
         history: "History",
+        commands: "Sequence[tuple[str, str]]" = (),
         *,
         ping_s: float = PING_S,
         max_file_bytes: int = MAX_FILE_BYTES,
@@ -53,11 +56,13 @@ class WebAdapter:
             settings: The token.
             intake: Takes messages.
             history: Knows what was said.
+            commands: What the page offers: (name, description), names without a slash.
             ping_s: Longest silence of an event stream.
             max_file_bytes: For the files of a message altogether; 0 for none.
         """
         self._intake = intake
         self._history = history
+        self._commands = commands
         self._hub = Hub()
         self._guard = Guard(settings.token)
         self._streams = EventStreams(history, self._hub, ping_s)
@@ -82,8 +87,8 @@ class WebAdapter:
 
     async def _list_chats(self, _request: web.Request) -> web.Response:
         chats = await self._history.chats(self.platform, self.account)
-        limit = {"max_file_bytes": self._max_file_bytes}
-        return json_response({"chats": [asdict(chat) for chat in chats]} | limit)
+        told = {"max_file_bytes": self._max_file_bytes, "commands": self._commands}
+        return json_response({"chats": [asdict(chat) for chat in chats]} | told)
 
     async def _take_message(self, request: web.Request) -> web.Response:
         chat = chat_of(request)
@@ -93,7 +98,9 @@ class WebAdapter:
             posted = await posted_message(request)
         [admission] = await self._intake.accept([to_inbound(chat, posted)])
         self._hub.refresh(chat)
-        return json_response({"outcome": admission.outcome, "seq": admission.seq}, 202)
+        told = {"outcome": admission.outcome, "seq": admission.seq}
+        over = {"over": admission.over} if admission.over else {}
+        return json_response(told | over, 202)
 
     async def _show_file(self, request: web.Request) -> web.Response:
         address, number = Address("web", "default", chat_of(request)), file_of(request)
@@ -129,11 +136,22 @@ class WebAdapter:
         self._hub.refresh(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
+    async def withdraw(self, withdrawal: "Withdrawal") -> None:
+        """Have the pages read that the question is over."""
+        self._hub.refresh(withdrawal.address.chat)
+
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
         """Files come with their message; there is nowhere else to fetch one from."""
         raise FetchRejected(f"{attachment.name} did not come with its message")
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,  # noqa: ARG002
+    ) -> str | None:
         """Show the growing answer; there is one in a chat, so it needs no id."""
         self._hub.show(question.address.chat, text)
         return ref

@@ -195,7 +195,7 @@ def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
 def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, object]:
     """Return an item as the page gets it: a person's words as text, an answer as safe HTML.
 
-    What an item has not (files, buttons, a `ref`, `notice`) is left out.
+    What an item has not (files, buttons, a `ref`, `notice`, …) is left out.
     """
     who = "parley" if item.outbox_seq else "you"
     key, text = _answer(item.markdown, as_markdown=as_markdown)
@@ -205,6 +205,8 @@ def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, objec
     rest = {
         "notice": item.notice,
         "ref": item.ref,
+        "taken": item.taken,
+        "over": item.over,
         "files": [_file_data(file) for file in item.files],
         "choices": [{"label": each.label, "text": each.text} for each in item.choices],
     }

@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-// {chats, max_file_bytes}
+// {chats, max_file_bytes, commands}
 export function listChats() {
   return request("GET", "/api/chats");
 }

@@ -21,7 +21,11 @@ const list = new MessageList({
   onEdit: (ref, text) => composer.edit(ref, text),
 });
 const outbox = new Outbox({
-  onAccepted: (message, admission) => message.chat === chat && list.accept(message.id, admission.seq),
+  onAccepted: (message, admission) => {
+    if (message.chat !== chat) return;
+    list.accept(message.id, admission.seq);
+    if (admission.over) list.close(message.text, admission.over);
+  },
   onFailed: (message) => list.fail(message),
   onLoginNeeded: askForToken,
   onChanged: () => list.showPending(outbox.of(chat)),
@@ -108,6 +112,7 @@ async function refreshChats() {
     const answer = await listChats();
     chats = answer.chats;
     composer.maxFileBytes = answer.max_file_bytes;
+    composer.commands = answer.commands;
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     if (error.status === 401) askForToken();

@@ -5,13 +5,6 @@ import { load, remove, save } from "./storage.js";
 
 const MAX_CHARS = 200_000;
 const MAX_FILES = 10;
-const COMMANDS = [
-  ["/new", "start over with an empty context"],
-  ["/stop", "stop the answer that is being made"],
-  ["/status", "show what Parley is doing"],
-  ["/help", "show all commands"],
-  ["/retry", "answer my last message again"],
-];
 
 export class Composer {
   #form = document.querySelector("#compose");
@@ -28,6 +21,10 @@ export class Composer {
   #files = [];
   #edits = null;
   #maxFileBytes = 0;
+
+  // [[name without a slash, meaning], …]
+  commands = [];
+  #fitting = [];
 
   // onSend(text, {files, edits})
   constructor({ onSend }) {
@@ -164,17 +161,28 @@ export class Composer {
 
   // A keyboard on a screen has no Shift+Enter, so there Enter is for new lines.
   #key(event) {
+    if (this.#completes(event)) return;
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       if (matchMedia("(pointer: coarse)").matches) return;
       event.preventDefault();
       this.#submit();
-    } else if (event.key === "ArrowUp" && !this.#commands.hidden) {
+    } else if (["ArrowUp", "ArrowDown"].includes(event.key) && !this.#commands.hidden) {
       event.preventDefault();
-      this.#commands.lastElementChild.focus();
+      this.#commands[event.key === "ArrowUp" ? "lastElementChild" : "firstElementChild"].focus();
     } else if (event.key === "Escape") {
       if (this.#commands.hidden && this.#edits) this.#endEdit();
       this.#commands.hidden = true;
     }
+  }
+
+  // Enter and Tab write out what only one command begins with; once it is whole, Enter sends it.
+  #completes(event) {
+    const [only, other] = this.#fitting;
+    const asked = ["Enter", "Tab"].includes(event.key) && !event.shiftKey && !event.isComposing;
+    if (!asked || this.#commands.hidden || !only || other || this.#text.value === `/${only[0]}`) return false;
+    event.preventDefault();
+    this.fill(`/${only[0]}`);
+    return true;
   }
 
   #submit() {
@@ -193,20 +201,20 @@ export class Composer {
 
   #showCommands() {
     const typed = this.#text.value;
-    const fitting = /^\/\w*$/.test(typed) ? COMMANDS.filter(([name]) => name.startsWith(typed)) : [];
-    this.#commands.replaceChildren(...fitting.map((command) => this.#commandButton(command)));
-    this.#commands.hidden = fitting.length === 0;
+    this.#fitting = this.commands.filter(([name]) => typed && `/${name}`.startsWith(typed));
+    this.#commands.replaceChildren(...this.#fitting.map((command) => this.#commandButton(command)));
+    this.#commands.hidden = this.#fitting.length === 0;
   }
 
   #commandButton([name, meaning]) {
     const button = document.createElement("button");
     button.type = "button";
     const title = document.createElement("b");
-    title.textContent = name;
+    title.textContent = `/${name}`;
     const text = document.createElement("span");
     text.textContent = meaning;
     button.append(title, text);
-    button.addEventListener("click", () => this.fill(name));
+    button.addEventListener("click", () => this.fill(`/${name}`));
     return button;
   }
 

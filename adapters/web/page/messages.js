@@ -7,6 +7,7 @@ import { fileNodes, nameNodes } from "./files.js";
 const NEAR_BOTTOM_PX = 80;
 const WORKING_MS = 7000;
 const GIVE_UP_MS = 5000;
+const ANSWER = /^\/(approve|deny|answer) /;
 const NAMES = { you: "You", parley: "Parley" };
 
 export class MessageList {
@@ -22,6 +23,7 @@ export class MessageList {
   #said = new Map(); // inbox_seq → what the person wrote
   #byRef = new Map(); // id of a person's message → its article
   #offers = []; // answers with buttons
+  #taken = new Set(); // inbox_seq of answers that were taken, and are shown by their button
   #pencil = pencilButton(() => this.#edit());
   #pending = new Map();
   #synced = false;
@@ -47,6 +49,7 @@ export class MessageList {
     this.#said.clear();
     this.#byRef.clear();
     this.#offers = [];
+    this.#taken.clear();
     this.#pencil.remove();
     this.#pending.clear();
     this.#log.replaceChildren();
@@ -69,15 +72,22 @@ export class MessageList {
     if (this.#items.has(key)) return;
     this.#items.add(key);
     if (item.ref && this.#byRef.has(item.ref)) return this.#changeText(item);
+    if (item.over) return this.#closeOffers((button) => numberOf(button) === item.over, textOf(item));
     const article = itemArticle(key, item);
     if (item.files) article.append(fileNodes(this.#chat, item.files));
     this.#place(article, [item.inbox_seq, item.outbox_seq]);
     if (item.who === "you") this.#heard(item, article);
     else this.#answered();
     if (item.choices) this.#offer(item, article);
+    if (item.taken) this.#taken.add(item.inbox_seq);
     this.#refreshChoices();
     this.#refreshWelcome();
     if (!this.#stick && this.#synced) this.#jump.hidden = false;
+  }
+
+  // A question that waits no more: its buttons go, and below it stands how it ended.
+  close(text, over) {
+    this.#closeOffers((button) => button.dataset.text === text, over);
   }
 
   showPending(messages) {
@@ -176,9 +186,7 @@ export class MessageList {
   }
 
   #changeText(item) {
-    const text = document.createElement("div");
-    text.append(answerNodes(item.html));
-    this.#setText(item.ref, text.textContent, "edited");
+    this.#setText(item.ref, textOf(item), "edited");
   }
 
   #setText(ref, text, state) {
@@ -202,23 +210,51 @@ export class MessageList {
       group.append(button);
     }
     article.append(group);
-    this.#offers.push({ seq: item.inbox_seq, group });
+    this.#offers.push({ seq: item.inbox_seq, group, article });
   }
 
-  // A choice is made by the first message behind it that has the text of one of its buttons.
+  // One that was answered with a button shows which.
+  #closeOffers(isOf, over) {
+    for (const { group } of this.#offers) {
+      const isAnswered = over === "answered" && group.querySelector("[aria-pressed=true]");
+      if (isAnswered || ![...group.children].some(isOf)) continue;
+      group.dataset.over = over;
+      group.replaceChildren(`→ ${over}`);
+    }
+    this.#refreshChoices();
+  }
+
+  // A choice is made by the first message behind it that has the text of one of its buttons; an
+  // answer to a question of a turn that waits counts where it was taken, and is not shown again.
   #refreshChoices() {
     if (!this.#offers.length) return;
     const said = [...this.#said].sort(([seq], [other]) => seq - other);
     const waiting = [...this.#pending.values()].filter((entry) => entry.state !== "failed");
     for (const { seq, group } of this.#offers) {
       const buttons = [...group.children];
-      const texts = said.filter(([other]) => other > seq).map(([, text]) => text);
+      const counts = ([other, text]) => other > seq && (!ANSWER.test(text) || this.#taken.has(other));
+      const texts = said.filter(counts).map(([, text]) => text);
       texts.push(...waiting.map((entry) => entry.text));
       const made = texts.find((text) => buttons.some((button) => button.dataset.text === text));
       for (const button of buttons) {
         button.disabled = made !== undefined;
         button.setAttribute("aria-pressed", String(button.dataset.text === made));
       }
+    }
+    this.#hideTaken();
+  }
+
+  // A press is shown by its button.
+  #hideTaken() {
+    const pressed = this.#offers.flatMap(({ group }) => [...group.querySelectorAll("[aria-pressed=true]")]);
+    const texts = new Set(pressed.map((button) => button.dataset.text));
+    for (const { article, text, state } of this.#pending.values()) {
+      article.hidden = state !== "failed" && ANSWER.test(text) && texts.has(text);
+    }
+    for (const article of this.#log.querySelectorAll("article[data-key]")) {
+      const [seq] = orderOf(article);
+      const shown = this.#taken.has(seq) && texts.has(this.#said.get(seq));
+      if (shown && (article.dataset.who === "you" || article.dataset.taken)) article.hidden = true;
     }
   }
 
@@ -299,6 +335,16 @@ function orderOf(article) {
   return article.dataset.key.split("-").map(Number);
 }
 
+function textOf(item) {
+  const text = document.createElement("div");
+  text.append(answerNodes(item.html));
+  return text.textContent.trim();
+}
+
+function numberOf(button) {
+  return Number(button.dataset.text?.split(" ")[1]);
+}
+
 function bodyOf(article) {
   return article.querySelector(".body");
 }
@@ -318,6 +364,7 @@ function pencilButton(onClick) {
 function itemArticle(key, item) {
   const article = messageArticle(item.who);
   article.dataset.key = key;
+  if (item.taken) article.dataset.taken = "yes";
   const time = article.querySelector("time");
   const at = new Date(item.at);
   time.dateTime = item.at;
