@@ -3,13 +3,14 @@
 Default deny: whoever is neither named in the settings nor let in by an owner is a stranger.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
 from sqlalchemy import Connection
 
 from adapters.messages import InboundMessage
+from agent.tools.services import FOR_OWNERS
 from gateway.settings import AccessSettings, GroupRule
 from gateway.storage import members
 
@@ -34,24 +35,38 @@ class Access:
         """
         if message.authenticated:
             return "owner"
-        granted = self._granted(conn, message.address.platform, message.sender)
+        platform, sender = message.address.platform, message.sender
+        granted = self._granted(platform, sender, members.role(conn, platform, sender))
         if granted != "stranger":
             return granted
         rule = self.rule(message)
         is_open = self.settings.mode == "open" or (rule is not None and rule.senders == "anyone")
         return "guest" if is_open else "stranger"
 
-    def may_act(self, conn: Connection, senders: Sequence[str]) -> bool:
-        """Whether tools may have side effects for a turn.
+    def may_act(self, conn: Connection, senders: Collection[str]) -> bool:
+        """Whether tools may have side effects for a turn that reads the words of these senders."""
+        return self.weakest(conn, senders) != "stranger"
+
+    def weakest(self, conn: Connection, senders: Collection[str]) -> Standing:
+        """Return what all of these were let in as at least.
 
         Args:
             conn: A connection.
-            senders: "platform:sender id" of everybody whose messages the turn is about. Nobody: no.
+            senders: "platform:sender id" of each; many are looked up together.
 
         Returns:
-            Whether all of them are owners or members; guests are not.
+            owner, member or stranger, which guests are as well; stranger for nobody.
         """
-        return bool(senders) and all(self._may_act(conn, sender) for sender in set(senders))
+        named = [(name, sender) for name, _, sender in (each.partition(":") for each in senders)]
+        roles = members.roles(conn, named)
+        found = {
+            # Nobody but the web chat's own user comes in through it.
+            "owner" if name == "web" else self._granted(name, sender, roles.get((name, sender)))
+            for name, sender in named
+        }
+        if not found or "stranger" in found:
+            return "stranger"
+        return "member" if "member" in found else "owner"
 
     def rule(self, message: InboundMessage) -> GroupRule | None:
         """Return the closest rule of a group; None in a direct chat."""
@@ -63,19 +78,19 @@ class Access:
                 return groups[key]
         return GroupRule()
 
-    def _may_act(self, conn: Connection, sender: str) -> bool:
-        platform, _, sender_id = sender.partition(":")
-        # Nobody but the web chat's own user comes in through it.
-        return platform == "web" or self._granted(conn, platform, sender_id) != "stranger"
-
-    def _granted(self, conn: Connection, platform: str, sender: str) -> Standing:
+    def _granted(self, platform: str, sender: str, role: members.Role | None) -> Standing:
+        """Return what the settings, or an owner's word, make of somebody."""
         if f"{platform}:{sender}" in self.settings.owners:
             return "owner"
-        role = members.role(conn, platform, sender)
         if role is not None:
             return role
         listed: tuple[str, ...] = getattr(self.settings, platform, ()) if platform in _LISTS else ()
         return "member" if sender in listed else "stranger"
+
+
+def may_approve(tool: str, *, is_owner: bool, may_act: bool) -> bool:
+    """Whether somebody may allow calls of a tool."""
+    return is_owner or (may_act and tool not in FOR_OWNERS)
 
 
 def is_for_bot(rule: GroupRule | None, message: InboundMessage, *, in_thread: bool) -> bool:

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import Connection, Row
 
 from adapters.messages import Admission, InboundMessage, Mark, Poison, Question
-from gateway import commands, pairing
+from gateway import answering, commands, pairing
 from gateway.access import Access, Standing, is_for_bot
+from gateway.answering import Decision, Given
 from gateway.bypass import Answers, Asked
 from gateway.commands import StatusFacts
 from gateway.doorkeeper import Doorkeeper
 from gateway.pairing import Happening
 from gateway.sessions import GroupSessions, address_key, session_key, sole_sender
 from gateway.settings import AttachmentSettings, GroupRule, QueueSettings
-from gateway.storage import attachments, inbox, leases, notes, outbox, turns
+from gateway.storage import attachments, endings, inbox, inquiries, leases, notes, outbox, steps
 from gateway.storage.outbox import Renderer, parts_of
 from gateway.usagetexts import MoneyRules
 
@@ -31,6 +32,8 @@ TOO_MANY = (
     " Please wait a moment and send it again."
 )
 FILE_NOT_READ = "I did not read the file that came with this command."
+TAKEN = "taken"
+"""Marks the key of a reply that says that an answer was taken: the answer is still to come."""
 REFUSED_CHARS = 100
 """As much is kept of the text of a message over the rate limit."""
 
@@ -40,13 +43,14 @@ class IntakeRules:
     """What decides about an update; all of it fixed at start but the figures of the model.
 
     Attributes:
-        model: Returns what is said about the model, as it is now.
+        model: Returns what is said about the model that was chosen, None for the default, as it is
+            now.
     """
 
     access: Access
     queue: QueueSettings
     groups: GroupSessions
-    model: Callable[[], StatusFacts]
+    model: Callable[[str | None], StatusFacts]
     money: MoneyRules = field(default_factory=MoneyRules)
     attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
 
@@ -58,7 +62,8 @@ class Desk:
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
         happened: For the log; like `wake` it counts once the transaction is committed.
-        marks: Messages that nobody will answer any more, likewise.
+        marks: Messages that nobody will answer any more, or that are answers themselves, likewise.
+        decided: Inquiries that were answered, likewise.
     """
 
     conn: Connection
@@ -68,13 +73,20 @@ class Desk:
     wake: set[int] = field(default_factory=set)
     happened: list[Happening] = field(default_factory=list)
     marks: list[tuple[Question, Mark]] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
 
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""
         if inbox.is_known(self.conn, inbox.source_of(message), message.dedupe_key):
-            return Admission("duplicate")
+            return self._known(message)
         rule = self.rules.access.rule(message)
         return (self._revise if message.kind == "edit" else self._hear)(message, rule)
+
+    def _known(self, message: InboundMessage) -> Admission:
+        is_answer = commands.parse(message.text) in commands.ANSWERING
+        answer = answering.again(self.conn, message) if is_answer and message.pressed else None
+        over = inquiries.ENDED["answered"] if answer == "over" else ""
+        return Admission("duplicate", answer=answer, over=over)
 
     def _hear(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
         if not is_for_bot(rule, message, in_thread=self._is_in_thread(message)):
@@ -97,14 +109,16 @@ class Desk:
         return inbox.find(self.conn, address_key(message.address)) is not None
 
     def _take(self, message: InboundMessage, standing: Standing) -> Admission:
-        row = self._conversation(message)
+        row = self._asked_in(message) or self._conversation(message)
         if standing == "owner" and commands.pair_argument(message.text) is not None:
             return self._pair(message, row)
         if self._is_over_rate(message, standing):
             return self._refuse(_in_short(message), row.id, self._too_many(message))
-        name = commands.parse(message.text)
-        if name in commands.BYPASSING:
-            return self._answer(message, row, standing)
+        if commands.parse(message.text) in commands.BYPASSING:
+            return self._bypass(message, row, standing)
+        return self._answer_in_words(message, row, standing) or self._queue(message, row)
+
+    def _queue(self, message: InboundMessage, row: Row[Any]) -> Admission:
         if not message.text.strip() and not message.attachments:
             return self._refuse(message, row.id, _unreadable_text(message))
         if inbox.count_pending(self.conn, row.id) >= self.rules.queue.max_pending:
@@ -124,6 +138,13 @@ class Desk:
         titled = replace(message, text=_title(message))
         return inbox.find_or_create(self.conn, key, titled, user)
 
+    def _asked_in(self, message: InboundMessage) -> Row[Any] | None:
+        """Return the conversation of the question that is answered: its sender may have none."""
+        if commands.parse(message.text) not in commands.ANSWERING:
+            return None
+        place = answering.asked_in(self.conn, message)
+        return None if place is None else inbox.locked(self.conn, place)
+
     def _enqueue(self, message: InboundMessage, row: Row[Any]) -> Admission:
         name = commands.parse(message.text)
         kind: InboxKind = "command" if name else "message"
@@ -136,10 +157,73 @@ class Desk:
             self.wake.add(row.id)
         if kind == "message" and not row.title:
             inbox.set_title(self.conn, row.id, _title(message))
-        if self.rules.queue.mode == "interrupt":
-            turns.cancel_running(self.conn, row.id)
-        leases.make_ready(self.conn, row.id)
+        if self.rules.queue.mode == "interrupt" or (name == "new" and row.waits):
+            # A new beginning waits for nobody: what is said behind it would count as the answer.
+            endings.cancel_running(self.conn, row.id)
+        if row.waits and (waiting := inquiries.pending(self.conn, row.id)):
+            # Said once for each inquiry: the key is the same.
+            told = answering.waiting_text(waiting)
+            self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", told)
+            self.wake.add(row.id)
+        else:
+            leases.make_ready(self.conn, row.id)
         return Admission("queued", row.id, seq)
+
+    def _bypass(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
+        """Answer past the queue."""
+        is_answer = commands.parse(message.text) in commands.ANSWERING
+        return (self._decide if is_answer else self._answer)(message, row, standing)
+
+    def _decide(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
+        """Take an answer that is a command, or a press of a button."""
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        taken = answering.by_command(self._given(message, row, standing))
+        text = f"{taken.text}\n\n{FILE_NOT_READ}" if message.attachments else taken.text
+        kind = f":{TAKEN}" if taken.decided else ""
+        if not message.pressed:
+            self._tell(message, row.id, seq, f"reply:{row.id}:{seq}{kind}", text)
+        self._settle(message, seq, taken.decided)
+        return Admission("command", row.id, seq, taken.answer, taken.text, taken.over)
+
+    def _settle(self, message: InboundMessage, seq: int, decided: tuple[Decision, ...]) -> None:
+        """Have the turn that waited go on below its answer, or tell what it still waits for."""
+        self.decided += decided
+        for place in {decision.found.conversation for decision in decided}:
+            steps.go_on_from(self.conn, place, seq)
+            text = answering.still_waits(self.conn, place)
+            if text and not message.pressed:
+                self._reply(message, place, seq, text)
+                self.wake.add(place)
+        for decision in decided:
+            found = decision.found
+            if not answering.is_pressed(message, found):
+                note = answering.note_of(decision)
+                inquiries.withdraw(self.conn, found.id, found.conversation, note)
+                self.wake.add(found.conversation)
+
+    def _answer_in_words(
+        self, message: InboundMessage, row: Row[Any], standing: Standing
+    ) -> Admission | None:
+        """Take a plain message as the answer to a question; None where it is none."""
+        if not row.waits:
+            return None
+        told = _with_unread(message)
+        if commands.parse(message.text) or message.attachments or not told.text.strip():
+            return None
+        taken = answering.in_words(self._given(told, row, standing))
+        if not taken:
+            return None
+        seen = Question(message.address, message.sender, message.message_ref)
+        self.marks.append((seen, "answered"))
+        seq = inbox.append(self.conn, row.id, told, kind="message", state="done")
+        self._settle(message, seq, taken)
+        return Admission("command", row.id, seq)
+
+    def _given(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Given:
+        sender = f"{message.address.platform}:{message.sender}"
+        is_owner = standing == "owner"
+        may_act = is_owner or self.rules.access.may_act(self.conn, [sender])
+        return Given(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
     def _answer(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
         seq = inbox.append(self.conn, row.id, message, kind="command", state="done")

@@ -1,64 +1,72 @@
-"""Assembles a gateway from the settings and runs it: the only file that knows concrete classes.
+"""Runs a gateway, from the settings to its end: the only file that connects concrete classes.
 
-A platform or model that is not configured is not imported: the SDKs cost 40 to 75 MB each.
+`run` is the whole story, `assembled` the list of parts in the order of the path of a message, and
+`serve` what runs side by side and in which order it stops. Parts that the settings name are built
+in gateway/building.py.
 """
 
 import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from adapters.base import Adapter, Intake
-from agent.billing import CacheRules
-from agent.context_engine import ContextEngine, Limits
-from agent.engines.registry import resolve
-from agent.errors import ModelError
 from agent.loop import Agent
-from agent.messages import ChatMessage
-from agent.meter import TokenMeter
-from agent.models.base import ChatModel
-from agent.models.factory import build_model
-from agent.prompt import build_system_prompt
-from agent.recovery import RetryPolicy
-from agent.redaction import Redactor
-from agent.settings import AuxiliaryModelSettings, ModelSettings
-from agent.summariser import Summariser
+from agent.plugins.active import Plugins
+from agent.plugins.loading import load_plugins
 from agent.token_counter import counter_for, is_openai_family
-from agent.tools.catalog import builtin_tools
-from gateway import commands, control
+from gateway import control
 from gateway.access import Access
 from gateway.acks import Acks
 from gateway.attachments import Attachments
+from gateway.building import (
+    NO_PLUGINS,
+    build_adapters,
+    build_agent,
+    build_context,
+    build_money,
+    build_prompts,
+    build_tool_lines,
+)
 from gateway.chats import ChatHistory
 from gateway.commands import StatusFacts
-from gateway.context import ContextParts, with_engine_tools
+from gateway.context import with_engine_tools
+from gateway.delegation import Delegation
 from gateway.delivery import Delivery
 from gateway.errors import SettingsError, StorageError
+from gateway.freezing import Freezer
 from gateway.health import Health
 from gateway.http import HttpServer
+from gateway.indexing import Indexer
+from gateway.inquiries import Inquiries, Timeouts
 from gateway.intake import GatewayIntake, IntakeRules
-from gateway.modelline import Configured, build_line, caching_text, learn_windows
+from gateway.mcptools import open_tools
+from gateway.modelchoice import ModelCommand
+from gateway.modelline import build_line, caching_text, learn_windows, models_of
+from gateway.modes import keep_modes, restore_modes
 from gateway.pairing import owner_code
 from gateway.preparing import Preparations
-from gateway.settings import Settings, secret_values
-from gateway.spending import Budgets, unpriced
+from gateway.recall import Recall
+from gateway.settings import Settings
+from gateway.spending import Budgets, refuse_unpriced
+from gateway.statusfacts import start_warnings, status_facts
+from gateway.stops import Stops
 from gateway.storage import history, inbox, leases
 from gateway.storage.engine import Database
 from gateway.storage.opening import database_path, open_database
 from gateway.supervision import Supervised
-from gateway.turn import TurnRules, TurnRunner
-from gateway.usagetexts import MoneyRules
+from gateway.toolkit import Toolkit
+from gateway.turn import TurnRunner
 from gateway.wakeups import Wakeups
 from gateway.worker import Worker
+from gateway.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -66,6 +74,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 Account = tuple[str, str]
+Work = dict[str, Coroutine[Any, Any, Any]]
+"""What runs side by side, by name."""
 
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
@@ -84,9 +94,13 @@ class Gateway:
     delivery: Delivery
     preparations: Preparations
     files: Attachments
+    inquiries: Inquiries
+    indexer: Indexer
+    recall: Recall
     acks: Acks
     supervised: list[Supervised]
     server: HttpServer
+    model: Callable[[str | None], StatusFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +111,13 @@ class Welcome:
         port: Of the HTTP server.
         caching: About the prompt cache.
         owner_code: What the first owner sends to the bot; None where there is an owner.
+        warnings: What does not work as it may have been meant.
     """
 
     port: int
     caching: str
     owner_code: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
@@ -123,19 +139,23 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     line = build_line(settings)
-    agent = build_agent(settings, line)
-    refuse_unpriced(settings, agent.models)
+    refuse_unpriced(settings.budget, models_of(line))
     await learn_windows(line)
-    await _load_encoding(agent.models[0].name)
     prepare_home(settings.home)
-    caching = caching_text(agent.models[0], agent.caching)
-    async with (
-        open_database(database_path(settings)) as database,
-        assembled(settings, database, agent, build_adapters) as gateway,
-    ):
-        settle_memory()
-        code = await owner_code(database, settings)
-        await serve(gateway, stop, force, lambda port: on_ready(Welcome(port, caching, code)))
+    if "terminal" in settings.tools.enabled:
+        restore_modes(settings)
+    plugins = load_plugins(settings.plugins, settings.home)
+    async with open_tools(settings) as foreign, open_database(database_path(settings)) as database:
+        agent = build_agent(settings, line, plugins, foreign)
+        await _load_encoding(agent.models[0].name)
+        caching = caching_text(agent.models[0], agent.caching)
+        async with assembled(settings, database, agent, build_adapters, plugins) as gateway:
+            settle_memory()
+            code = await owner_code(database, settings)
+            warnings = start_warnings(plugins.missing_guards, gateway.model(None))
+            await serve(
+                gateway, stop, force, lambda port: on_ready(Welcome(port, caching, code, warnings))
+            )
 
 
 def settle_memory() -> None:
@@ -159,34 +179,58 @@ async def serve(
     """Run all parts; after `stop`: intake off, turns finish, then deliver, then close."""
     port = await gateway.server.start()
     async with asyncio.TaskGroup() as tasks:
-        sending = tasks.create_task(gateway.delivery.run(), name="delivery")
+        to_the_end = _started(tasks, _until_the_end(gateway))
         working = tasks.create_task(gateway.worker.run(), name="worker")
-        pruning = tasks.create_task(_prune(gateway), name="prune")
-        preparing = tasks.create_task(gateway.preparations.run(), name="prepare summaries")
-        fetching = tasks.create_task(gateway.files.run(), name="files")
-        reacting = tasks.create_task(gateway.acks.run(), name="reactions")
-        receiving = [
-            tasks.create_task(supervised.run(), name=supervised.name)
-            for supervised in gateway.supervised
-        ]
+        to_the_stop = _started(tasks, _until_a_stop(gateway))
         log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
         on_ready(port)
         await stop.wait()
         log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
-        for task in (pruning, preparing, fetching, *receiving):
-            task.cancel()
+        for each in to_the_stop:
+            each.cancel()
         forced = tasks.create_task(force.wait(), name="second signal")
         await _finish_turns(gateway, working, forced)
-        delivered = tasks.create_task(gateway.delivery.wait_idle(), name="last deliveries")
+        delivered = tasks.create_task(_wait_idle(gateway), name="last deliveries")
         await asyncio.wait(
             {delivered, forced}, timeout=DELIVER_WITHIN_S, return_when=asyncio.FIRST_COMPLETED
         )
         if not delivered.done():
             log.warning("delivery_unfinished", after_s=DELIVER_WITHIN_S)
-        ending: list[asyncio.Task[Any]] = [delivered, forced, sending, reacting]
-        for each in ending:
+        for each in (delivered, forced, *to_the_end):
             each.cancel()
     log.info("gateway_stopped")
+
+
+def _until_a_stop(gateway: Gateway) -> Work:
+    """Return what brings messages in, and what is done beside their path."""
+    receiving = {supervised.name: supervised.run() for supervised in gateway.supervised}
+    return receiving | {
+        "files": gateway.files.run(),
+        "inquiries": gateway.inquiries.run(),
+        "prepare summaries": gateway.preparations.run(),
+        "search index": gateway.indexer.run(),
+        "modes": keep_modes(gateway.settings),
+        "prune": _prune(gateway),
+    }
+
+
+def _until_the_end(gateway: Gateway) -> Work:
+    """Return what tells of turns that have ended: of the last ones, too."""
+    return {
+        "delivery": gateway.delivery.run(),
+        "reactions": gateway.acks.run(),
+        "plugins": gateway.recall.run(),
+    }
+
+
+def _started(tasks: asyncio.TaskGroup, work: Work) -> list[asyncio.Task[Any]]:
+    return [tasks.create_task(each, name=name) for name, each in work.items()]
+
+
+async def _wait_idle(gateway: Gateway) -> None:
+    """Return when all that was committed is delivered, and plugins were told of it."""
+    await gateway.delivery.wait_idle()
+    await gateway.recall.wait_idle()
 
 
 async def _finish_turns(
@@ -217,45 +261,95 @@ async def assembled(
     database: Database,
     agent: Agent,
     make_adapters: Callable[[Settings, Intake, ChatHistory], Sequence[Adapter]],
+    plugins: Plugins = NO_PLUGINS,
 ) -> AsyncIterator[Gateway]:
     """Connect the parts. Whatever an earlier process left unfinished becomes ready."""
-    replica = await database.write(leases.register, f"pid {os.getpid()}")
-    reclaimed = await database.write(leases.reap_others, replica)
-    if reclaimed:
-        log.info("conversations_reclaimed", count=reclaimed)
+    replica = await _registered(database)
     context = build_context(settings, agent)
     agent = with_engine_tools(agent, context)
-    wakeups = Wakeups()
+    models = [*agent.models, *context.writers]
+    refuse_unpriced(settings.budget, models)
+    prompts = build_prompts(settings, plugins)
+    facts = status_facts(agent, context, prompts)
+    access, wakeups = Access(settings.access), Wakeups()
+    rules = IntakeRules(
+        access,
+        settings.queue,
+        settings.sessions.groups,
+        facts,
+        build_money(settings, models),
+        settings.attachments,
+    )
     renderers: dict[Account, Callable[[str], list[str]]] = {}
-    rules = _rules(settings, agent, context)
     intake = GatewayIntake(database, rules, renderers, wakeups)
-    chats = ChatHistory(database, rules.model)
     adapters = {
         (adapter.platform, adapter.account): adapter
-        for adapter in make_adapters(settings, intake, chats)
+        for adapter in make_adapters(settings, intake, ChatHistory(database, facts))
     }
     renderers.update((account, adapter.render) for account, adapter in adapters.items())
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
-    budgets = build_budgets(settings, database, agent, context)
-    turn_rules = TurnRules(
-        settings.queue, settings.sessions, budgets, rules.access, settings.attachments
+
+    files = Attachments(database, adapters, settings.attachments, wakeups)
+    agent.images.load = files.load_image
+    budgets = Budgets(database, settings.budget, settings.sessions.timezone)
+    preparations = Preparations(database, agent, context, budgets.exhausted)
+    indexer = Indexer(database)
+    recall = Recall(database, plugins, access)
+    timeouts = Timeouts(settings.tools.approval_timeout_s, settings.tools.clarify_timeout_s)
+    inquiries = Inquiries(database, adapters, timeouts, wakeups, access)
+    toolkit = Toolkit(
+        database,
+        access,
+        files,
+        inquiries,
+        indexer,
+        memory=settings.tools.memory,
+        hooks=lambda: plugins.hooks_of_turn(agent.tools.restricted),
+        skills=prompts.files.shelf,
+        workspaces=Workspaces(settings.tools.workspace, settings.home),
     )
-    turns = TurnRunner(database, agent, context, adapters, turn_rules, wakeups)
-    agent.images.load = turns.files.load_image
-    acks = Acks(adapters)
+    turns = TurnRunner(
+        database=database,
+        adapters=adapters,
+        wakeups=wakeups,
+        agent=agent,
+        context=context,
+        budgets=budgets,
+        max_attempts=settings.queue.max_attempts,
+        operator_files=prompts.files,
+        recall=recall,
+        freezer=Freezer(
+            settings.queue,
+            settings.sessions,
+            settings.attachments.text_chars,
+            prompts.bases(agent),
+            renderers,
+        ),
+        stops=Stops(),
+        preparations=preparations,
+        toolkit=toolkit,
+        delegation=Delegation(database, context, budgets, settings.tools.delegation, toolkit.of),
+        model_command=ModelCommand(database, agent, context, access),
+        lines=build_tool_lines(settings),
+    )
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
     delivery = Delivery(database, replica, adapters)
+    acks = Acks(adapters)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
-    wakeups.ready, wakeups.files = worker.wake, turns.files.notify
+    wakeups.ready, wakeups.files = worker.wake, files.notify
+    wakeups.transcript = indexer.notify
     wakeups.outbox, wakeups.reaction = delivery.notify, acks.show
     supervised = [Supervised(adapter) for adapter in adapters.values()]
-    private = control.routes(database, wakeups, intake.tell_approved)
-    server = _server(settings, supervised, Health(database, replica, supervised), private)
+    server = _server(
+        settings,
+        supervised,
+        Health(database, replica, supervised),
+        control.routes(database, wakeups, intake.tell_approved),
+    )
     async with AsyncExitStack() as closing:
-        models = (*agent.models, *_writers(context))
-        for each in {id(model): model for model in models}.values():
-            closing.push_async_callback(each.close)
+        for model in {id(model): model for model in models}.values():
+            closing.push_async_callback(model.close)
         closing.push_async_callback(server.stop)
         for adapter in adapters.values():
             closing.push_async_callback(adapter.close)
@@ -266,12 +360,25 @@ async def assembled(
             intake,
             worker,
             delivery,
-            turns.preparations,
-            turns.files,
+            preparations,
+            files,
+            inquiries,
+            indexer,
+            recall,
             acks,
             supervised,
             server,
+            facts,
         )
+
+
+async def _registered(database: Database) -> int:
+    """Return the id of this process; what another one left unfinished becomes ready."""
+    replica = await database.write(leases.register, f"pid {os.getpid()}")
+    reclaimed = await database.write(leases.reap_others, replica)
+    if reclaimed:
+        log.info("conversations_reclaimed", count=reclaimed)
+    return replica
 
 
 async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:
@@ -281,64 +388,6 @@ async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, 
             log.warning(
                 "account_not_configured", platform=platform, account=account, conversations=count
             )
-
-
-def _rules(settings: Settings, agent: Agent, context: ContextParts) -> IntakeRules:
-    return IntakeRules(
-        access=Access(settings.access),
-        queue=settings.queue,
-        groups=settings.sessions.groups,
-        model=_status_facts(settings, agent, context),
-        money=_money(settings, [*agent.models, *_writers(context)]),
-        attachments=settings.attachments,
-    )
-
-
-def _status_facts(
-    settings: Settings, agent: Agent, context: ContextParts
-) -> Callable[[], StatusFacts]:
-    """Return what tells the model's figures as they are now: its window may shrink."""
-    model = agent.models[0]
-    names = tuple(tool.name for tool in agent.tools.schemas)
-    prompt = ChatMessage(
-        role="system", content=build_system_prompt(settings.agent.instructions, names)
-    )
-    fixed_tokens = TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt)
-
-    @lru_cache(maxsize=1)
-    def within(limits: Limits) -> StatusFacts:
-        engine = context.make_engine(limits)
-        return StatusFacts(
-            name=model.name,
-            window_tokens=limits.context_length,
-            threshold_tokens=_fires_at(engine) if context.enabled else None,
-            engine=engine.name,
-            fixed_tokens=fixed_tokens,
-        )
-
-    return lambda: within(context.limits_for(agent))
-
-
-def _money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
-    known = {model.name: model.facts.prices for model in models}
-    return MoneyRules(
-        prices={name: prices for name, prices in known.items() if prices is not None},
-        rules={model.name: CacheRules.of(model.facts) for model in models},
-        sender_daily_usd=settings.budget.sender_daily_usd,
-        daily_usd=settings.budget.daily_usd,
-        timezone=settings.sessions.timezone,
-    )
-
-
-def _writers(context: ContextParts) -> Sequence[ChatModel]:
-    """Return the models that write summaries; the main one may be among them."""
-    return context.summariser.models if context.summariser else ()
-
-
-def _fires_at(engine: ContextEngine) -> int | None:
-    """Return where an engine compresses, if it tells."""
-    tokens = engine.get_status().get("threshold_tokens")
-    return tokens if isinstance(tokens, int) else None
 
 
 def _server(
@@ -361,123 +410,6 @@ def _server(
         public=public,
         private=[*private, *hidden],
     )
-
-
-def build_agent(settings: Settings, line: Sequence[Configured]) -> Agent:
-    """Return the agent: the configured models and the enabled tools.
-
-    Raises:
-        SettingsError: A tool does not exist.
-    """
-    try:
-        tools = builtin_tools(settings.tools.enabled)
-    except ValueError as exc:
-        raise SettingsError(f"tools.enabled: {exc}") from exc
-    return Agent(
-        models=[model for block in line for model in block.models],
-        tools=tools,
-        settings=settings.agent,
-        output=settings.tools.output,
-        retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
-        max_output_tokens=settings.model.max_output_tokens,
-        caching=settings.prompt_caching,
-    )
-
-
-def build_budgets(
-    settings: Settings, database: Database, agent: Agent, context: ContextParts
-) -> Budgets:
-    """Return who watches over the budgets; raises like `refuse_unpriced`."""
-    refuse_unpriced(settings, [*agent.models, *_writers(context)])
-    return Budgets(database, settings.budget, settings.sessions.timezone)
-
-
-def refuse_unpriced(settings: Settings, models: Sequence[ChatModel]) -> None:
-    """Check that every budget can be enforced.
-
-    Raises:
-        SettingsError: There is a budget, and a model whose price is not known.
-    """
-    if problems := unpriced(settings.budget, models):
-        raise SettingsError("\n".join(problems))
-
-
-def build_context(settings: Settings, agent: Agent) -> ContextParts:
-    """Return what keeps views within the window: limits, the chosen engine, the summary model."""
-    compression, model = settings.compression, agent.models[0]
-    name = settings.context.engine
-    own = settings.context.model_dump(include={name}).get(name)
-    return ContextParts(
-        enabled=compression.enabled,
-        limits=Limits(
-            context_length=model.context_length,
-            threshold=compression.threshold,
-            target_ratio=compression.target_ratio,
-            protect_last_n=compression.protect_last_n,
-        ),
-        make_engine=resolve(
-            name, settings.home, own if isinstance(own, dict) else settings.context.options
-        ),
-        summariser=build_summariser(settings, model),
-        payback_requests=compression.payback_requests if compression.early else None,
-    )
-
-
-def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
-    """Return who writes summaries: the auxiliary model if one is set, else the main one.
-
-    Returns:
-        None where the model only plays a part (offline, replay): the extractor is used alone.
-
-    Raises:
-        SettingsError: The auxiliary model lacks its key.
-    """
-    block = settings.auxiliary.compression
-    models = [main] if main.provider not in {"offline", "recorded"} else []
-    if block.is_set:
-        try:
-            models.insert(0, build_model(_auxiliary(block, settings)))
-        except ModelError as exc:
-            raise SettingsError(f"auxiliary.compression: {exc}") from exc
-    redact = Redactor(secret_values(settings)).text
-    return Summariser(models, block.timeout_s, redact) if models else None
-
-
-def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
-    """Return the auxiliary block completed by the main model's: its provider, its key."""
-    main = settings.model
-    same = block.provider in {"auto", "main", main.provider} and block.base_url is None
-    return main.model_copy(
-        update={
-            "name": block.model or (main.name if same else None),
-            "provider": main.provider if same else block.provider,
-            "base_url": main.base_url if same else block.base_url,
-            "api_key": block.api_key or (main.api_key if same else None),
-            "api_keys": (),
-            "context_length": None,
-            "facts": block.facts,
-            "extra_body": main.extra_body if same else {},
-        }
-    )
-
-
-def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
-    """Return the adapters of all configured platforms, the web chat first.
-
-    The web chat is always there: `parley chat` reaches it through the Unix socket also where
-    `web.enabled` is false and the page is not served.
-    """
-    menu = list(commands.DESCRIPTIONS.items())
-    web_adapter = import_module("adapters.web.adapter").WebAdapter
-    max_bytes = settings.attachments.max_bytes
-    adapters: list[Adapter] = [web_adapter(settings.web, intake, chats, max_file_bytes=max_bytes)]
-    for platform in ("telegram", "discord", "slack"):
-        for block in getattr(settings.platforms, platform):
-            if block.is_on:
-                module = import_module(f"adapters.{platform}.adapter")
-                make = getattr(module, f"{platform.capitalize()}Adapter")
-                adapters.append(make(block, intake, menu))
-    return adapters
 
 
 def prepare_home(home: Path) -> None:

@@ -11,7 +11,8 @@ from adapters.messages import InboundMessage
 from gateway import commands
 from gateway.commands import StatusFacts
 from gateway.spending import today
-from gateway.storage import costs, history, inbox, insights, ledger, usage
+from gateway.storage import costs, history, inbox, inquiries, insights, leases, ledger, usage
+from gateway.storage.inquiries import Found
 from gateway.storage.models import conversation
 from gateway.usagetexts import INSIGHTS_DAYS, MoneyRules, Today, insights_text, usage_text
 
@@ -37,10 +38,11 @@ class Answers:
     """The answers to the commands that bypass the queue.
 
     Attributes:
-        model: Returns what is said about the model, as it is now.
+        model: Returns what is said about the model that answers, as it is now: the one that was
+            chosen, None for the default.
     """
 
-    model: Callable[[], StatusFacts]
+    model: Callable[[str | None], StatusFacts]
     money: MoneyRules
 
     def to(self, asked: Asked) -> str:
@@ -59,13 +61,15 @@ class Answers:
 
     def _status(self, asked: Asked) -> str:
         conn, conversation_id = asked.conn, asked.conversation
-        model = self.model()
+        model = self.model(usage.chosen_model(conn, conversation_id))
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
-        return commands.status_text(history.status(conn, conversation_id), standing, model)
+        status = history.status(conn, conversation_id)
+        waits_for = [_waits_for(each) for each in inquiries.pending(conn, conversation_id)]
+        return commands.status_text(status, standing, model, waits_for)
 
     def _usage(self, asked: Asked) -> str:
         conn, conversation_id = asked.conn, asked.conversation
-        model, money = self.model(), self.money
+        model, money = self.model(usage.chosen_model(conn, conversation_id)), self.money
         standing = usage.standing(conn, conversation_id, model.fixed_tokens)
         report = usage.report(conn, conversation_id, standing.session_id)
         since = today(ZoneInfo(money.timezone)).start.timestamp()
@@ -74,6 +78,12 @@ class Answers:
             0.0 if money.daily_usd is None else ledger.spent_usd(conn, since),
         )
         return usage_text(standing, report, spent, model, money)
+
+
+def _waits_for(found: Found) -> str:
+    if found.kind == "approval":
+        return f"`/approve {found.id}` or `/deny {found.id}` for `{found.tool}`"
+    return f"question {found.id}"
 
 
 def _stop(asked: Asked) -> str:
@@ -85,6 +95,9 @@ def _stop(asked: Asked) -> str:
         .where(conversation.c.id == conversation_id)
         .values(cancel_upto_seq=asked.seq)
     )
+    if inquiries.cancel(conn, conversation_id):
+        # The turn that waited has to be ended.
+        leases.make_ready(conn, conversation_id)
     return commands.stop_text(was_running=was_running, dropped=dropped)
 
 

@@ -24,6 +24,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from gateway.chatmenu import Button, Menu
 from gateway.errors import GatewayNotRunning, SettingsError
 
 with contextlib.suppress(ImportError):
@@ -171,12 +172,16 @@ class Answer:
 
     Attributes:
         files: The names of those that it shows.
+        buttons: Those below it.
+        over: Instead of all that: the number of a question whose buttons go.
     """
 
     inbox_seq: int
     markdown: str
     notice: bool
     files: tuple[str, ...] = ()
+    buttons: tuple[Button, ...] = ()
+    over: int = 0
 
 
 class Feed:
@@ -252,7 +257,11 @@ class Feed:
         if self.synced and data["outbox_seq"] and place not in self._seen:
             notice = data.get("notice", False)
             files = tuple(str(file["name"]) for file in data.get("files", ()))
-            self.answers.append(Answer(data["inbox_seq"], data["markdown"], notice, files))
+            buttons = tuple(Button(**choice) for choice in data.get("choices", ()))
+            over = data.get("over", 0)
+            text = "" if over else data["markdown"]
+            answer = Answer(data["inbox_seq"], text, notice, files, buttons, over)
+            self.answers.append(answer)
         self._seen.add(place)
 
 
@@ -280,6 +289,7 @@ class Talk:
         self._ask = ask
         self._console = console
         self._shown = 0
+        self._menu = Menu()
 
     async def run(self) -> GatewayNotRunning | None:
         """Talk until the input ends; return why it could not go on, if so."""
@@ -289,7 +299,7 @@ class Talk:
                 self._console.print(Text("/help lists commands, /quit leaves.", style="dim"))
             while (line := await self._ask()) is not None and line.strip() != "/quit":
                 if line.strip():
-                    await self._exchange(line.strip())
+                    await self._exchange(self._menu.said(line.strip()))
         except GatewayNotRunning as exc:
             return exc
         return None
@@ -333,12 +343,15 @@ class Talk:
     def _show_answers(self, seq: int) -> None:
         news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
         for answer in news:
+            self._menu.close(answer.over)
             if self._console.is_terminal and answer.markdown:
                 self._console.print(Markdown(answer.markdown), "")
             elif answer.markdown and answer.inbox_seq >= seq:
                 self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
             if self._console.is_terminal or answer.inbox_seq >= seq:
                 self._show_files(answer.files)
+                for choice in self._menu.offer(answer.buttons):
+                    self._console.print(Text(choice), soft_wrap=True)
 
     def _show_files(self, names: tuple[str, ...]) -> None:
         """Print which files there are; the web chat has them."""

@@ -16,11 +16,12 @@ class ChatHistory:
     """Reads of direct chats.
 
     Attributes:
-        facts: Returns the figures of the first model, as they are now.
+        facts: Returns the figures of the model that was chosen, None for the default, as they are
+            now.
     """
 
     database: Database
-    facts: Callable[[], StatusFacts]
+    facts: Callable[[str | None], StatusFacts]
 
     async def chats(self, platform: str, account: str) -> list[ChatSummary]:
         """Return the account's conversations, newest activity first."""
@@ -43,6 +44,6 @@ class ChatHistory:
     async def gauge(self, address: Address) -> ContextGauge:
         """Return how much of the window the conversation fills."""
         key = address_key(address)
-        facts = self.facts()
+        facts = self.facts(await self.database.read(usage.model_of, key))
         used = await self.database.read(usage.view_tokens, key, facts.fixed_tokens)
         return ContextGauge(used, facts.window_tokens)

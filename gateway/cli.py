@@ -14,15 +14,29 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from gateway.auditcli import audit_app
+from gateway.commandline import (
+    AsJson,
+    ConversationArgument,
+    act,
+    database_path,
+    loaded,
+    opened,
+    settings_of,
+)
+from gateway.console import err, out, say, show_json, warn
+from gateway.deadletterscli import letters_app
 from gateway.enginescli import engines_app
 from gateway.errors import GatewayError
+from gateway.mcpcli import mcp_app
+from gateway.memorycli import memory_app
 from gateway.paircli import pair_app
+from gateway.pluginscli import plugins_app
+from gateway.promptcli import prompt_app
+from gateway.searchcli import search_app
 from gateway.sessionscli import sessions_app
-from gateway.settings import Loaded, Settings, load_settings, secret_values
+from gateway.settings import Settings, secret_values
 from gateway.usagecli import usage
 
 app = typer.Typer(
@@ -34,23 +48,27 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
-letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
-app.add_typer(config_app, name="config")
-app.add_typer(db_app, name="db")
-app.add_typer(letters_app, name="dead-letters")
-app.add_typer(sessions_app, name="sessions")
-app.add_typer(engines_app, name="engines")
-app.add_typer(pair_app, name="pair")
+GROUPS = {
+    "config": config_app,
+    "db": db_app,
+    "dead-letters": letters_app,
+    "sessions": sessions_app,
+    "engines": engines_app,
+    "pair": pair_app,
+    "prompt": prompt_app,
+    "audit": audit_app,
+    "mcp": mcp_app,
+    "memory": memory_app,
+    "plugins": plugins_app,
+    "search": search_app,
+}
+for group_name, group in GROUPS.items():
+    app.add_typer(group, name=group_name)
 app.command("usage")(usage)
-
-PIPE_COLUMNS = 160
-out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-err = Console(stderr=True)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="Settings file instead of PARLEY_HOME/parley.yaml.")
 ]
-chosen: dict[str, Path | None] = {"config": None, "home": None}
 
 
 def main() -> None:
@@ -62,53 +80,61 @@ def main() -> None:
     try:
         app()
     except GatewayError as exc:
-        err.print(str(exc), style="red", markup=False, highlight=False, soft_wrap=True)
+        warn(str(exc), "red")
         sys.exit(1)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 - typer hands it in this way
     if wanted:
-        out.print(f"parley {version('parley')}", highlight=False)
+        say(f"parley {version('parley')}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
-    config: ConfigOption = None,
-    home: Annotated[Path | None, typer.Option(help="Instead of PARLEY_HOME.")] = None,
+    config: ConfigOption = None,  # noqa: ARG001 - read by `loaded`
+    home: Annotated[  # noqa: ARG001
+        Path | None, typer.Option(help="Instead of PARLEY_HOME.")
+    ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
     ] = False,
 ) -> None:
-    chosen.update(config=config, home=home)
+    log_problems_only()
 
 
-def loaded(**overrides: Any) -> Loaded:
-    """Read the settings; options override them, None means not given."""
-    named = {key.replace("__", "."): value for key, value in overrides.items()}
-    return load_settings(config=chosen["config"], overrides={**named, "home": chosen["home"]})
+def log_problems_only() -> None:
+    """Have a command log to stderr, and only what went wrong; `parley run` logs as it is told.
 
-
-def database_path(settings: Settings) -> Path:
-    """Return the database's file."""
-    path: Path = import_module("gateway.storage.opening").database_path(settings)
-    return path
+    Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
+    """
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            plain,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
 
 
 @app.command()
 def run(
+    context: typer.Context,
     host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
     port: Annotated[int | None, typer.Option(help="Instead of web.port.")] = None,
 ) -> None:
     """Start the gateway; Ctrl-C stops it once the running answers are finished."""
-    found = loaded(web__host=host, web__port=port)
+    found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
     gateway = import_module("gateway.app")
     gateway.prepare_home(settings.home)
     logs = import_module("gateway.logs")
     logs.configure_logging(settings.logging, settings.home, secret_values(settings))
     for warning in found.warnings:
-        err.print(warning, style="yellow", markup=False)
+        warn(warning)
     asyncio.run(gateway.run(settings, lambda welcome: _welcome(settings, welcome)))
 
 
@@ -118,7 +144,7 @@ def _welcome(settings: Settings, welcome: Any) -> None:
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
     page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
-    lines = ["", welcome.caching]
+    lines = ["", *welcome.warnings, welcome.caching]
     lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
@@ -137,38 +163,48 @@ def _welcome(settings: Settings, welcome: Any) -> None:
 
 @app.command()
 def chat(
+    context: typer.Context,
     name: Annotated[
         str, typer.Argument(help="Chat to go on with: letters, digits, - and _.")
     ] = "terminal",
 ) -> None:
     """Talk to the running gateway from the terminal."""
-    settings = loaded().settings
+    settings = settings_of(context)
     socket = settings.home / import_module("gateway.control").SOCKET
     asyncio.run(import_module("gateway.chat").chat(socket, name))
 
 
 @app.command("logs")
 def show_logs(
+    context: typer.Context,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines.")] = False,
     session: Annotated[
         str | None, typer.Option(help="Only this session or conversation id.")
     ] = None,
     event: Annotated[str | None, typer.Option(help="Only this event; `turn_*` works.")] = None,
     level: Annotated[str | None, typer.Option(help="Only this level and above.")] = None,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Newest lines.")] = None,
+    lines: Annotated[
+        int | None,
+        typer.Option(
+            "--lines", "-n", min=0, help="Only the newest lines; with -f 10 unless told otherwise."
+        ),
+    ] = None,
 ) -> None:
     """Print the log readably."""
-    settings = loaded().settings
+    settings = settings_of(context)
     path = import_module("gateway.logfile").log_path(settings.logging, settings.home)
     if path is None:
         raise GatewayError("logging.file is false: there is no log file to show")
     logview = import_module("gateway.logview")
     log_filter = logview.LogFilter(session=session, event=event, level=level)
+    if follow and lines is None:
+        lines = logview.FIRST_LINES
     logview.view(path, log_filter, out, lines=lines, follow=follow)
 
 
 @app.command()
 def replay(  # noqa: PLR0913 - an option each
+    context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="tau-bench, pi, SWE-agent or OpenAI JSON.")],
     report: Annotated[
         Path | None, typer.Option(help="Write a page with charts and tables here.")
@@ -211,8 +247,7 @@ def replay(  # noqa: PLR0913 - an option each
     ] = False,
 ) -> None:
     """Play recorded conversations through the real path; exit code 1 if an answer is missing."""
-    settings = loaded().settings
-    _log_problems_only()
+    settings = settings_of(context)
     replay_module = import_module("gateway.replay")
     options = replay_module.ReplayOptions(
         report=report,
@@ -231,131 +266,66 @@ def replay(  # noqa: PLR0913 - an option each
 
 
 @config_app.command("show")
-def config_show(
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
-) -> None:
+def config_show(context: typer.Context, json: AsJson = False) -> None:
     """Print every setting with its value and where that comes from; secrets are masked."""
-    found = loaded()
+    found = loaded(context)
     configview = import_module("gateway.configview")
     if json:
-        out.print_json(configview.as_json(found))
+        show_json(configview.as_data(found))
     else:
         configview.show(found, out)
 
 
 @db_app.command("upgrade")
-def db_upgrade() -> None:
+def db_upgrade(context: typer.Context) -> None:
     """Bring the database to this version's schema (`parley run` does it by itself)."""
     files = import_module("gateway.storage.files")
-    out.print(f"schema revision {files.upgrade(database_path(loaded().settings))}")
+    say(f"schema revision {files.upgrade(database_path(settings_of(context)))}")
 
 
 @db_app.command("current")
-def db_current() -> None:
+def db_current(context: typer.Context) -> None:
     """Print the schema revision of the database."""
     files = import_module("gateway.storage.files")
-    out.print(files.current(database_path(loaded().settings)) or "no schema yet")
+    say(files.current(database_path(settings_of(context))) or "no schema yet")
 
 
 @db_app.command("check")
-def db_check() -> None:
+def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
     files = import_module("gateway.storage.files")
-    problems = files.check(database_path(loaded().settings))
+    problems = files.check(database_path(settings_of(context)))
     for problem in problems:
-        err.print(problem, style="red", markup=False)
+        warn(problem, "red")
     if problems:
         raise typer.Exit(1)
-    out.print("the database is sound and has this version's schema")
+    say("the database is sound and has this version's schema")
 
 
 @app.command()
-def backup(file: Annotated[Path, typer.Argument(help="Where to write the copy.")]) -> None:
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where to write the copy.")],
+) -> None:
     """Copy the database, consistently, also while the gateway runs."""
     maintenance = import_module("gateway.storage.maintenance")
-    size = maintenance.backup(database_path(loaded().settings), file)
-    out.print(f"{file}: {size:,} bytes", markup=False)
-
-
-@app.command()
-def conversations() -> None:
-    """List the conversations with their ids."""
-    files = import_module("gateway.storage.files")
-    table = Table("id", "platform", "chat", "messages", "title", box=None, pad_edge=False)
-    for row in files.conversations(database_path(loaded().settings)):
-        table.add_row(*(Text(str(cell)) for cell in row))
-    out.print(table)
+    size = maintenance.backup(database_path(settings_of(context)), file)
+    say(f"{file}: {size:,} bytes")
 
 
 @app.command()
 def forget(
-    conversation: Annotated[str, typer.Argument(help="Id from `parley conversations`.")],
+    context: typer.Context,
+    conversation: ConversationArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Erase one conversation for good: transcript, queue, sessions, stored outputs."""
-    settings = loaded().settings
+    """Erase one conversation for good: transcript, queue, sessions, stored outputs, files."""
+    settings = settings_of(context)
     if not yes:
-        typer.confirm(f"Erase conversation {conversation} for good?", abort=True)
-    messages = _act(settings, "forget", conversation)
-    out.print(f"erased conversation {conversation} with {messages} messages", markup=False)
-
-
-@letters_app.command("list")
-def letters_list() -> None:
-    """List what was given up."""
-    files = import_module("gateway.storage.files")
-    table = Table(
-        "id", "kind", "conversation", "platform", "at", "reason", box=None, pad_edge=False
-    )
-    for letter in files.dead_letters(database_path(loaded().settings)):
-        cells = (letter.id, letter.kind, letter.conversation, letter.platform, letter.at)
-        table.add_row(*(Text(str(cell)) for cell in (*cells, letter.reason)))
-    out.print(table)
-
-
-@letters_app.command("show")
-def letters_show(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
-    """Print one dead letter with its text."""
-    files = import_module("gateway.storage.files")
-    found = files.dead_letter(database_path(loaded().settings), letter)
-    for name in ("id", "kind", "conversation", "platform", "chat", "at", "reason"):
-        out.print(f"{name}: {getattr(found, name)}", markup=False)
-    out.print(f"\n{found.text}", markup=False)
-
-
-@letters_app.command("retry")
-def letters_retry(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
-    """Put a dead letter back into its queue."""
-    _act(loaded().settings, "retry-dead-letter", letter)
-    out.print(f"{letter} is back in its queue", markup=False)
-
-
-@letters_app.command("drop")
-def letters_drop(letter: Annotated[str, typer.Argument(help="Id from the list.")]) -> None:
-    """Take a dead letter off the list."""
-    _act(loaded().settings, "drop-dead-letter", letter)
-    out.print(f"{letter} is dropped", markup=False)
-
-
-def _log_problems_only() -> None:
-    """Have a command that is not the gateway log to stderr, and only what went wrong.
-
-    Tracebacks are plain: a rich one shows the values of variables, and those are people's words.
-    """
-    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            plain,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
-def _act(settings: Settings, action: str, target: str) -> Any:
-    _log_problems_only()
-    control = import_module("gateway.control")
-    database = database_path(settings)
-    return asyncio.run(control.act(settings.home, database, action, target))
+        with opened(settings) as conn:
+            import_module("gateway.storage.history").overview(conn, conversation)
+        typer.confirm(f"Erase conversation {conversation} for good?", abort=True, err=True)
+    messages = act(settings, "forget", str(conversation))
+    workspaces = import_module("gateway.workspaces").Workspaces
+    workspaces(settings.tools.workspace, settings.home).forget(conversation)
+    say(f"erased conversation {conversation} with {messages} messages")

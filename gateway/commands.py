@@ -1,11 +1,14 @@
 """The slash commands: what they are, and what they answer.
 
-`/stop`, `/status`, `/usage`, `/insights` and `/help` bypass the queue; `/new`, `/retry` and
-`/compress` keep their place in it. What `/usage` and `/insights` answer: gateway/usagetexts.py.
-`/pair` is for owners alone: for everybody else there is no such command (gateway/pairing.py).
+`/stop`, `/status`, `/usage`, `/insights`, `/help` and answers to a turn that waits (`/approve`,
+`/deny`, `/answer`: gateway/answering.py) bypass the queue; `/new`, `/retry`,
+`/compress` and `/model` keep their place in it. What `/usage` and `/insights` answer:
+gateway/usagetexts.py; what `/model` answers: gateway/modelchoice.py. `/pair` is for owners alone:
+for everybody else there is no such command (gateway/pairing.py).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -17,19 +20,38 @@ if TYPE_CHECKING:
     from agent.context_engine import Level
     from agent.ports import Compaction
 
-Name = Literal["new", "stop", "status", "usage", "insights", "compress", "help", "retry"]
+Name = Literal[
+    "new",
+    "stop",
+    "approve",
+    "deny",
+    "answer",
+    "status",
+    "usage",
+    "insights",
+    "compress",
+    "model",
+    "help",
+    "retry",
+]
 
 DESCRIPTIONS: dict[Name, str] = {
     "new": "start afresh; the old conversation stays on record",
     "stop": "stop the answer in progress and drop what waits",
+    "approve": "say yes to what I may not do alone; with its number, once or for the conversation",
+    "deny": "say no to it",
+    "answer": "answer my question with words or the number of a choice",
     "status": "show how this conversation stands",
     "usage": "show what this conversation took and cost so far",
     "insights": "show how this conversation fared in the last 30 days",
     "compress": "condense what was said so far; name a topic to dwell on it",
+    "model": "show the models, or name the one that is to answer here",
     "retry": "ask the last question again",
     "help": "show this list",
 }
-BYPASSING: frozenset[Name] = frozenset({"stop", "status", "usage", "insights", "help"})
+ANSWERING: frozenset[Name] = frozenset({"approve", "deny", "answer"})
+"""Answers to what a turn asks while it waits (gateway/answering.py)."""
+BYPASSING: frozenset[Name] = ANSWERING | {"stop", "status", "usage", "insights", "help"}
 URGENT: frozenset[Name] = frozenset({"stop", "status"})
 """These pass whatever `access.rate_per_min` says; they have a wide limit of their own."""
 ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
@@ -87,6 +109,8 @@ class StatusFacts:
         threshold_tokens: Where compression fires; None where it is switched off.
         engine: Name of the context engine.
         fixed_tokens: Estimate of system prompt and tool schemas.
+        chosen: Whether it was chosen for the conversation, with `/model`.
+        gone: What was chosen and is no longer configured; empty for nothing.
     """
 
     name: str
@@ -94,32 +118,48 @@ class StatusFacts:
     threshold_tokens: int | None
     engine: str
     fixed_tokens: int
+    chosen: bool = False
+    gone: str = ""
 
 
-def status_text(status: Status, standing: Standing, model: StatusFacts) -> str:
-    """Return the answer to `/status`."""
+def status_text(
+    status: Status, standing: Standing, model: StatusFacts, asked: Sequence[str] = ()
+) -> str:
+    """Return the answer to `/status`.
+
+    Args:
+        status: Of the conversation.
+        standing: Its use of the model.
+        model: The model.
+        asked: What the turn waits for, in words; nothing where it does not wait.
+    """
     work = "working on an answer" if status.turn_running else "idle"
+    if asked:
+        work = f"waiting for an answer: {', '.join(asked)}"
     compactions = count(standing.compactions, "compaction")
     lines = {
         "Conversation": f"{status.conversation}, session {status.session_id}",
-        "Title": quoted(standing.title),
+        "Title": quoted(standing.title) if standing.title else "",
         "Model": _model_text(standing, model),
         "Context": context_text(standing, model),
+        "Prompt and tools": crowding_text(model) or "",
         "Compression": f"{firing_text(model)}; {compactions} so far",
         "Messages": f"{status.messages:,} on record",
-        "State": f"{work}, {status.waiting} waiting",
+        "State": f"{work}, {count(status.waiting, 'message')} queued",
     }
-    if not standing.title:
-        del lines["Title"]
+    lines = {name: value for name, value in lines.items() if value}
     if status.last_outcome and not status.turn_running:
         lines["Last turn"] = status.last_outcome.replace("_", " ")
     return listed(lines)
 
 
 def _model_text(standing: Standing, model: StatusFacts) -> str:
-    """Return the main model, and who answered last where that was another one."""
+    """Return the model, whether it was chosen here, and who answered last if another one did."""
     last = standing.answered_by
-    return f"{model.name} (last answer by {last})" if last and last != model.name else model.name
+    notes = ["chosen here"] if model.chosen else []
+    notes += [f"the chosen {quoted(model.gone)} is no longer configured"] if model.gone else []
+    notes += [f"last answer by {last}"] if last and last != model.name else []
+    return f"{model.name} ({'; '.join(notes)})" if notes else model.name
 
 
 def context_text(standing: Standing, model: StatusFacts) -> str:
@@ -127,6 +167,14 @@ def context_text(standing: Standing, model: StatusFacts) -> str:
     tokens, source = standing.context.tokens, standing.context.source
     share = tokens / model.window_tokens
     return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
+
+
+def crowding_text(model: StatusFacts) -> str | None:
+    """Say that what every request begins with leaves little room; None where it leaves enough."""
+    room_tokens = model.threshold_tokens or model.window_tokens
+    if model.fixed_tokens * 2 <= room_tokens:
+        return None
+    return f"{model.fixed_tokens:,} of {room_tokens:,} tokens, which leaves little room"
 
 
 def firing_text(model: StatusFacts) -> str:

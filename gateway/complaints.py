@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from agent.redaction import MASK, Redactor
+from gateway.settingkeys import has_secrets
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-    from gateway.settingkeys import KeyPath, Keys
+    from gateway.settingkeys import Key, KeyPath, Keys
 
+OF_NAME = "[key]"
+"""Stands in pydantic's place of an error behind a name in a map that is wrong itself."""
 _SHOWN_CHARS = 60
 _ALLOWED = {
     "model_type": "a section with keys",
@@ -32,10 +35,12 @@ def complaint(error: "ErrorDetails", keys: "Keys", name: str, origin: str) -> st
         name: The key as people write it.
         origin: Where its value comes from.
     """
-    path = error["loc"]
+    path, is_name = error["loc"], error["loc"][-1:] == (OF_NAME,)
+    if is_name:
+        path, name = path[:-1], name.removesuffix(f".{OF_NAME}")
     if error["type"] == "extra_forbidden":
         return f"{name}: unknown key in {origin}; {_instead(path, name, keys)}"
-    value = shown(error["input"], hidden=_hidden(path, keys))
+    value = shown(error["input"], hidden=not is_name and _hidden(path, keys))
     return f"{name}: {value} in {origin} is not allowed; {_allowed(error)}"
 
 
@@ -62,18 +67,35 @@ def _allowed(error: "ErrorDetails") -> str:
 
 def _hidden(path: "KeyPath", keys: "Keys") -> bool:
     """Tell whether the value may be a secret: a section holds some, a list of keys too."""
-    above = (keys.find(path[:end]) for end in range(len(path), 0, -1))
-    nearest = next(key for key in above if key)
+    nearest = _nearest(path, keys)
+    field = str(path[len(nearest.pattern) + 1]) if len(path) > len(nearest.pattern) + 1 else ""
+    if nearest.block is not None and field in nearest.block.model_fields:
+        return has_secrets(nearest.block, field)
     return nearest.secret or nearest.kind in {"section", "blocks"}
+
+
+def _nearest(path: "KeyPath", keys: "Keys") -> "Key":
+    """Return the innermost key at a path or around it."""
+    above = (keys.find(path[:end]) for end in range(len(path), 0, -1))
+    return next(key for key in above if key)
 
 
 def _instead(path: "KeyPath", name: str, keys: "Keys") -> str:
     """Return what an unknown key may have meant: one beside it, one elsewhere, or what is there."""
     section, _, last = name.rpartition(".")
-    beside = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]
+    beside = _beside(path, keys)
     if near := difflib.get_close_matches(last, beside, n=1):
         return f"did you mean {section}{'.' if section else ''}{near[0]}?"
     elsewhere = [known for known in keys.names() if known.endswith(f".{last}")]
     if elsewhere:
         return f"did you mean {' or '.join(elsewhere)}?"
     return f"known here: {', '.join(beside)}"
+
+
+def _beside(path: "KeyPath", keys: "Keys") -> list[str]:
+    """Return the names that there are in the section of a path."""
+    beside = [key.pattern[-1] for key in keys if keys.find((*path[:-1], key.pattern[-1])) is key]
+    if beside or len(path) == 1:
+        return beside
+    block = _nearest(path[:-1], keys).block
+    return list(block.model_fields) if block else []

@@ -30,10 +30,9 @@ def rows(loaded: "Loaded") -> list[Row]:
     return [Row(key, _masked(value), loaded.origins[key]) for key, value in loaded.values.items()]
 
 
-def as_json(loaded: "Loaded") -> str:
-    """Return the rows as a JSON map, key → {value, origin}."""
-    data = {row.key: {"value": row.value, "origin": row.origin} for row in rows(loaded)}
-    return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+def as_data(loaded: "Loaded") -> dict[str, Any]:
+    """Return the rows for JSON, key → {value, origin}."""
+    return {row.key: {"value": row.value, "origin": row.origin} for row in rows(loaded)}
 
 
 def show(loaded: "Loaded", console: "Console") -> None:

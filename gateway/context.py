@@ -1,22 +1,28 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from agent.compression.payback import Rates
 from agent.context_engine import ContextEngine, Limits
 from agent.engines.tools import EngineTools
 from agent.loop import Agent
 from agent.meter import Report, TokenMeter
+from agent.models.base import ChatModel
 from agent.planner import EarlyRule, Planner
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
+from agent.recall import recall_text
 from agent.summariser import Summariser
 from agent.view import View, ViewPlan
 from gateway.storage import transcript
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
+
+if TYPE_CHECKING:
+    from gateway.journal import Journal
 
 FEW_MESSAGES = 200
 """Opened on the event loop: a thread would cost more than it saves."""
@@ -28,7 +34,7 @@ class ContextParts:
 
     Attributes:
         enabled: `compression.enabled`.
-        limits: Of the model that answers.
+        limits: Of the settings' main model.
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
         payback_requests: In how many requests an early compaction has to pay; None for none.
@@ -39,6 +45,11 @@ class ContextParts:
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
     payback_requests: float | None = None
+
+    @property
+    def writers(self) -> Sequence[ChatModel]:
+        """The models that write summaries; the main one may be among them."""
+        return self.summariser.models if self.summariser else ()
 
     def planner(
         self,
@@ -56,6 +67,7 @@ class ContextParts:
             spending: The budgets that summaries count for; None for none.
         """
         engine = self.make_engine(self.limits_for(agent))
+        engine.attach(store.archive())
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))
@@ -70,12 +82,18 @@ class ContextParts:
             state=session.planner_state,
             watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
             early=self._early(agent),
+            recall=recall_text(schema.name for schema in agent.tools.schemas),
         )
 
+    async def opened(self, agent: Agent, journal: "Journal") -> tuple[View, Planner]:
+        """Return the view of a journal's turn, and its planner for this agent."""
+        session = journal.turn.session
+        view = await open_view(journal.database, session, session.plan)
+        return view, self.planner(agent, session, journal, journal.spending)
+
     def limits_for(self, agent: Agent) -> Limits:
-        """Return the limits as they are now: the main model's window may have shrunk."""
-        window = min(self.limits.context_length, agent.models[0].context_length)
-        return replace(self.limits, context_length=window)
+        """Return the limits for the agent's first model as they are now: a window may shrink."""
+        return replace(self.limits, context_length=agent.models[0].context_length)
 
     def _early(self, agent: Agent) -> EarlyRule | None:
         model, ttl = agent.models[0], agent.caching.cache_ttl
@@ -87,11 +105,12 @@ class ContextParts:
         return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
 
 
-async def open_view(database: Database, session: Session, plan: ViewPlan, system: str) -> View:
-    """Load what a plan shows of a segment's conversation.
+async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
+    """Load what a plan shows of a segment's conversation, behind the segment's system prompt.
 
     Decoding and rendering thousands of messages takes longer than the event loop may be held.
     """
+    system = session.system_prompt or ""
     rows = await database.read(transcript.load_rows, session.conversation, plan)
     if len(rows) <= FEW_MESSAGES and not plan.edits:
         return _view(system, plan, rows)

@@ -16,8 +16,9 @@ from sqlalchemy import Connection
 
 from gateway import pairing
 from gateway.errors import GatewayError, NotFound, StorageUnavailable
+from gateway.indexing import Indexer
 from gateway.pairing import COMMAND_LINE, Decision
-from gateway.storage import deadletters, maintenance
+from gateway.storage import deadletters, maintenance, notebook, searchindex
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database
 from gateway.wakeups import Wakeups
@@ -27,7 +28,7 @@ SOCKET = "parley.sock"
 
 def _forget(conn: Connection, target: str) -> int:
     if not target.isdecimal():
-        raise NotFound(f"{target!r} is no conversation id; `parley conversations` lists them")
+        raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
     return maintenance.forget(conn, int(target))
 
 
@@ -43,6 +44,10 @@ def _revoke(conn: Connection, member: str) -> Decision:
     return pairing.revoke(conn, member, COMMAND_LINE)
 
 
+def _reindex(conn: Connection, _: str) -> None:
+    searchindex.clear(conn)
+
+
 Action = Callable[[Connection, str], Any]
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": deadletters.retry,
@@ -51,7 +56,11 @@ ACTIONS: dict[str, Action] = {
     "approve-pairing": _approve,
     "deny-pairing": _deny,
     "revoke-member": _revoke,
+    "remove-memory": notebook.remove_notes,
+    "reindex-search": _reindex,
 }
+ERASING = (_forget, notebook.remove_notes)
+"""Actions after which the words must be gone from the files, too."""
 
 
 def routes(
@@ -107,11 +116,14 @@ def _require(database: Path) -> None:
 
 
 async def carry_out(database: Database, action: Action, target: str) -> Any:
-    """Run an action; what it erased is gone from the files when this returns."""
+    """Run an action; what it erased is gone from the files when this returns.
+
+    A search index that was emptied is full again, in writes so short that turns go on beside it.
+    """
     result = await database.write(action, target)
-    if action is _forget:
+    if action in ERASING:
         await database.scrub()
-    return result
+    return await Indexer(database).feed_all() if action is _reindex else result
 
 
 async def _ask(socket: Path, action: str, target: str) -> Any:

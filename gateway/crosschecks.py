@@ -4,10 +4,12 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import SecretStr
 
+from agent.tools.world.confinement import SYSTEM
 from gateway.settingkeys import Keys, dotted
 
 if TYPE_CHECKING:
@@ -33,10 +35,6 @@ _CHATS = {
     "discord": re.compile(r"[0-9]+"),
     "slack": re.compile(r"[A-Za-z0-9_]+"),
 }
-_WITHOUT_EFFECT = (
-    "tools.approval",
-    "tools.mcp",
-)
 
 
 def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[Contradiction]:
@@ -56,6 +54,44 @@ def contradictions(settings: "Settings", values: Mapping[str, Any]) -> Iterator[
     yield from _listed_ids(settings)
     yield from _groups(settings)
     yield from _storage(settings)
+    yield from _examples(settings)
+    yield from _terminal(settings)
+    yield from _world(settings)
+
+
+def _world(settings: "Settings") -> Iterator[Contradiction]:
+    """Yield what could never match anything."""
+    for path in settings.tools.terminal.readable:
+        if not path.is_absolute():
+            yield (
+                "tools.terminal.readable",
+                f"'{path}' must be an absolute path, such as /opt/tools",
+            )
+    for host in settings.tools.fetch.allow_hosts:
+        if "/" in host:
+            text = (
+                f"{host!r} must be a host or host:port without scheme and path, such as wiki.local"
+            )
+            yield "tools.fetch.allow_hosts", text
+
+
+def _terminal(settings: "Settings") -> Iterator[Contradiction]:
+    """Yield what would let confined commands read Parley's own files, or other chats' files."""
+    terminal, root = settings.tools.terminal, settings.tools.workspace.root
+    if "terminal" not in settings.tools.enabled or not terminal.confine:
+        return
+    for own in (settings.home, *([root] if root else [])):
+        for path in (*map(Path, SYSTEM), *terminal.readable):
+            mine, theirs = own.resolve(), path.resolve()
+            if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+                text = f"commands may read {path}, which overlaps with {own}; choose other places"
+                yield "tools.terminal.readable", text
+
+
+def _examples(settings: "Settings") -> Iterator[Contradiction]:
+    roles = [each.role for each in settings.agent.prefill]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
 
 
 def _listed_ids(settings: "Settings") -> Iterator[Contradiction]:
@@ -80,14 +116,19 @@ def _groups(settings: "Settings") -> Iterator[Contradiction]:
             yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
 
 
+def doubts(settings: "Settings") -> Iterator[str]:
+    """Yield a warning for every value that may be a mistake."""
+    workspace = settings.agent.workspace
+    if workspace is not None and not workspace.is_dir():
+        yield f"agent.workspace: {workspace} is no directory; no context file is read"
+
+
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a warning for every changed key whose feature this version does not have."""
     defaults = {dotted(key.pattern): key.default for key in keys if key.kind != "section"}
     for name, value in values.items():
         plain = ".".join(step for step in name.split(".") if not step.isdecimal())
         changed = value != defaults.get(plain)
-        if name.startswith(_WITHOUT_EFFECT) and changed:
-            yield f"{name} is set, but has no effect in this version"
         if name.startswith("fallbacks.") and name.endswith(_OF_THE_MAIN_MODEL) and changed:
             yield f"{name} is set, but has no effect: that of `model` holds for all"
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 import structlog
 
 from adapters.base import Adapter
-from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Move, Outgoing, Receipt
+from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Move, Outgoing, Receipt, Withdrawal
 from gateway.errors import StorageError
 from gateway.storage import attachments, inbox, outbox
 from gateway.storage.engine import Database
@@ -30,6 +30,10 @@ LONGEST_DELAY_S = 120.0
 LONGEST_RETRY_AFTER_S = 3600.0
 """Nothing waits longer: a row due later than this shows that the clock was set back."""
 STORAGE_RETRY_S = 1.0
+LONGEST_PAUSE_S = 5.0
+WITHDRAWAL_S = 10.0
+MOST_TRIES_AT_BUTTONS = 3
+"""Then the buttons of a question stay where they are: a press of one says that it is over."""
 MOST_FAILURES = 5
 """Attempts at a row whose sending raises what no adapter should raise."""
 
@@ -117,6 +121,8 @@ class Delivery:
 
     async def _deliver(self, due: Due) -> Due | None:
         """Send one row; return the next one where it was shown."""
+        if due.withdraws is not None:
+            return await self._withdraw(due, due.withdraws)
         message = due.message
         adapter = self._adapters[due.account]
         marks = not adapter.idempotent_sends
@@ -138,6 +144,36 @@ class Delivery:
         else:
             return await self._record(due, receipt)
         return None
+
+    async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Due | None:
+        """Take the buttons off a question, best effort: no answer waits for that for long."""
+        if not withdrawal.message_ref:
+            await self._leave_buttons(due, "the question is not shown")
+            return None
+        try:
+            async with asyncio.timeout(WITHDRAWAL_S):
+                await self._adapters[due.account].withdraw(withdrawal)
+        except SendDelayed as exc:
+            pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
+            if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
+                await self._database.write(outbox.mark_delayed, due.message, pause_s, str(exc))
+            else:
+                await self._leave_buttons(due, str(exc))
+        except AdapterError as exc:
+            await self._leave_buttons(due, str(exc))
+        except TimeoutError:
+            await self._leave_buttons(due, "the platform takes too long")
+        except Exception as exc:
+            log.exception("send_failed", conversation=due.message.conversation, seq=due.message.seq)
+            await self._leave_buttons(due, repr(exc))
+        else:
+            return await self._store(due.message, Receipt(withdrawal.message_ref))
+        return None
+
+    async def _leave_buttons(self, due: Due, reason: str) -> None:
+        await self._database.write(outbox.drop, due.message, reason)
+        conversation, seq = due.message.conversation, due.message.seq
+        log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
 
     async def _with_file(self, due: Due) -> Outgoing:
         if due.attachment is None:

@@ -12,6 +12,8 @@ GatewayError
 └── GatewayNotRunning    the command needs a running gateway
 """
 
+from agent.errors import AttemptEnds
+
 
 class GatewayError(Exception):
     """Base of everything the gateway raises on purpose."""
@@ -21,8 +23,8 @@ class SettingsError(GatewayError):
     """A setting is unknown or has a value that is not allowed; one line for each."""
 
 
-class StorageError(GatewayError):
-    """The database did not do what was asked."""
+class StorageError(GatewayError, AttemptEnds):
+    """The database did not do what was asked; a turn that meets it is left to a later attempt."""
 
 
 class StorageUnavailable(StorageError):

@@ -23,8 +23,9 @@ from adapters.messages import (
     Question,
 )
 from agent.messages import clean_text, storable
-from gateway import commands, pairing
+from gateway import answering, commands, pairing
 from gateway.admission import Desk, IntakeRules
+from gateway.answering import Decision
 from gateway.doorkeeper import Doorkeeper
 from gateway.pairing import Happening
 from gateway.rates import Limits
@@ -73,6 +74,9 @@ class GatewayIntake:
             self._wake(message, admission)
         for happening in admitted.happened:
             pairing.report(happening)
+        for decision in admitted.decided:
+            answering.report(decision)
+            self._wakeups.ready(decision.found.conversation)
         for question, mark in admitted.marks:
             self._wakeups.reaction(question, mark)
         for conversation_id in admitted.wake:
@@ -112,7 +116,7 @@ class GatewayIntake:
             inbox.advance(conn, cursor)
         desk = Desk(conn, self._rules, self._door, self._renderers)
         admissions = [desk.admit(message) for message in messages]
-        return _Admitted(admissions, desk.wake, desk.happened, desk.marks)
+        return _Admitted(admissions, desk.wake, desk.happened, desk.marks, desk.decided)
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
         """Hint at the work that an admission brings."""
@@ -130,6 +134,7 @@ class GatewayIntake:
             self._wakeups.outbox(admission.conversation)
         if admission.outcome == "command" and commands.parse(message.text) == "stop":
             self._wakeups.stop(admission.conversation, admission.seq or 0)
+            self._wakeups.ready(admission.conversation)
             self._wakeups.files()
 
 
@@ -150,6 +155,7 @@ class _Admitted:
     wake: set[int]
     happened: list[Happening]
     marks: list[tuple[Question, Mark]]
+    decided: list[Decision]
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:

@@ -1,17 +1,29 @@
 """The agent's ports on the database, for one turn: its records, its compactions, past messages."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import structlog
 
+from agent.costs import cost_usd
 from agent.messages import ChatMessage, ToolCall
-from agent.ports import Compaction, Effect, ModelCall, PastMessage, PlannerState, ToolStatus
+from agent.models.base import ChatModel
+from agent.ports import (
+    Compaction,
+    JournaledEffect,
+    ModelCall,
+    PastMessage,
+    PlannerState,
+    ToolStatus,
+)
+from agent.tokens import estimate_tokens
 from agent.view import Summary
+from gateway.archive import Archive
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.spending import TurnSpending
-from gateway.storage import compactions, ledger, transcript, turns
+from gateway.storage import compactions, ledger, steps, transcript
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
 from gateway.storage.turns import Turn
@@ -57,7 +69,7 @@ class Journal:
     async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
         """Append an intermediate message and book the call that made it."""
         try:
-            seq = await self.database.write(turns.record_message, self.turn, message, call)
+            seq = await self.database.write(steps.record_message, self.turn, message, call)
         except (LeaseLost, TurnCancelled):
             if call is not None:
                 # What it said is dropped; it is billed all the same.
@@ -79,17 +91,17 @@ class Journal:
         """Take note of a call, or that it is over."""
         self.in_flight = call
 
-    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
+    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
         """Note the intent to run a tool."""
-        await self.database.write(turns.start_tool, self.turn, call, effect)
+        await self.database.write(steps.start_tool, self.turn, call, effect)
 
     async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
         """Append a tool's result."""
-        return await self.database.write(turns.record_result, self.turn, message, status)
+        return await self.database.write(steps.record_result, self.turn, message, status)
 
     async def store_output(self, text: str) -> str:
         """Store a full output."""
-        return await self.database.write(turns.store_output, self.turn, text)
+        return await self.database.write(steps.store_output, self.turn, text)
 
     async def commit(self, compaction: Compaction, state: PlannerState) -> str:
         """Split the lineage; what is recorded from now on belongs to the new segment."""
@@ -97,6 +109,11 @@ class Journal:
         self.turn = replace(self.turn, session=session)
         structlog.contextvars.bind_contextvars(session=session.id)
         return str(session.id)
+
+    def archive(self) -> Archive:
+        """Return the conversation's records; must be called in the event loop."""
+        loop = asyncio.get_running_loop()
+        return Archive(self.database, self.turn.lease.conversation, loop)
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""
@@ -109,6 +126,24 @@ class Journal:
     async def tell(self, what: Literal["clipped", "floor"]) -> None:
         """Tell the user."""
         await self.tell_user(what)
+
+
+async def cut_off(
+    call: ModelCall | None, written: str, models: Sequence[ChatModel]
+) -> ModelCall | None:
+    """Return the call that was cut off before its answer was kept, as it is booked.
+
+    Args:
+        call: As it was begun; None for none.
+        written: What it had written.
+        models: Their prices.
+    """
+    if call is None or call.usage is None or not call.estimated:
+        return call
+    tokens = await asyncio.to_thread(estimate_tokens, written, call.model)
+    usage = replace(call.usage, output_tokens=tokens)
+    prices = next((each.facts.prices for each in models if each.name == call.model), None)
+    return replace(call, usage=usage, cost_usd=cost_usd(usage, prices))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,19 @@
 """What `parley sessions` prints: lists, messages and lineages, readably and without markup."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from textwrap import indent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-from agent.messages import ChatMessage, decode
+from agent.messages import ChatMessage, decode, is_ephemeral
+from agent.nodes import Node
 from agent.redaction import printable
 from agent.tokens import IMAGE_PARTS
 from agent.view import Summary, ViewPlan
+from gateway.console import table
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.history import Overview, Recorded, Segment
 from gateway.storage.lineage import titled
@@ -25,27 +28,35 @@ _STYLES = {"user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"
 
 
 def show_list(found: Sequence[Overview], console: "Console") -> None:
-    """Print one line for each conversation."""
-    table = Table(box=None, pad_edge=False)
-    for name in ("id", "platform", "chat", "title"):
-        table.add_column(name, overflow="fold")
-    for name in ("segments", "messages"):
-        table.add_column(name, justify="right")
-    table.add_column("last activity", no_wrap=True)
-    table.add_column("tokens in view", justify="right")
-    for row in found:
-        cells = (
-            str(row.id),
-            row.platform,
-            row.chat,
-            title_of(row, row.number),
-            f"{row.segments:,}",
-            f"{row.messages:,}",
-            iso_time(row.last_at),
-            _tokens_in_view(row),
-        )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    console.print(table)
+    """Print one line for each conversation; delegated children are marked, below their parents."""
+    names = ("id", "platform", "chat", "thread", "sender", "title")
+    headings = [Column(name, overflow="fold") for name in names]
+    headings += [Column(name, justify="right") for name in ("segments", "messages")]
+    headings += [
+        Column("last activity", no_wrap=True),
+        Column("tokens in view", justify="right"),
+    ]
+    console.print(table(headings, map(_cells, found)))
+
+
+def _cells(row: Overview) -> tuple[str, ...]:
+    return (
+        str(row.id) if row.parent is None else f"└ {row.id}",
+        row.platform,
+        row.chat,
+        row.thread or "-",
+        row.sender or "-",
+        title_of(row, row.number),
+        f"{row.segments:,}",
+        f"{row.messages:,}",
+        iso_time(row.last_at),
+        _tokens_in_view(row),
+    )
+
+
+def facts_of(here: Overview) -> dict[str, Any]:
+    """Return what is known of a conversation, for JSON."""
+    return asdict(here) | {"last_at": iso_time(here.last_at)}
 
 
 def title_of(here: Overview, number: int) -> str:
@@ -80,6 +91,8 @@ def speaker(message: ChatMessage) -> str:
     if message["role"] == "tool":
         named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
         return printable(f"tool {named}".rstrip())
+    if is_ephemeral(message):
+        return f"{message['role']} (by Parley, context only)"
     return f"{message['role']} (by Parley)" if message.get("synthetic") else message["role"]
 
 
@@ -113,15 +126,21 @@ def _label(kind: str) -> str:
 
 
 def show_lineage(
-    here: Overview, segments: Sequence[Segment], console: "Console", *, whole: bool
+    here: Overview,
+    segments: Sequence[Segment],
+    console: "Console",
+    *,
+    whole: bool,
+    nodes: Sequence[Node] = (),
 ) -> None:
-    """Print each lineage with its segments below it, in order.
+    """Print each lineage with its segments below it, in order, then the nodes.
 
     Args:
         here: Their conversation.
         segments: All of its segments, oldest first.
         console: Where to.
         whole: Print summaries as a whole, not only their first lines.
+        nodes: All of its nodes.
     """
     for chain in lineages(segments):
         root = f"conversation {here.id}: {title_of(here, 1)}"
@@ -133,6 +152,40 @@ def show_lineage(
             if details:
                 console.print(Text(indent(printable(details), " " * 6)), soft_wrap=True)
             shown = segment.plan.summaries
+    for line in node_lines(nodes, {summary.node for summary in segments[-1].plan.summaries}):
+        console.print(Text(line), soft_wrap=True)
+
+
+def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]:
+    """Yield the nodes as a tree, in order of their messages; each stands above what it condenses.
+
+    Args:
+        nodes: In any order.
+        in_view: Numbers of those that the newest segment shows.
+    """
+    if nodes:
+        yield f"nodes ({len(nodes)}):"
+    by_number = {node.number: node for node in nodes}
+    below = {child for node in nodes for child in node.children}
+    roots = [node for node in nodes if node.number not in below]
+    waiting = [(node, 1) for node in sorted(roots, key=_place, reverse=True)]
+    while waiting:
+        node, depth = waiting.pop()
+        mark = "*" if node.number in in_view else "-"
+        yield f"{'  ' * depth}{mark} {_of_node(node)}"
+        children = [by_number[number] for number in node.children if number in by_number]
+        waiting += [(child, depth + 1) for child in sorted(children, key=_place, reverse=True)]
+
+
+def _place(node: Node) -> tuple[int, int]:
+    return node.first_seq, node.number
+
+
+def _of_node(node: Node) -> str:
+    return (
+        f"node {node.number}  level {node.level}  messages {node.first_seq} to {node.last_seq}"
+        f"  {node.source_tokens:,} to {node.tokens:,} tokens  ({node.source})"
+    )
 
 
 def lineages(segments: Sequence[Segment]) -> list[list[Segment]]:

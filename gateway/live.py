@@ -1,24 +1,35 @@
-"""The live preview of an answer: best effort, coalesced, ended before the answer is committed."""
+"""The live preview of an answer: best effort, coalesced, ended before the answer is committed.
+
+It is one message: what the tools do stands above what is written, and the answer replaces both.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Literal
 
 import structlog
 
 from adapters.base import Adapter
 from adapters.messages import Question
+from agent.messages import ToolCall
+from agent.ports import ToolStatus
+from gateway.progress import CallState, ToolLines
 
 log = structlog.get_logger()
 
 WORKING_EVERY_S = 4.0
 """Telegram's "typing" lasts 5 s. Source: PLATFORMS.md."""
+SHOW_AGAIN_S = 3.0
+"""A platform passes over a preview that comes too early, and a tool may run for minutes."""
 LAST_PREVIEW_S = 5.0
 """How long the end of a turn waits for a preview that is on its way."""
 
 
 class LiveAnswer:
-    """Shows one answer as it grows; implements `agent.models.base.TextSink`.
+    """Shows one answer as it grows.
+
+    Implements `agent.models.base.TextSink` and `agent.tools.services.Progress`.
 
     Args:
         adapter: The conversation's platform.
@@ -27,6 +38,7 @@ class LiveAnswer:
         remember: Stores the platform's id of a new preview message, durably.
         all_sent: Whether the chat shows everything that was said before; no preview begins above
             an earlier answer.
+        lines: What is shown of the tools; None for nothing.
     """
 
     def __init__(
@@ -36,11 +48,14 @@ class LiveAnswer:
         ref: str | None,
         remember: Callable[[str], Awaitable[None]],
         all_sent: Callable[[], Awaitable[bool]],
+        *,
+        lines: ToolLines | None = None,
     ) -> None:
         self._adapter = adapter
         self._question = question
         self._remember = remember
         self._all_sent = all_sent
+        self._lines = lines
         # Where sends are idempotent a preview is no message, and its place follows no order.
         self._begun = ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
@@ -56,6 +71,24 @@ class LiveAnswer:
     def restart(self) -> None:
         """Forget what was pushed; what is shown stays until there is something new."""
         self.text = ""
+
+    def working(self, call: ToolCall) -> None:
+        """Show that a call runs."""
+        self._set(call, "running")
+
+    def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
+        """Show what became of a call."""
+        self._set(call, status)
+
+    def _set(self, call: ToolCall, state: CallState) -> None:
+        if self._lines is not None:
+            self._lines.set(call, state)
+            self._changed.set()
+
+    @property
+    def status(self) -> str:
+        """What is shown of the tools, as markdown; "" for nothing."""
+        return self._lines.text if self._lines is not None else ""
 
     @asynccontextmanager
     async def shown(self) -> AsyncIterator[None]:
@@ -95,19 +128,26 @@ class LiveAnswer:
                 self._begun = self._begun or await self._all_sent()
                 if not self._begun:
                     continue
-                ref = await self._adapter.preview(self._question, self.text, self.ref)
+                status = self.status
+                text = "\n\n".join(part for part in (status, self.text) if part)
+                ref = await self._adapter.preview(self._question, text, self.ref, grows=not status)
                 if ref is not None and ref != self.ref:
                     self.ref = ref
                     await self._remember(ref)
 
     async def _next_change(self) -> bool:
-        """Wait for new text and for the least interval; False once the answer has ended."""
+        """Wait for something new and for the least interval; False once the answer has ended.
+
+        What is shown of the tools comes again when nothing changes.
+        """
         while not self._ended.is_set():
-            await self._changed.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SHOW_AGAIN_S if self.status else None):
+                    await self._changed.wait()
             if await self._ends_within(self._adapter.preview_interval_s):
                 break
             self._changed.clear()
-            if self.text:
+            if self.text or self.status:
                 return True
         return False
 

@@ -47,6 +47,8 @@ TAMED_LIBRARIES = (
     "sqlalchemy",
     "telegram",
 )
+# Their errors quote what tools said; what went wrong is logged without that.
+SILENT_LIBRARIES = ("mcp",)
 _LEADING = ("timestamp", "level", "event")
 _repr = Repr()
 _repr.maxother = _repr.maxstring = 10_000
@@ -208,6 +210,7 @@ def _route_libraries(level: int, undo: ExitStack) -> None:
     undo.callback(setattr, root, "handlers", root.handlers)
     root.handlers = [LibraryHandler()]
     levels = dict.fromkeys(TAMED_LIBRARIES, logging.WARNING)
+    levels |= dict.fromkeys(SILENT_LIBRARIES, logging.CRITICAL)
     # No library is worth reading below INFO.
     for name, wanted in {"root": max(level, logging.INFO), **levels}.items():
         library = logging.getLogger(None if name == "root" else name)

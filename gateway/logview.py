@@ -18,6 +18,8 @@ from agent.redaction import printable
 from gateway.errors import NotFound
 from gateway.logfile import predecessors
 
+FIRST_LINES = 10
+"""So many lines are shown before what is followed, as `tail -f` does."""
 _POLL_S = 0.25
 _LEVELS = ("debug", "info", "warning", "error")
 _STYLES = {"debug": "dim", "info": "green", "warning": "yellow", "error": "bold red"}

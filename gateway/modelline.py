@@ -45,6 +45,11 @@ def build_line(settings: Settings) -> list[Configured]:
     return line
 
 
+def models_of(line: Sequence[Configured]) -> list[ChatModel]:
+    """Return all models, one for each key, in the order in which they are asked."""
+    return [model for block in line for model in block.models]
+
+
 def _configured(place: str, block: ModelSettings) -> Configured:
     try:
         return Configured(block, build_models(block))

@@ -21,6 +21,11 @@ GAVE_UP = (
     "I had to give up on this message: it failed at every attempt. It is kept for the operator."
     " You can send /retry to try again."
 )
+NEVER_BEGAN = (
+    "I had to give up on this message: I failed to begin with it. It is kept for the operator. You"
+    " can send it again."
+)
+"""Of such a message there is no question that `/retry` could repeat."""
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."

@@ -15,13 +15,14 @@ import structlog
 
 from agent.errors import SummaryFailed
 from agent.loop import Agent
+from agent.models.base import ChatModel
 from agent.ports import ModelCall
 from agent.summariser import SummaryCalls
 from agent.view import Summary, View
 from agent.warm_summary import prepare, warm_prefix, warm_tokens
 from gateway.context import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
-from gateway.storage import compactions, ledger, lineage, transcript
+from gateway.storage import compactions, ledger, lineage, transcript, usage
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
 
@@ -130,14 +131,14 @@ class Preparations:
     def _has_cooled(self, session: Session) -> bool:
         """Whether the provider has kept the last request, and does so no longer."""
         prefix = session.prefix
-        if prefix is None or not self._is_main_the_writer():
+        if prefix is None or not self._writes(self._agent.models[0]):
             return False
         again = replace(prefix, at=time.time())
         return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
 
-    def _is_main_the_writer(self) -> bool:
+    def _writes(self, model: ChatModel) -> bool:
         summariser = self._parts.summariser
-        return summariser is not None and summariser.models[0] is self._agent.models[0]
+        return summariser is not None and summariser.models[0] is model
 
     async def _work(self) -> None:
         while True:
@@ -192,23 +193,27 @@ class Preparations:
         return newest if newest.id == asked.id else None
 
     async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
-        view = await self._view(session)
-        warm = None
-        if self._is_main_the_writer():
+        chosen = await self._database.read(usage.chosen_model, session.conversation)
+        agent, warm = self._agent.preferring(chosen), None
+        limits = self._parts.limits_for(agent)
+        engine = self._parts.make_engine(limits)
+        view = await self._view(session, rewritten=not engine.prepares_parts)
+        # A part is short, and in the middle of the view.
+        if self._writes(agent.models[0]) and not engine.prepares_parts:
             conversation = str(session.conversation)
-            warm = await warm_prefix(view, session.prefix, self._agent, conversation)
-        meter = meter_of(self._agent, session)
-        return await prepare(view, meter, self._parts.limits_for(self._agent), calls, warm)
+            warm = await warm_prefix(view, session.prefix, agent, conversation)
+        meter = meter_of(agent, session)
+        return await prepare(view, meter, limits, calls, warm, write=engine.prepare)
 
-    async def _view(self, session: Session) -> View:
+    async def _view(self, session: Session, *, rewritten: bool) -> View:
         """Return what is to be summarised: the view, or the originals behind an extract of it."""
         plan = session.plan
-        if plan.compacted and plan.summaries[0].source == "extract":
+        if rewritten and plan.compacted and plan.summaries[0].source == "extract":
             whole = replace(plan, summaries=(), pinned=(), tail_from=0, edits=())
             tokens = await self._database.read(transcript.tokens_shown, session.conversation, whole)
             if tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens():
                 plan = whole
-        return await open_view(self._database, session, plan, session.system_prompt or "")
+        return await open_view(self._database, session, plan)
 
     async def _keep(
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str

@@ -1,7 +1,7 @@
 """Sessions: which conversation a message belongs to (invariant 12), and when it begins anew."""
 
 from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from zoneinfo import ZoneInfo
 
 from adapters.messages import Address, InboundMessage
@@ -38,6 +38,15 @@ def address_key(address: Address) -> str:
     if address.thread is not None:
         parts.append(address.thread)
     return ":".join(_quoted(part) for part in parts)
+
+
+def is_direct(row: Any) -> bool:
+    """Return whether a conversation is its sender's direct chat, by its row with one of its keys.
+
+    One in a group that a sender has alone has another key; a delegated child's is nobody's chat.
+    """
+    here = address_key(Address(row.platform, row.account, row.chat, row.thread))
+    return row.user is not None and row.parent_turn_id is None and row.session_key == here
 
 
 def _quoted(part: str) -> str:

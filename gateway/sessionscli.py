@@ -3,29 +3,22 @@
 Reads the database's file itself, whether a gateway runs or not.
 """
 
-import sys
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from gateway.commandline import AsJson, ConversationArgument, id_of, opened, settings_of
+from gateway.console import out, say, show_json
 from gateway.errors import NotFound
-from gateway.inspection import opened, settings_of
 
-PIPE_COLUMNS = 160
 LARGEST_SEQ = 2**31 - 1
-LONGEST_ID = 18
-"""Digits; longer numbers are no ids and do not fit into the database's integers."""
 
 sessions_app = typer.Typer(
     help="Look at conversations, their segments, and any past message.", no_args_is_help=True
 )
-out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-
-Conversation = Annotated[str, typer.Argument(help="Id from `parley sessions list`.")]
 
 
 class Format(StrEnum):
@@ -36,19 +29,28 @@ class Format(StrEnum):
 
 
 @sessions_app.command("list")
-def sessions_list(context: typer.Context) -> None:
+def sessions_list(context: typer.Context, *, json: AsJson = False) -> None:
     """List the conversations, each with the segment that is active in it."""
     with opened(settings_of(context)) as conn:
         found = import_module("gateway.storage.history").overviews(conn)
-    import_module("gateway.lineageview").show_list(found, out)
+    view = import_module("gateway.lineageview")
+    if json:
+        show_json([view.facts_of(each) for each in found])
+    elif found:
+        view.show_list(found, out)
+    else:
+        say("there are no conversations")
 
 
 @sessions_app.command("show")
 def sessions_show(
     context: typer.Context,
-    conversation: Conversation,
+    conversation: ConversationArgument,
     session: Annotated[
-        str | None, typer.Option(help="Only what was recorded in this segment.")
+        int | None,
+        typer.Option(
+            parser=id_of("session"), metavar="ID", help="Only what was recorded in this segment."
+        ),
     ] = None,
     from_seq: Annotated[
         int | None, typer.Option("--from", min=1, max=LARGEST_SEQ, help="First message's number.")
@@ -58,13 +60,14 @@ def sessions_show(
     """Print messages, the newest ones or those from a number on, whether in view or not."""
     history = import_module("gateway.storage.history")
     with opened(settings_of(context)) as conn:
-        here = history.overview(conn, _number(conversation, "conversation"))
+        here = history.overview(conn, conversation)
         segments = {segment.id: segment for segment in history.segments(conn, here.id)}
-        within = None if session is None else _number(session, "session")
-        if within is not None and within not in segments:
+        if session is not None and session not in segments:
             known = f"`parley sessions lineage {here.id}` shows them"
-            raise NotFound(f"conversation {here.id} has no session {within}; {known}")
-        found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=within)
+            raise NotFound(f"conversation {here.id} has no session {session}; {known}")
+        found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=session)
+    if not found:
+        say("There are no such messages.")
     plan = segments[here.active_session_id].plan
     import_module("gateway.lineageview").show_messages(found, plan, out)
 
@@ -72,7 +75,7 @@ def sessions_show(
 @sessions_app.command("lineage")
 def sessions_lineage(
     context: typer.Context,
-    conversation: Conversation,
+    conversation: ConversationArgument,
     *,
     summaries: Annotated[
         bool, typer.Option("--summaries", help="Print summaries as a whole.")
@@ -81,15 +84,17 @@ def sessions_lineage(
     """Print the segments: why each began and ended, and what its compaction did."""
     history = import_module("gateway.storage.history")
     with opened(settings_of(context)) as conn:
-        here = history.overview(conn, _number(conversation, "conversation"))
+        here = history.overview(conn, conversation)
         segments = history.segments(conn, here.id)
-    import_module("gateway.lineageview").show_lineage(here, segments, out, whole=summaries)
+        nodes = import_module("gateway.storage.nodes").of_conversation(conn, here.id)
+    view = import_module("gateway.lineageview")
+    view.show_lineage(here, segments, out, whole=summaries, nodes=nodes)
 
 
 @sessions_app.command("export")
 def sessions_export(
     context: typer.Context,
-    conversation: Conversation,
+    conversation: ConversationArgument,
     *,
     form: Annotated[
         Format, typer.Option("--format", help="JSON lines, or Markdown.")
@@ -103,16 +108,10 @@ def sessions_export(
     export = import_module("gateway.sessionsexport")
     history = import_module("gateway.storage.history")
     with opened(settings_of(context)) as conn:
-        here = history.overview(conn, _number(conversation, "conversation"))
+        here = history.overview(conn, conversation)
         lines = export.lines(conn, here, form.value)
         if file is None:
             out.file.writelines(lines)
             return
         size = export.write(file, lines, force=force)
-    out.print(f"{file}: {size:,} bytes", markup=False, highlight=False, soft_wrap=True)
-
-
-def _number(text: str, what: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_ID):
-        raise NotFound(f"{text!r} is no {what} id; ids are numbers")
-    return int(text)
+    say(f"{file}: {size:,} bytes")

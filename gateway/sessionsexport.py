@@ -12,11 +12,13 @@ from typing import Any, TextIO
 import orjson
 from sqlalchemy import Connection
 
-from agent.messages import decode
+from agent.messages import decode, is_ephemeral
 from agent.redaction import printable
 from agent.view import Summary, ViewPlan, dump_plan
+from gateway.console import JSON_ESCAPES
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.lineageview import (
+    facts_of,
     figures,
     heading_of,
     new_summaries,
@@ -31,9 +33,8 @@ from gateway.storage.history import Overview, Recorded, Segment
 from gateway.storage.models import iso_time
 
 PAGE = 500
+OMITTED = "(told with the next message only; the JSON export has it)"
 """Messages that are held at a time."""
-_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
-"""Control characters that JSON may hold as they are, but that a terminal would obey."""
 _BACKTICKS = re.compile("`+")
 
 
@@ -45,8 +46,7 @@ class JsonLines:
 
     def conversation(self) -> str:
         """Return the first line."""
-        here = self._here
-        return self._line("conversation", asdict(here) | {"last_at": iso_time(here.last_at)})
+        return self._line("conversation", facts_of(self._here))
 
     def segment(self, segment: Segment) -> str:
         """Return the line of a segment, with its summaries and what its compaction did."""
@@ -69,7 +69,7 @@ class JsonLines:
     @staticmethod
     def _line(kind: str, fields: dict[str, Any]) -> str:
         text = orjson.dumps({"type": kind} | fields).decode()
-        return text.translate(_ESCAPES) + "\n"
+        return text.translate(JSON_ESCAPES) + "\n"
 
 
 class Markdown:
@@ -100,7 +100,7 @@ class Markdown:
     def message(self, row: Recorded, plan: ViewPlan) -> str:
         """Return a message: prose as it is, calls and results of tools as code."""
         message = decode(row.body)
-        text = text_with_labels(message)
+        text = OMITTED if is_ephemeral(message) else text_with_labels(message)
         parts = [
             f"\n### {row.seq} {speaker(message)}, {iso_time(row.at)}, {standing(plan, row.seq)}",
             _fenced(text) if message["role"] == "tool" else text,

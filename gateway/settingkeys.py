@@ -25,12 +25,14 @@ class Key:
         kind: section (has keys), blocks (a list of sections), json (a list or map), value.
         secret: The value must not be shown.
         default: None for a section.
+        block: What the values of a map are, where they are sections.
     """
 
     pattern: tuple[str, ...]
     kind: Kind
     secret: bool
     default: Any
+    block: type[BaseModel] | None = None
 
     @property
     def lone_block(self) -> bool:
@@ -90,16 +92,30 @@ def _walk(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Key]:
     for name, field in model.model_fields.items():
         here = (*path, name)
         kind, inner = _classify(field.annotation)
-        secret = inner is SecretStr
+        block = _block(field.annotation)
+        secret = inner is SecretStr or (block is not None and has_secrets(block))
         if kind == "section":
             yield Key(here, "section", secret=False, default=None)
         else:
-            yield Key(here, kind, secret, field.get_default())
+            yield Key(here, kind, secret, field.get_default(), block)
         if kind == "blocks":
             here = (*here, INDEX)
             yield Key(here, "section", secret=False, default=None)
         if inner and issubclass(inner, BaseModel):
             yield from _walk(inner, here)
+
+
+def _block(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that each value of a map is, None for other values."""
+    values = get_args(annotation)[-1:] if get_origin(annotation) in {dict, Mapping} else ()
+    sections = (each for each in values if isinstance(each, type) and issubclass(each, BaseModel))
+    return next(sections, None)
+
+
+def has_secrets(block: type[BaseModel], *names: str) -> bool:
+    """Whether a section holds secrets, in these fields or in any."""
+    fields = [block.model_fields[name] for name in names or block.model_fields]
+    return any(SecretStr in get_args(field.annotation) for field in fields)
 
 
 def _classify(annotation: Any) -> tuple[Kind, type | None]:

@@ -5,14 +5,14 @@ lists every key.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import platformdirs
-from pydantic import ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 
 from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
 from agent.settings import (
@@ -22,17 +22,20 @@ from agent.settings import (
     CompressionSettings,
     ContextSettings,
     ModelSettings,
+    PluginSettings,
     Section,
     ToolSettings,
 )
 from gateway.complaints import complaint
-from gateway.crosschecks import contradictions, without_effect
+from gateway.crosschecks import contradictions, doubts, without_effect
 from gateway.errors import SettingsError
 from gateway.providers import completions
 from gateway.settingkeys import Keys, flatten
 from gateway.sources import Sources
 
 CONFIG_NAME = "parley.yaml"
+MIN_MAPPED_CHARS = 8
+"""Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
 
 class BudgetSettings(Section):
@@ -172,6 +175,7 @@ class Settings(Section):
     access: AccessSettings = AccessSettings()
     attachments: AttachmentSettings = AttachmentSettings()
     tools: ToolSettings = ToolSettings()
+    plugins: PluginSettings = PluginSettings()
     platforms: PlatformSettings = PlatformSettings()
     web: WebSettings = WebSettings()
     storage: StorageSettings = StorageSettings()
@@ -228,20 +232,37 @@ def load_settings(
     origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
     origins |= {"home": home_origin, **added, **added_to_auxiliary}
     _refuse([
-        f"{key}: {text} ({origins.get(key, 'default')})"
-        for key, text in contradictions(settings, values)
+        f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
     ])
-    warnings = (*sources.warnings, *without_effect(keys, values))
+    warnings = (*sources.warnings, *without_effect(keys, values), *doubts(settings))
     return Loaded(settings, values, origins, warnings, config_file)
+
+
+def _origin(name: str, origins: Mapping[str, str]) -> str:
+    """Return where a key comes from; of a list of blocks, where its first block does."""
+    inside = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
+    return origins.get(name) or next(inside, "default")
 
 
 def secret_values(settings: Settings) -> tuple[str, ...]:
     """Return every configured secret, for the redaction of logs."""
-    found = []
-    for _, value in flatten(settings):
-        several = value if isinstance(value, tuple) else (value,)
-        found += [item.get_secret_value() for item in several if isinstance(item, SecretStr)]
-    return tuple(found)
+    return tuple(secret for _, value in flatten(settings) for secret in _secrets_in(value))
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    """Yield the secrets of a value; what stands in a map may also be a plain word."""
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case tuple() | list():
+            for item in value:
+                yield from _secrets_in(item)
+        case BaseModel():
+            for _, inner in flatten(value):
+                yield from _secrets_in(inner)
+        case dict():
+            for item in value.values():
+                yield from (text for text in _secrets_in(item) if len(text) >= MIN_MAPPED_CHARS)
 
 
 def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:

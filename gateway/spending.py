@@ -16,6 +16,7 @@ import structlog
 
 from agent.errors import SpendLimitReached
 from agent.models.base import ChatModel
+from gateway.errors import SettingsError
 from gateway.settings import BudgetSettings
 from gateway.storage import ledger
 from gateway.storage.engine import Database
@@ -59,6 +60,16 @@ def unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> list[str]
         f"{budget}, but the price of {name} is not known: {remedy} (0 for a free model)"
         for name in names
     ]
+
+
+def refuse_unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> None:
+    """Check that every budget can be enforced.
+
+    Raises:
+        SettingsError: There is a budget, and a model whose price is not known.
+    """
+    if problems := unpriced(settings, models):
+        raise SettingsError("\n".join(problems))
 
 
 class Limit(NamedTuple):

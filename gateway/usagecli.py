@@ -3,8 +3,6 @@
 Reads the database's file itself, whether a gateway runs or not.
 """
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
@@ -13,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo
 
 import typer
-from rich.console import Console
 
 from agent.models.catalog import DEFAULT_NAMES, facts_of
 from agent.models.factory import resolve_provider
 from agent.settings import FactsSettings
-from gateway.inspection import opened, settings_of
+from gateway.commandline import AsJson, Since, first_day, opened, settings_of
+from gateway.console import out, show_json
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,11 +24,6 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from gateway.storage.costs import Group
     from gateway.storage.prompts import Answer, CachePrices
-
-PIPE_COLUMNS = 160
-_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
-
-out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
 
 
 class By(StrEnum):
@@ -52,11 +45,9 @@ def usage(
             help=f"What the calls of a line have in common: {', '.join(By)}.",
         ),
     ] = By.DAY,
-    since: Annotated[
-        str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
-    ] = "30d",
+    since: Since = "30d",
     *,
-    json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """Show calls, tokens and cost; `--by outcome` shows how turns ended.
 
@@ -65,7 +56,7 @@ def usage(
     settings = settings_of(context)
     zone = ZoneInfo(settings.sessions.timezone)
     today = datetime.now(zone).date()
-    first = _first_day(since, today)
+    first = first_day(since, today)
     with opened(settings) as conn:
         groups = _groups(conn, by, (first, today), zone)
         if by != By.OUTCOME:
@@ -76,23 +67,9 @@ def usage(
     view = import_module("gateway.usageview")
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
-        out.print_json(view.as_json(groups, facts))
+        show_json(view.as_data(groups, facts))
     else:
         view.show(groups, by.value, out)
-
-
-def _first_day(text: str, today: date) -> date:
-    """Return the first day that counts; "1d" is today alone."""
-    if days := _DAYS.fullmatch(text):
-        return today - timedelta(days=int(days[1]) - 1)
-    try:
-        first = date.fromisoformat(text)
-    except ValueError as exc:
-        wanted = f"neither a date such as {today} nor a number of days such as 7d"
-        raise typer.BadParameter(f"{text!r} is {wanted}", param_hint="--since") from exc
-    if first > today:
-        raise typer.BadParameter(f"{text} is still to come", param_hint="--since")
-    return first
 
 
 def _groups(conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo) -> Sequence["Group"]:

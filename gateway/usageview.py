@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import orjson
 from rich.table import Table
 from rich.text import Text
 
@@ -72,9 +71,9 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
     return [Text(printable(cell)) for cell in (*cells, *ratios, spent.money.text())]
 
 
-def as_json(groups: Sequence[Group], facts: Mapping[str, str]) -> str:
-    """Return groups and their sum as JSON, with what else is to be said about them."""
-    data = {
+def as_data(groups: Sequence[Group], facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return groups and their sum for JSON, with what else is to be said about them."""
+    return {
         **facts,
         "groups": [
             {"name": group.name}
@@ -85,7 +84,6 @@ def as_json(groups: Sequence[Group], facts: Mapping[str, str]) -> str:
         ],
         "total": _figures(costs.total(groups)),
     }
-    return orjson.dumps(data).decode()
 
 
 def _figures(spent: Spent) -> dict[str, Any]:

@@ -27,5 +27,7 @@ class Wakeups:
     """A conversation's turns up to this inbox seq are cancelled."""
     reaction: Callable[[Question, Mark], None] = field(default=_nobody)
     """A message of a person is to be marked."""
+    transcript: Callable[[int], None] = field(default=_nobody)
+    """A conversation's transcript has grown."""
     outbox: Callable[[int], None] = field(default=_nobody)
     """A conversation's outbox has something new."""

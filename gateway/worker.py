@@ -54,6 +54,7 @@ class Worker:
         self._serving: dict[int, int] = {}
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
+        self._false_starts: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._stopping = False
         self._full = False
@@ -152,7 +153,7 @@ class Worker:
         async with self._slots.taken(alone=alone):
             if self._stopping:
                 return False
-            turn = await self._turns.next_turn(lease)
+            turn = await self._next_turn(lease)
             if turn is None:
                 return True
             if alone or not self._turns.is_suspect(turn):
@@ -161,6 +162,26 @@ class Worker:
             # Its last attempt begins when it is alone: while it waits, nothing is its fault.
             await self._database.write(turns.forgive_attempt, turn)
         return await self._run_next(lease, alone=True)
+
+    async def _next_turn(self, lease: Lease) -> Turn | None:
+        """Return the next turn; what cannot begin at several attempts in a row is given up."""
+        while True:
+            try:
+                turn = await self._turns.next_turn(lease)
+            except StorageError:
+                raise  # the disk or another worker is to blame, not what waits
+            except Exception as exc:
+                failed = self._false_starts.get(lease.conversation, 0) + 1
+                self._false_starts[lease.conversation] = failed
+                reason = f"it could not begin: {type(exc).__name__}"
+                is_last = failed >= self._queue.max_attempts
+                if not (is_last and await self._turns.give_up(lease, reason)):
+                    raise
+                log.exception("turn_failed", conversation=lease.conversation)
+            else:
+                self._false_starts.pop(lease.conversation, None)
+                return turn
+            del self._false_starts[lease.conversation]
 
     async def _run_one(self, turn: Turn) -> None:
         try:

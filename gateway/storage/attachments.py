@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Row, Select, delete, func, select, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
-from gateway.storage.leases import fence, has_work, is_awaited, make_ready
+from gateway.storage.leases import fence, has_work, make_ready
 from gateway.storage.models import (
     attachment,
     attachment_part,
     conversation,
+    file_is_awaited,
     inbox,
     is_pending,
     now_s,
@@ -153,7 +154,7 @@ def _awaited(*columns: Any) -> Select[Any]:
     its_message = (inbox.c.conversation == attachment.c.conversation) & (
         inbox.c.seq == attachment.c.inbox_seq
     )
-    waits = (is_awaited, is_pending, inbox.c.state == "queued")
+    waits = (file_is_awaited, is_pending, inbox.c.state == "queued")
     return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
 
 
@@ -169,7 +170,7 @@ def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
     """Return those of these files that are not there yet and that no message waits for."""
     awaited = _awaited(attachment.c.id)
     query = select(attachment.c.id).where(
-        is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
+        file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
     )
     return list(conn.scalars(query))
 
@@ -215,7 +216,7 @@ def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> boo
 
 
 def _is_pending(conn: Connection, attachment_id: int) -> bool:
-    query = select(attachment.c.id).where(attachment.c.id == attachment_id, is_awaited)
+    query = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
     return conn.execute(query).first() is not None
 
 
@@ -233,7 +234,7 @@ def fail(conn: Connection, attachment_id: int, error: str) -> None:
 
 
 def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:
-    waiting = update(attachment).where(attachment.c.id == attachment_id, is_awaited)
+    waiting = update(attachment).where(attachment.c.id == attachment_id, file_is_awaited)
     return conn.execute(waiting.values(**values)).rowcount == 1
 
 
@@ -290,6 +291,8 @@ def of_messages(
     conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
 ) -> Sequence[Row[Any]]:
     """Return the rows of all files that came with these messages, in order."""
+    if not inbox_seqs:
+        return ()
     query = select(attachment).where(
         attachment.c.conversation == conversation_id, attachment.c.inbox_seq.in_(inbox_seqs)
     )

@@ -10,9 +10,10 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, select
 
+from agent.context_engine import Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.view import Summary
-from gateway.storage import ledger, lineage, turns
+from gateway.storage import ledger, lineage, nodes, turns
 from gateway.storage.lineage import Session
 from gateway.storage.models import compaction as table
 from gateway.storage.models import now_s, session, summary_candidate, turn
@@ -69,6 +70,7 @@ def compact(
         # What was written ahead stays valid.
         put_candidate(conn, child.id, child.conversation, ahead)
     conn.execute(_INSERT, _values(compaction, current.session, child))
+    nodes.store(conn, child.conversation, compaction.nodes)
     return child
 
 
@@ -95,19 +97,19 @@ def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str
     }
 
 
-def made_by(conn: Connection, current: Turn) -> Compaction | None:
-    """Return what a `/compress` has committed before its process ended; None for nothing."""
+def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
+    """Return what a command has committed before its process ended; None for nothing."""
     begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
     row = conn.execute(
         select(table).where(
             table.c.child_session_id == current.session.id,
-            table.c.trigger == "manual",
+            table.c.trigger == trigger,
             table.c.at >= begun_at,
         )
     ).one_or_none()
     if row is None:
         return None
-    names = {field.name for field in fields(Compaction)} - {"plan"}
+    names = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
     return Compaction(plan=current.session.plan, **{name: getattr(row, name) for name in names})
 
 

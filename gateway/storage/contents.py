@@ -64,9 +64,8 @@ def content_of(
     Returns:
         A string where there is no picture to be looked at, else parts: one text, then the pictures.
     """
-    files = [
-        _seen(conn, row) for row in of_messages(conn, conversation_id, [it.seq for it in entries])
-    ]
+    seqs = [entry.seq for entry in entries if entry.has_files]
+    files = [_seen(conn, row) for row in of_messages(conn, conversation_id, seqs)]
     several = len({entry.sender for entry in entries}) > 1
     senders = {entry.seq: f", from {entry.sender_name}" for entry in entries if several}
     texts = [each.row for each in files if each.is_text]

@@ -142,6 +142,25 @@ def _of_conversation(conversation_id: int, since: float) -> Any:
     )
 
 
+def of_children(conn: Connection, conversation_id: int) -> Spent:
+    """Return what the delegated children of a conversation's turns took."""
+    return _spent(conn.execute(*_of_children(conversation_id)).one())
+
+
+@built_once
+def _of_children(conversation_id: int) -> Any:
+    return select(*_sums()).where(ledger.c.conversation.in_(children_of(conversation_id)))
+
+
+def children_of(conversation_id: int) -> Select[Any]:
+    """Select the ids of the delegated children of a conversation's turns."""
+    return (
+        select(conversation.c.id)
+        .join(turn, turn.c.id == conversation.c.parent_turn_id)
+        .where(turn.c.conversation == conversation_id)
+    )
+
+
 def of_segment(conn: Connection, conversation_id: int, session_id: int) -> Spent:
     """Return what the turns took that ended or are running in a segment."""
     return _spent(conn.execute(*_of_segment(conversation_id, session_id)).one())

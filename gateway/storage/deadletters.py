@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, Update, and_, case, select, update
 
 from agent.messages import text_of
 from gateway.errors import NotFound
-from gateway.storage import inbox, leases, transcript, turns
+from gateway.storage import hiding, inbox, leases, transcript
 from gateway.storage.models import conversation, iso_time, now_s, outbox, turn
 from gateway.storage.models import inbox as inbox_table
 
@@ -73,7 +73,7 @@ def retry(conn: Connection, letter_id: str) -> DeadLetter:
         return letter
     turn_id = int(letter_id[1:])
     _queue_again(conn, letter.conversation, turn_id)
-    turns.hide(conn, letter.conversation, turn_id)
+    hiding.hide(conn, letter.conversation, turn_id)
     _drop_turn(conn, turn_id)
     leases.make_ready(conn, letter.conversation)
     return letter
@@ -148,12 +148,12 @@ def _row(letter: DeadLetter) -> Update:
 def _queue_again(conn: Connection, conversation_id: int, turn_id: int) -> None:
     """Have a turn's entries wait again; a `/retry` among them as the question that it repeated."""
     of_turn = and_(inbox_table.c.conversation == conversation_id, inbox_table.c.turn_id == turn_id)
-    messages = transcript.of_turn(conn, conversation_id, turn_id)
-    if messages:
+    question = transcript.question_of_turn(conn, conversation_id, turn_id)
+    if question is not None:
         conn.execute(
             update(inbox_table)
             .where(of_turn, inbox_table.c.kind == "command")
-            .values(kind="message", text=text_of(messages[0]))
+            .values(kind="message", text=text_of(question))
         )
     # Their turn stays noted: whose words they hold is known from it.
     conn.execute(update(inbox_table).where(of_turn).values(state="queued"))

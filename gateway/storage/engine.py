@@ -1,7 +1,10 @@
-"""The two runners of transaction functions on SQLite: one writer thread, a few readers.
+"""The two runners of transaction functions on SQLite: one writer thread, a few reader threads.
 
 The writer owns the only connection that writes. It runs the functions that wait in its queue one
-after another, each inside a savepoint, and commits them together: one fsync for many callers.
+after another, each inside a savepoint, and commits them together: one fsync for many callers. A
+function that only reads runs as a whole on one of the readers' threads: a switch of threads costs
+more than a statement. Searches, which may take long, have connections of their own (aiosqlite) and
+are interrupted where nobody waits for them any more.
 """
 
 import asyncio
@@ -11,13 +14,14 @@ import re
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import aiosqlite
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, create_engine, event
+from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -33,6 +37,10 @@ BUSY_TIMEOUT_S = 10.0
 _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
 """Full, read-only, locked; malformed. Their siblings are a function's own mistakes."""
 READERS = 4
+SEARCHERS = 2
+SEARCH_WAIT_S = 30.0
+"""How long a search waits for a connection."""
+INTERRUPT_EVERY_S = 0.05
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
 """SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
@@ -56,6 +64,14 @@ class Done(NamedTuple):
     error: Exception | None
 
 
+_READING: dict[str, Any] = {
+    "isolation_level": "AUTOCOMMIT",
+    "skip_autocommit_rollback": True,
+    "pool_reset_on_return": None,
+    "max_overflow": 0,
+}
+
+
 class Database:
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
 
@@ -65,21 +81,29 @@ class Database:
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._closed = False
-        self._reads: set[asyncio.Future[Any]] = set()
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
-        self._readers = create_async_engine(
-            "sqlite+aiosqlite://",
-            async_creator=partial(
-                aiosqlite.connect, read_only_uri(path), uri=True, timeout=BUSY_TIMEOUT_S
-            ),
-            # Each call of the driver is a thread switch: none for a rollback of nothing.
-            isolation_level="AUTOCOMMIT",
-            skip_autocommit_rollback=True,
-            pool_reset_on_return=None,
-            poolclass=AsyncAdaptedQueuePool,
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
+        how: dict[str, Any] = {
+            "database": read_only_uri(path),
+            "uri": True,
+            "timeout": BUSY_TIMEOUT_S,
+        }
+        self._read_only = create_engine(
+            "sqlite://",
+            creator=partial(sqlite3.connect, **how, check_same_thread=False),
+            poolclass=QueuePool,
             pool_size=READERS,
-            max_overflow=0,
+            **_READING,
+        )
+        self._searches: dict[asyncio.Future[Any], aiosqlite.Connection | None] = {}
+        self._searchers = create_async_engine(
+            "sqlite+aiosqlite://",
+            async_creator=partial(aiosqlite.connect, **how),
+            poolclass=AsyncAdaptedQueuePool,
+            pool_size=SEARCHERS,
+            pool_timeout=SEARCH_WAIT_S,
+            **_READING,
         )
 
     async def write(
@@ -109,22 +133,73 @@ class Database:
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        reading = asyncio.ensure_future(self._read(fn, *args, **kwargs))
-        self._reads.add(reading)
-        reading.add_done_callback(self._reads.discard)
-        # A connection that is cancelled while it opens reports to a loop that may be closed.
-        return await asyncio.shield(reading)
+        reading = partial(self._read, fn, *args, **kwargs)
+        return await self._loop.run_in_executor(self._readers, reading)
 
-    async def _read(
+    def _read(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
-            async with self._readers.connect() as conn:
-                return await conn.run_sync(fn, *args, **kwargs)
+            with self._read_only.connect() as conn:
+                try:
+                    return fn(conn, *args, **kwargs)
+                except BaseException:
+                    # Rows that it has not fetched would keep later reads on this old snapshot.
+                    conn.invalidate()
+                    raise
+        except DBAPIError as exc:
+            raise StorageUnavailable(str(exc.orig)) from exc
+
+    async def search(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
+
+        Between its statements it holds the event loop.
+
+        Raises:
+            StorageUnavailable: The file cannot be read, all searchers are busy for long, or the
+                database is closed.
+        """
+        if self._closed:
+            raise StorageUnavailable("the database is closed")
+        searching = asyncio.ensure_future(self._search(fn, *args, **kwargs))
+        self._searches[searching] = None
+        searching.add_done_callback(self._forget_search)
+        try:
+            # A connection that is cancelled while it opens reports to a loop that may be closed.
+            return await asyncio.shield(searching)
+        except asyncio.CancelledError:
+            await self._interrupt(searching)
+            raise
+
+    async def _search(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        me = cast("asyncio.Future[Any]", asyncio.current_task())
+        try:
+            async with self._searchers.connect() as conn:
+                raw = await conn.get_raw_connection()
+                self._searches[me] = cast("aiosqlite.Connection", raw.driver_connection)
+                try:
+                    return await conn.run_sync(fn, *args, **kwargs)
+                finally:
+                    self._searches[me] = None
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
         except PoolTimeoutError as exc:
-            raise StorageUnavailable(f"all {READERS} readers are busy") from exc
+            raise StorageUnavailable(f"all {SEARCHERS} searchers are busy") from exc
+
+    async def _interrupt(self, searching: asyncio.Future[Any]) -> None:
+        """End a search: SQLite gives up the statement that runs, if one does at that moment."""
+        while not searching.done():
+            if (conn := self._searches[searching]) is not None:
+                await conn.interrupt()
+            await asyncio.wait([searching], timeout=INTERRUPT_EVERY_S)
+
+    def _forget_search(self, searching: asyncio.Future[Any]) -> None:
+        del self._searches[searching]
+        _retrieve(searching)
 
     async def scrub(self) -> None:
         """Write the file anew and empty its log, so that nothing erased is left in either.
@@ -147,9 +222,11 @@ class Database:
         self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
-        if self._reads:
-            await asyncio.wait(self._reads)
-        await self._readers.dispose()
+        await asyncio.to_thread(self._readers.shutdown)
+        self._read_only.dispose()
+        for searching in list(self._searches):
+            await self._interrupt(searching)
+        await self._searchers.dispose()
 
     def _write_loop(self) -> None:
         while batch := self._next_batch():
@@ -230,6 +307,13 @@ def _report(done: list[Done]) -> None:
             job.future.set_result(value)
         else:
             job.future.set_exception(error)
+            _retrieve(job.future)
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from complaining where the caller was cancelled, and nobody asks any more."""
+    if not future.cancelled():
+        future.exception()
 
 
 def lock_database(path: Path) -> FileLock:

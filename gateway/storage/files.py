@@ -4,27 +4,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import Connection, NullPool, create_engine, select
+from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import StorageUnavailable
-from gateway.storage import deadletters, migrate
-from gateway.storage.deadletters import DeadLetter
+from gateway.storage import migrate
 from gateway.storage.engine import connect, lock_database, read_only_uri
-from gateway.storage.models import conversation
 from gateway.storage.opening import prepare_schema, schema_revision
-
-
-class ConversationRow(NamedTuple):
-    """A line of `parley conversations`."""
-
-    id: int
-    platform: str
-    chat: str
-    messages: int
-    title: str
 
 
 def upgrade(path: Path) -> str | None:
@@ -56,31 +44,6 @@ def check(path: Path) -> list[str]:
         if revision != migrate.head():
             return [f"schema revision {revision}; this version needs {migrate.head()}", *broken]
         return [*migrate.differences(conn), *broken, *orphans]
-
-
-def conversations(path: Path) -> list[ConversationRow]:
-    """Return all conversations by id."""
-    table = conversation.c
-    columns = (table.id, table.platform, table.chat, table.message_head, table.title)
-    with reading(path) as conn:
-        rows = conn.execute(select(*columns).order_by(table.id))
-        return [ConversationRow(*row) for row in rows]
-
-
-def dead_letters(path: Path) -> list[DeadLetter]:
-    """Return all dead letters."""
-    with reading(path) as conn:
-        return deadletters.find_all(conn)
-
-
-def dead_letter(path: Path, letter_id: str) -> DeadLetter:
-    """Return one dead letter.
-
-    Raises:
-        NotFound: There is none by that id.
-    """
-    with reading(path) as conn:
-        return deadletters.find(conn, letter_id)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from gateway.storage.models import (
     session,
     turn,
 )
-from gateway.storage.outbox import choices_of
+from gateway.storage.outbox import choices_of, is_over
 from gateway.storage.statements import built_once
 
 CHATS = 200
@@ -48,7 +48,8 @@ def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
 def accounts(conn: Connection) -> list[tuple[str, str, int]]:
     """Return all (platform, account, number of conversations) that the database knows."""
     account = (conversation.c.platform, conversation.c.account)
-    rows = conn.execute(select(*account, func.count()).group_by(*account).order_by(*account))
+    written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
+    rows = conn.execute(written_in.group_by(*account).order_by(*account))
     return [(row[0], row[1], row[2]) for row in rows]
 
 
@@ -132,20 +133,32 @@ def _item(row: Row[Any], files: _Files) -> ChatItem:
         markdown="" if shown else row.markdown,
         at=iso_time(row.at),
         notice=is_notice(row.source_key),
+        taken=_kind(row.source_key) == "taken",
+        over=_over(row.source_key),
         files=(shown,) if shown else of_message,
         choices=choices_of(row.choices),
         ref=row.ref,
     )
 
 
-NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor"})
-"""What is said while a turn goes on, by the kind in the key of an outbox row (gateway/turn.py)."""
+NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor", "taken", "over"})
+"""What is said while a turn goes on, by the kind in the key of an outbox row (gateway/turn.py,
+gateway/admission.py)."""
 
 
 def is_notice(source_key: str) -> bool:
     """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1"."""
+    return _kind(source_key) in NOTICES
+
+
+def _kind(source_key: str) -> str:
     *_, kind, _part = ["", *source_key.split(":")]
-    return kind in NOTICES
+    return kind
+
+
+def _over(source_key: str) -> int:
+    """Return the number of the inquiry whose buttons a row takes off; 0 for any other row."""
+    return int(source_key.split(":")[1]) if is_over(source_key) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +236,8 @@ class Overview:
     """A conversation as `parley sessions list` shows it.
 
     Attributes:
+        thread: In its chat; None outside of threads.
+        sender: Whose conversation it is; None for one that several people share.
         number: Of its active segment.
         segments: How many there are, of all its lineages.
         messages: On record, in view or not.
@@ -230,11 +245,14 @@ class Overview:
         reported_tokens: What the model last reported for the view; None before its first answer.
         estimated_tokens: What the last compaction brought the view to, as estimated; None where
             the active segment was not begun by one.
+        parent: Of a delegated child the conversation whose turn began it.
     """
 
     id: int
     platform: str
     chat: str
+    thread: str | None
+    sender: str | None
     title: str
     active_session_id: int
     number: int
@@ -243,11 +261,13 @@ class Overview:
     last_at: float
     reported_tokens: int | None
     estimated_tokens: int | None
+    parent: int | None = None
 
 
 def overviews(conn: Connection) -> list[Overview]:
-    """Return all conversations by id."""
-    return [Overview(*row) for row in conn.execute(_overviews())]
+    """Return all conversations by id, delegated children behind their parents."""
+    found = [Overview(*row) for row in conn.execute(_overviews())]
+    return sorted(found, key=lambda row: (row.parent or row.id, row.id))
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
@@ -268,11 +288,14 @@ def _overviews() -> Select[Any]:
     segments = select(func.count()).where(session.c.conversation == here.id).scalar_subquery()
     newest = and_(message.c.conversation == here.id, message.c.seq == here.message_head)
     active = session.alias()
+    parent = select(turn.c.conversation).where(turn.c.id == here.parent_turn_id)
     return (
         select(
             here.id,
             here.platform,
             here.chat,
+            here.thread,
+            here.user,
             here.title,
             active.c.id,
             active.c.number,
@@ -281,6 +304,7 @@ def _overviews() -> Select[Any]:
             func.coalesce(message.c.at, here.created_at),
             active.c.prompt_tokens,
             compaction.c.tokens_after,
+            parent.scalar_subquery(),
         )
         .join(active, active.c.id == here.active_session_id)
         .outerjoin(message, newest)

@@ -1,14 +1,24 @@
 """The inbox: admitted updates, one row each, with the next seq of their conversation."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, case, func, literal_column, select, union_all, update
+from sqlalchemy import (
+    Connection,
+    Row,
+    case,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from adapters.messages import Address, Cursor, InboundMessage, Move, Poison
 from gateway.sessions import address_key
-from gateway.storage import lineage
+from gateway.storage import inquiries, lineage
 from gateway.storage.models import (
     alias,
     attachment,
@@ -34,7 +44,12 @@ TITLE_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One row of the inbox; `at` is in seconds since the epoch."""
+    """One row of the inbox; `at` is in seconds since the epoch.
+
+    Attributes:
+        turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
+        has_files: Whether files came with it.
+    """
 
     conversation: int
     seq: int
@@ -44,6 +59,8 @@ class Entry:
     text: str
     message_ref: str | None
     at: float
+    turn_id: int | None = None
+    has_files: bool = False
 
 
 def source_of(message: InboundMessage) -> str:
@@ -69,7 +86,9 @@ def _known(source: str, dedupe_key: str) -> Any:
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Row[Any]:
-    """Return the conversation of a session key, locked; a new one gets its first session.
+    """Return the conversation of a session key, locked, and whether anything `waits` for an answer.
+
+    A new one gets its first session.
 
     Args:
         conn: The writing connection.
@@ -85,10 +104,17 @@ def find_or_create(
     return row
 
 
+def locked(conn: Connection, conversation_id: int) -> Row[Any]:
+    """Return a conversation as `find_or_create` does."""
+    here = conversation.c.id == conversation_id
+    found = select(conversation, inquiries.waits).where(here)
+    return conn.execute(found.with_for_update(of=conversation)).one()
+
+
 @built_once
 def _of_key(session_key: str) -> Any:
     return (
-        select(conversation)
+        select(conversation, inquiries.waits)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
         .with_for_update(of=conversation)
@@ -105,7 +131,7 @@ def _create(conn: Connection, session_key: str, message: InboundMessage, user: s
             chat=message.address.chat,
             thread=message.address.thread,
             user=user,
-            title=_title(message.text),
+            title=title_of(message.text),
             created_at=now_s(),
         )
         .returning(conversation.c.id)
@@ -114,7 +140,8 @@ def _create(conn: Connection, session_key: str, message: InboundMessage, user: s
     lineage.start_root(conn, conversation_id, "first_message")
 
 
-def _title(text: str) -> str:
+def title_of(text: str) -> str:
+    """Return what a conversation is named after: the text on one line, cut."""
     line = " ".join(text.split())
     return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
 
@@ -166,15 +193,14 @@ def set_title(conn: Connection, conversation_id: int, text: str) -> None:
     conn.execute(
         update(conversation)
         .where(conversation.c.id == conversation_id, conversation.c.title == "")
-        .values(title=_title(text))
+        .values(title=title_of(text))
     )
 
 
 def rename(conn: Connection, conversation_id: int, text: str) -> None:
     """Name a conversation anew after the message that it begins again with; "" for not yet."""
-    conn.execute(
-        update(conversation).where(conversation.c.id == conversation_id).values(title=_title(text))
-    )
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(title=title_of(text)))
 
 
 def count_pending(conn: Connection, conversation_id: int) -> int:
@@ -189,13 +215,13 @@ def _count_pending(conversation_id: int) -> Any:
 
 def queued(conn: Connection, conversation_id: int) -> list[Entry]:
     """Return what waits for a turn, in order."""
-    return [_entry(row) for row in conn.execute(*_queued(conversation_id))]
+    return _entries(conn, _queued(conversation_id))
 
 
 @built_once
 def _queued(conversation_id: int) -> Any:
     return (
-        select(inbox)
+        select(*_OF_ENTRY)
         .where(inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued")
         .order_by(inbox.c.seq)
     )
@@ -203,14 +229,14 @@ def _queued(conversation_id: int) -> Any:
 
 def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
     """Return the entries that a turn answers, in order."""
-    return [_entry(row) for row in conn.execute(*_of_turn(conversation_id, turn_id))]
+    return _entries(conn, _of_turn(conversation_id, turn_id))
 
 
 @built_once
 def _of_turn(conversation_id: int, turn_id: int) -> Any:
     of_this = turn.c.id == turn_id
     return (
-        select(inbox)
+        select(*_OF_ENTRY)
         .where(
             inbox.c.conversation == conversation_id,
             inbox.c.seq >= select(turn.c.first_seq).where(of_this).scalar_subquery(),
@@ -319,11 +345,22 @@ def has_message(conn: Connection, conversation_id: int, edit: InboundMessage) ->
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[Entry]:
     """Return what the next turn is to know beside what it answers, in order, once."""
-    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
-    found = [_entry(row) for row in conn.execute(select(inbox).where(*here).order_by(inbox.c.seq))]
+    found = _entries(conn, _noted(conversation_id, upto_seq))
     if found:
-        conn.execute(update(inbox).where(*here).values(state="done"))
+        conn.execute(*_tell_noted(conversation_id, upto_seq))
     return found
+
+
+@built_once
+def _noted(conversation_id: int, upto_seq: int) -> Any:
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+    return select(*_OF_ENTRY).where(*here).order_by(inbox.c.seq)
+
+
+@built_once
+def _tell_noted(conversation_id: int, upto_seq: int) -> Any:
+    here = (inbox.c.conversation == conversation_id, is_noted, inbox.c.seq <= upto_seq)
+    return update(inbox).where(*here).values(state="done")
 
 
 def find(conn: Connection, session_key: str) -> int | None:
@@ -377,10 +414,12 @@ def _move(conn: Connection, row: Row[Any], to: Move) -> bool:
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
     """Drop the ids of messages: they begin anew there, and an old one would be another message's.
 
-    Those that a running turn holds in memory: `turns.commit`.
+    Those that a running turn holds in memory: `steps.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
+    asked = (outbox.c.conversation == conversation_id, outbox.c.choices.is_not(None))
+    conn.execute(update(outbox).where(*asked).values(platform_ref=None))
     running = (turn.c.conversation == conversation_id, is_running)
     conn.execute(update(turn).where(*running).values(preview_ref=None))
     known = (inbox.c.conversation == conversation_id, inbox.c.message_ref.is_not(None))
@@ -443,33 +482,34 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
     conn.execute(
         update(quarantine).where(quarantine.c.id.in_(strangers.limit(limit))).values(raw="")
     )
-    old = conn.execute(
+    old = (
         select(inbox.c.conversation, inbox.c.seq)
         .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - older_than_s)
         .limit(limit)
-    ).all()
-    overheard = inbox.c.kind == "overheard"
-    for conversation_id, seq in old:
-        conn.execute(
-            update(inbox)
-            .where(inbox.c.conversation == conversation_id, inbox.c.seq == seq)
-            .values(
-                raw=None,
-                text=case((overheard, ""), else_=inbox.c.text),
-                state=case((overheard, "done"), else_=inbox.c.state),
-            )
-        )
-    return len(old)
-
-
-def _entry(row: Row[Any]) -> Entry:
-    return Entry(
-        row.conversation,
-        row.seq,
-        row.kind,
-        row.sender,
-        row.sender_name,
-        row.text,
-        row.message_ref,
-        row.at,
     )
+    overheard = inbox.c.kind == "overheard"
+    pruned = conn.execute(
+        update(inbox)
+        .where(tuple_(inbox.c.conversation, inbox.c.seq).in_(old))
+        .values(
+            raw=None,
+            text=case((overheard, ""), else_=inbox.c.text),
+            state=case((overheard, "done"), else_=inbox.c.state),
+        )
+    )
+    return pruned.rowcount
+
+
+def _entries(conn: Connection, query: tuple[Any, dict[str, Any]]) -> list[Entry]:
+    return [Entry(*row) for row in conn.execute(*query).all()]
+
+
+_OF_ENTRY = (
+    *(inbox.c[field.name] for field in fields(Entry) if field.name in inbox.c),
+    select(attachment.c.id)
+    .where(attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq)
+    .correlate(inbox)
+    .exists()
+    .label("has_files"),
+)
+"""The columns of an `Entry`; not the update as it came, which may be long."""

@@ -5,16 +5,18 @@ stopped for a minute and wakes up finds its token stale and writes nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Row,
     ScalarSelect,
+    Select,
+    case,
     delete,
     func,
-    literal_column,
     select,
     tuple_,
     update,
@@ -22,14 +24,21 @@ from sqlalchemy import (
 
 from adapters.messages import Address
 from gateway.errors import LeaseLost
+from gateway.storage import inquiries
 from gateway.storage.models import (
     attachment,
     conversation,
+    file_is_awaited,
     inbox,
+    inquiry,
     is_pending,
+    is_running,
+    is_unanswered,
+    is_unsent,
     now_s,
     outbox,
     replica,
+    turn,
 )
 from gateway.storage.statements import built_once
 
@@ -39,8 +48,6 @@ LEASE_S = 12.0
 LONGEST_BACKOFF_S = 60.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
 
-is_awaited = attachment.c.state == literal_column("'pending'")
-"""A file that is not there yet. In a literal: SQLite matches a partial index by its words."""
 _beside = inbox.alias("beside")
 _waits_for_files = (
     select(attachment.c.id)
@@ -50,20 +57,34 @@ _waits_for_files = (
         & (_beside.c.seq == attachment.c.inbox_seq),
     )
     .where(
-        attachment.c.conversation == inbox.c.conversation, is_awaited, _beside.c.state == "queued"
+        attachment.c.conversation == inbox.c.conversation,
+        file_is_awaited,
+        _beside.c.state == "queued",
     )
     .correlate(inbox)
     .exists()
 )
-_is_work = is_pending & ((inbox.c.state == "taken") | ~_waits_for_files)
-"""All that waits in a conversation waits for its files: an album is several messages."""
+_waits_for_people = (
+    select(inquiry.c.id)
+    .where(inquiry.c.conversation == inbox.c.conversation, is_unanswered)
+    .correlate(inbox)
+    .exists()
+)
+_is_work = is_pending & ~_waits_for_people & ((inbox.c.state == "taken") | ~_waits_for_files)
+"""All that waits in a conversation waits for its files: an album is several messages.
+
+A turn that waits for a person holds up everything behind it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """The right to work on one conversation; `epoch` is the fencing token.
 
-    `shared` tells that several people write in it.
+    Attributes:
+        shared: Whether several people write in it.
+        parent: For a delegated child the conversation whose lease this is. Nobody claims a child:
+            who has its parent works on it too.
     """
 
     conversation: int
@@ -71,6 +92,11 @@ class Lease:
     epoch: int
     address: Address
     shared: bool
+    parent: int | None = None
+
+    def of_child(self, conversation_id: int) -> "Lease":
+        """Return the right to work on a delegated child, which this lease holds as well."""
+        return replace(self, conversation=conversation_id, parent=self.conversation)
 
 
 def register(conn: Connection, name: str) -> int:
@@ -100,7 +126,7 @@ def reap_others(conn: Connection, replica_id: int) -> int:
     )
     conn.execute(
         update(outbox)
-        .where(outbox.c.state == "sending")
+        .where(is_unsent, outbox.c.state == "sending")
         .values(state="unknown", doubt=True, sender=None)
     )
     conn.execute(delete(replica).where(replica.c.id != replica_id))
@@ -154,10 +180,13 @@ def _owned(replica_id: int) -> Any:
 def fence(conn: Connection, lease: Lease) -> Row[Any]:
     """Return the conversation's row if the lease still holds; the start of every fenced write.
 
+    For a delegated child it is its parent's row: that is who can be stopped, and has a chat.
+
     Raises:
         LeaseLost: The token is stale; the caller's transaction must write nothing.
     """
-    row = conn.execute(*_fenced(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    held = lease.parent or lease.conversation
+    row = conn.execute(*_fenced(held, lease.replica, lease.epoch)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     return row
@@ -165,14 +194,41 @@ def fence(conn: Connection, lease: Lease) -> Row[Any]:
 
 @built_once
 def _fenced(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    held = _is_held(conversation_id, replica_id, epoch)
+    return select(conversation).where(*held).with_for_update()
+
+
+def _is_held(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnElement[bool], ...]:
+    """Match a conversation as long as a lease on it holds."""
     return (
-        select(conversation)
-        .where(
-            conversation.c.id == conversation_id,
-            conversation.c.owner == replica_id,
-            conversation.c.epoch == epoch,
-        )
-        .with_for_update()
+        conversation.c.id == conversation_id,
+        conversation.c.owner == replica_id,
+        conversation.c.epoch == epoch,
+    )
+
+
+def look(conn: Connection, lease: Lease) -> Row[Any]:
+    """Fence, and return the row with what goes on in the conversation.
+
+    `waits`: something waits for a person's answer; `runs`: a turn has begun and not ended.
+
+    Raises:
+        LeaseLost: As for `fence`.
+    """
+    row = conn.execute(*_looked_at(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    if row is None:
+        raise LeaseLost(f"conversation {lease.conversation} has another owner")
+    return row
+
+
+@built_once
+def _looked_at(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    begun = select(turn.c.id).where(turn.c.conversation == conversation.c.id, is_running)
+    runs = begun.correlate(conversation).exists().label("runs")
+    return (
+        select(conversation.c.model, inquiries.waits, runs)
+        .where(*_is_held(conversation_id, replica_id, epoch))
+        .with_for_update(of=conversation)
     )
 
 
@@ -182,27 +238,22 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
     Returns:
         Whether it has work.
     """
-    released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch))
-    if released.rowcount == 0:
+    released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch)).one_or_none()
+    if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
     if not_before_s:
         conn.execute(*_back_off(lease.conversation, not_before_s))
-    more = has_work(conn, lease.conversation)
-    if more:
-        make_ready(conn, lease.conversation)
-    return more
+    return released.ready_no is not None
 
 
 @built_once
 def _release(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    has_work = _first_work(conversation_id).scalar_subquery().is_not(None)
     return (
         update(conversation)
-        .where(
-            conversation.c.id == conversation_id,
-            conversation.c.owner == replica_id,
-            conversation.c.epoch == epoch,
-        )
-        .values(owner=None, ready_no=None, turn_not_before=0.0)
+        .where(*_is_held(conversation_id, replica_id, epoch))
+        .values(owner=None, ready_no=case((has_work, _next_ready_no())), turn_not_before=0.0)
+        .returning(conversation.c.ready_no)
     )
 
 
@@ -236,16 +287,19 @@ def _make_ready(conversation_id: int) -> Any:
 def has_work(conn: Connection, conversation_id: int) -> bool:
     """Whether anything in the conversation's inbox can be answered, or is being answered.
 
-    As long as a file of what waits is not there yet, nothing that waits can.
+    As long as a file of what waits is not there yet, nothing that waits can; as long as a person
+    has not answered what the turn asks, nothing can.
     """
-    return conn.execute(*_pending(conversation_id)).one_or_none() is not None
+    return conn.execute(*_work(conversation_id)).one_or_none() is not None
 
 
-@built_once
-def _pending(conversation_id: int) -> Any:
+def _first_work(conversation_id: int) -> Select[Any]:
     here = inbox.c.conversation == conversation_id
     # In the order of the index of what is pending: SQLite takes no other then.
     return select(inbox.c.seq).where(here, _is_work).order_by(inbox.c.seq).limit(1)
+
+
+_work = built_once(_first_work)
 
 
 def ready_stuck(conn: Connection) -> int:

@@ -1,14 +1,16 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, bindparam, case, delete, func, null, select, update
 
+from agent.messages import ChatMessage
 from agent.ports import ModelCall, PlannerState
 from agent.prefix import Prefix
+from agent.prompt import SystemPrompt
 from agent.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
 from gateway.storage.models import compaction, conversation, now_s, session, summary_candidate
@@ -34,6 +36,8 @@ class Session:
             not known.
         token_ratio: What the meter has learned about its estimates (agent/meter.py); inherited.
         planner_state: What the planner remembers; inherited.
+        prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
+            before version 0.5.
     """
 
     id: int
@@ -52,20 +56,28 @@ class Session:
     prompt_inputs: Mapping[str, str] | None = None
     prefix: Prefix | None = None
     moved: str | None = None
+    prompt_layers: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PromptBase:
-    """What every request of a segment begins with.
+    """What the requests of a segment begin with, and what is told beside its questions.
 
     Attributes:
         tools: Their schemas as canonical JSON, in order.
-        inputs: What both were made from, by name: a digest of the instructions, the model, …
+        inputs: What prompt and tools are made from, by name: a digest of the instructions, the
+            model, … They are compared for every turn.
+        write: Returns the system prompt of a segment; called in the transaction, and only where it
+            needs one.
+        prefill: Messages that a root begins with.
+        context: What stands before the question of the turn that begins; empty for nothing.
     """
 
-    system: str
     tools: str
     inputs: Mapping[str, str]
+    write: Callable[[Connection, Session], SystemPrompt]
+    prefill: tuple[ChatMessage, ...] = ()
+    context: str = ""
 
 
 def titled(title: str, number: int) -> str:
@@ -193,14 +205,16 @@ def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session
         The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
     """
     if session.system_prompt is None:
-        return _store_base(conn, session, base)
+        return _store_base(conn, session, base, base.write(conn, session))
     if session.prompt_inputs is None:
         # Version 0.2 has stored the prompt alone.
-        return _store_base(conn, session, replace(base, system=session.system_prompt))
+        kept = SystemPrompt(session.system_prompt, session.prompt_layers)
+        return _store_base(conn, session, base, kept)
     changes = _changes(session, base)
     if not changes:
         return session
-    return _store_base(conn, replace(session, moved="+".join(changes)), base)
+    moved = replace(session, moved="+".join(changes))
+    return _store_base(conn, moved, base, base.write(conn, session))
 
 
 def _changes(session: Session, base: PromptBase) -> list[str]:
@@ -210,19 +224,38 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
     return changed if base.tools == session.tools else ["tools", *changed]
 
 
-def _store_base(conn: Connection, session: Session, base: PromptBase) -> Session:
-    inputs = orjson.dumps(base.inputs).decode()
-    conn.execute(*_set_base(session.id, base.system, base.tools, inputs, session.moved))
-    return replace(session, system_prompt=base.system, tools=base.tools, prompt_inputs=base.inputs)
-
-
-@built_once
-def _set_base(session_id: int, system: str, tools: str, inputs: str, moved: str | None) -> Any:
-    return (
-        update(session)
-        .where(session.c.id == session_id)
-        .values(system_prompt=system, tools=tools, prompt_inputs=inputs, moved=moved)
+def _store_base(
+    conn: Connection, session: Session, base: PromptBase, prompt: SystemPrompt
+) -> Session:
+    values = {
+        "settled_id": session.id,
+        "new_system": prompt.text,
+        "new_layers": _dumped(prompt.layers),
+        "new_tools": base.tools,
+        "new_inputs": _dumped(base.inputs),
+        "new_moved": session.moved,
+    }
+    conn.execute(_SET_BASE, values)
+    return replace(
+        session,
+        system_prompt=prompt.text,
+        prompt_layers=prompt.layers,
+        tools=base.tools,
+        prompt_inputs=base.inputs,
     )
+
+
+_SET_BASE = (
+    update(session)
+    .where(session.c.id == bindparam("settled_id"))
+    .values(
+        system_prompt=bindparam("new_system"),
+        prompt_layers=bindparam("new_layers"),
+        tools=bindparam("new_tools"),
+        prompt_inputs=bindparam("new_inputs"),
+        moved=bindparam("new_moved"),
+    )
+)
 
 
 def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
@@ -289,6 +322,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "prompt_inputs": _dumped(fresh.prompt_inputs),
         "prefix": _dumped(fresh.prefix),
         "moved": fresh.moved,
+        "prompt_layers": _dumped(fresh.prompt_layers),
     }
     return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
 
@@ -314,6 +348,7 @@ def _session(row: Row[Any]) -> Session:
         prompt_inputs=None if row.prompt_inputs is None else orjson.loads(row.prompt_inputs),
         prefix=None if row.prefix is None else Prefix(**orjson.loads(row.prefix)),
         moved=row.moved,
+        prompt_layers=tuple(map(tuple, orjson.loads(row.prompt_layers or "[]"))),
     )
 
 

@@ -3,11 +3,12 @@
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
 from gateway.errors import NotFound, StorageUnavailable
-from gateway.storage import attachments
+from gateway.storage import attachments, nodes, notebook, searchindex
 from gateway.storage.engine import read_only_uri
 from gateway.storage.models import (
     alias,
@@ -15,6 +16,7 @@ from gateway.storage.models import (
     compaction,
     conversation,
     inbox,
+    inquiry,
     ledger,
     message,
     outbox,
@@ -67,21 +69,44 @@ def forget(conn: Connection, conversation_id: int) -> int:
         How many messages its transcript had.
 
     Raises:
-        NotFound: There is no such conversation.
+        NotFound: There is no such conversation, or it is a delegated child's: its parent, whose
+            turn may wait for it, goes with it or not at all.
     """
-    known = select(conversation.c.message_head).where(conversation.c.id == conversation_id)
-    messages = conn.scalar(known)
-    if messages is None:
+    known = conn.execute(_known(conversation_id)).one_or_none()
+    if known is None:
         raise NotFound(f"there is no conversation {conversation_id}")
+    if known.parent is not None:
+        raise NotFound(
+            f"conversation {conversation_id} belongs to conversation {known.parent}, which has"
+            " delegated it; forget that one"
+        )
+    _erase(conn, conversation_id)
+    return int(known.message_head)
+
+
+def _known(conversation_id: int) -> Any:
+    parent = select(turn.c.conversation).where(turn.c.id == conversation.c.parent_turn_id)
+    return select(conversation.c.message_head, parent.scalar_subquery().label("parent")).where(
+        conversation.c.id == conversation_id
+    )
+
+
+def _erase(conn: Connection, conversation_id: int) -> None:
     _forget_stranger(conn, conversation_id)
+    _forget_children(conn, conversation_id)
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
     conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
+    conn.execute(delete(inquiry).where(inquiry.c.turn_id.in_(turns)))
     attachments.forget(conn, conversation_id)
+    notebook.forget(conn, conversation_id)
+    nodes.forget(conn, conversation_id)
+    searchindex.forget(conn, conversation_id)
     for table in (
         outbox,
         blob,
         message,
         inbox,
+        inquiry,
         alias,
         turn,
         compaction,
@@ -97,7 +122,14 @@ def forget(conn: Connection, conversation_id: int) -> int:
     )
     conn.execute(delete(session).where(session.c.conversation == conversation_id))
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
-    return int(messages)
+
+
+def _forget_children(conn: Connection, conversation_id: int) -> None:
+    """Erase what its turns have delegated."""
+    turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
+    children = select(conversation.c.id).where(conversation.c.parent_turn_id.in_(turns))
+    for child in list(conn.scalars(children)):
+        _erase(conn, child)
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:

@@ -4,14 +4,14 @@ A row of `pairing` is a request: pending → approved or denied, until it expire
 sender is the code that makes the first owner.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
 
-from adapters.messages import Address, InboundMessage
-from gateway.sessions import address_key
+from adapters.messages import InboundMessage
+from gateway.sessions import is_direct
 from gateway.storage.models import alias, conversation, inbox, iso_time, member, now_s, pairing
 from gateway.storage.statements import built_once
 
@@ -22,6 +22,8 @@ CODE_S = 3600.0
 """How long the code of a request holds; as long, its sender gets no other one."""
 DECIDED_S = 86_400.0
 """How long a decided request is kept; as long, one who was denied cannot ask again."""
+AT_ONCE = 500
+"""People who are looked up by one statement: databases take only so many values."""
 _UNTIL_USED_S = 100 * 365 * 86_400.0
 
 
@@ -67,6 +69,18 @@ def role(conn: Connection, platform: str, sender: str) -> Role | None:
 @built_once
 def _role(platform: str, sender: str) -> Any:
     return select(member.c.role).where(member.c.platform == platform, member.c.sender == sender)
+
+
+def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
+    """Return as what each (platform, sender) was let in, without those who were not."""
+    batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
+    rows = (row for batch in batches for row in conn.execute(*_roles(batch)))
+    return {(row.platform, row.sender): row.role for row in rows}
+
+
+@built_once
+def _roles(whom: Sequence[tuple[str, str]]) -> Any:
+    return select(member).where(tuple_(member.c.platform, member.c.sender).in_(whom))
 
 
 def everybody(conn: Connection) -> list[Member]:
@@ -270,14 +284,7 @@ def newest_direct_chat(
         .where(conversation.c.platform == platform, conversation.c.user == sender)
         .order_by(written_at.desc())
     )
-    return next((row for row in rows if _is_direct(row) and _account(row) in accounts), None)
-
-
-def _is_direct(row: Row[Any]) -> bool:
-    """Whether it is a direct chat: one in a group that a sender has alone has another key."""
-    return bool(
-        row.session_key == address_key(Address(row.platform, row.account, row.chat, row.thread))
-    )
+    return next((row for row in rows if is_direct(row) and _account(row) in accounts), None)
 
 
 def _account(row: Row[Any]) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 import migrations
 from gateway.errors import DatabaseTooNew
-from gateway.storage.models import metadata
+from gateway.storage.models import SEARCH_INDEX, metadata
 
 
 def upgrade(conn: Connection) -> None:
@@ -43,8 +43,14 @@ def current(conn: Connection) -> str | None:
 
 def differences(conn: Connection) -> list[str]:
     """Return what differs between the tables in the database and in the code, in words."""
-    found = autogenerate.compare_metadata(MigrationContext.configure(conn), metadata)
+    context = MigrationContext.configure(conn, opts={"include_name": _is_compared})
+    found = autogenerate.compare_metadata(context, metadata)
     return [str(difference) for difference in found]
+
+
+def _is_compared(name: str | None, kind: str, _: object) -> bool:
+    """Whether a table is the code's: not the search index, nor what SQLite keeps it in."""
+    return kind != "table" or not (name or "").startswith(SEARCH_INDEX)
 
 
 def head() -> str | None:

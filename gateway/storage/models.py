@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Boolean,
     Column,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    event,
     false,
     literal_column,
     text,
@@ -26,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0004"
+REVISION = "0005"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -85,6 +87,15 @@ def _session(name: str, *, primary_key: bool = False, unique: bool = False) -> C
     )
 
 
+def _partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:
+    """Index the rows of a table for which `where` holds.
+
+    SQLite matches it by its words: a condition that is to find it has literals, no parameters.
+    """
+    condition = text(where)
+    Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
+
+
 replica = Table(
     "replica",
     metadata,
@@ -114,20 +125,30 @@ conversation = Table(
     Column("ready_no", Integer),
     Column("turn_not_before", Double, nullable=False, server_default="0"),
     Column("cancel_upto_seq", Integer, nullable=False, server_default="0"),
+    Column("parent_turn_id", Integer),  # of a delegated child: the turn that waits for it
+    Column("parent_call_id", Text),  # and the call of that turn
+    Column("model", Text),  # chosen with `/model`; NULL for the settings' own
+    Column("searched_seq", Integer, nullable=False, server_default="0"),  # newest in the index
     sqlite_autoincrement=True,
 )
-Index(
-    "ix_conversation_ready",
-    conversation.c.ready_no,
-    sqlite_where=text("owner IS NULL AND ready_no IS NOT NULL"),
-    postgresql_where=text("owner IS NULL AND ready_no IS NOT NULL"),
+_partial_index(
+    "uq_conversation_parent_turn_id_parent_call_id",
+    conversation.c.parent_turn_id,
+    conversation.c.parent_call_id,
+    where="parent_turn_id IS NOT NULL",
+    unique=True,
 )
-Index(
-    "ix_conversation_owner",
-    conversation.c.owner,
-    sqlite_where=text("owner IS NOT NULL"),
-    postgresql_where=text("owner IS NOT NULL"),
+_partial_index("ix_conversation_unsearched", conversation.c.id, where="message_head > searched_seq")
+_partial_index(
+    "ix_conversation_platform_user",
+    conversation.c.platform,
+    conversation.c.user,
+    where="user IS NOT NULL",
 )
+_partial_index(
+    "ix_conversation_ready", conversation.c.ready_no, where="owner IS NULL AND ready_no IS NOT NULL"
+)
+_partial_index("ix_conversation_owner", conversation.c.owner, where="owner IS NOT NULL")
 
 alias = Table(
     "alias",
@@ -149,12 +170,7 @@ quarantine = Table(
     Column("chat", Text),  # where a stranger wrote; NULL for what could not be decoded
     UniqueConstraint("source", "dedupe_key"),
 )
-Index(
-    "ix_quarantine_raw_at",
-    quarantine.c.at,
-    sqlite_where=text("raw != ''"),
-    postgresql_where=text("raw != ''"),
-)
+_partial_index("ix_quarantine_raw_at", quarantine.c.at, where="raw != ''")
 
 inbox = Table(
     "inbox",
@@ -177,30 +193,14 @@ inbox = Table(
     Index("ix_inbox_conversation_message_ref", "conversation", "message_ref"),
 )
 is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
-"""Waits or is being answered. In literals: SQLite matches a partial index by its words."""
-_PENDING = text("state IN ('queued', 'taken')")
-Index(
-    "ix_inbox_pending",
-    inbox.c.conversation,
-    inbox.c.seq,
-    sqlite_where=_PENDING,
-    postgresql_where=_PENDING,
+"""Waits or is being answered."""
+_partial_index(
+    "ix_inbox_pending", inbox.c.conversation, inbox.c.seq, where="state IN ('queued', 'taken')"
 )
 is_noted = inbox.c.state == literal_column("'noted'")
 """Context of the next turn: what was overheard, or changed after it was answered."""
-Index(
-    "ix_inbox_noted",
-    inbox.c.conversation,
-    inbox.c.seq,
-    sqlite_where=text("state = 'noted'"),
-    postgresql_where=text("state = 'noted'"),
-)
-Index(
-    "ix_inbox_raw_at",
-    inbox.c.at,
-    sqlite_where=text("raw IS NOT NULL"),
-    postgresql_where=text("raw IS NOT NULL"),
-)
+_partial_index("ix_inbox_noted", inbox.c.conversation, inbox.c.seq, where="state = 'noted'")
+_partial_index("ix_inbox_raw_at", inbox.c.at, where="raw IS NOT NULL")
 
 cursor = Table(
     "cursor",
@@ -233,6 +233,7 @@ session = Table(
     Column("prompt_inputs", Text),  # JSON of what system_prompt and tools were made from
     Column("prefix", Text),  # JSON of the fingerprint of the last request
     Column("moved", Text),  # why the next request may begin otherwise than that one
+    Column("prompt_layers", Text),  # JSON [[layer, characters], …] of system_prompt, in order
     Index("ix_session_conversation", "conversation"),
     sqlite_autoincrement=True,
 )
@@ -308,19 +309,8 @@ turn = Table(
 is_running = turn.c.state == literal_column("'running'")
 """Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
-Index(
-    "uq_turn_running",
-    turn.c.conversation,
-    unique=True,
-    sqlite_where=text("state = 'running'"),
-    postgresql_where=text("state = 'running'"),
-)
-Index(
-    "ix_turn_dead",
-    turn.c.id,
-    sqlite_where=text("state = 'dead'"),
-    postgresql_where=text("state = 'dead'"),
-)
+_partial_index("uq_turn_running", turn.c.conversation, where="state = 'running'", unique=True)
+_partial_index("ix_turn_dead", turn.c.id, where="state = 'dead'")
 
 step = Table(
     "step",
@@ -361,6 +351,98 @@ ledger = Table(
     Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
     Index("ix_ledger_at_usd", "at", "usd"),
     Index("ix_ledger_sender_at_usd", "sender", "at", "usd"),
+)
+
+# What a person is asked while a turn waits: an approval, or a question of the agent.
+inquiry = Table(
+    "inquiry",
+    metadata,
+    _id(),
+    _conversation(),  # where it is asked; for a delegated child that of its parent
+    Column("turn_id", Integer, nullable=False),  # the turn whose call waits
+    Column("call_id", Text, nullable=False),
+    Column("kind", Text, nullable=False),  # approval | clarify
+    Column("tool", Text, nullable=False),
+    Column("definition", Text, nullable=False),  # approval: digest of the tool as it was offered
+    Column("question", Text, nullable=False),
+    Column("choices", Text, nullable=False, server_default="[]"),  # JSON [label, …]
+    Column("state", Text, nullable=False),  # pending | answered | expired | cancelled
+    Column("answer", Text),  # approval: once | conversation | deny; else what was said
+    Column("answered_by", Text),  # "platform:sender id"
+    Column("expires_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("answered_at", Double),
+    UniqueConstraint("turn_id", "call_id"),
+    Index("ix_inquiry_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+is_unanswered = inquiry.c.state == literal_column("'pending'")
+"""Its turn waits."""
+_partial_index("ix_inquiry_pending", inquiry.c.conversation, where="state = 'pending'")
+
+# The agent's list of what is to be done, as the model wrote it last.
+todo = Table(
+    "todo",
+    metadata,
+    _conversation(primary_key=True),
+    Column("items", Text, nullable=False),  # JSON
+    Column("first_seq", Integer, nullable=False),  # of the root in which it was written
+    Column("at", Double, nullable=False),
+)
+
+# What the agent has noted down; scope: "platform:sender id", or "conversation:id" for a shared one.
+memory = Table(
+    "memory",
+    metadata,
+    _id(),
+    Column("scope", Text, nullable=False),
+    Column("target", Text, nullable=False),  # memory | user
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_memory_scope", "scope"),
+    sqlite_autoincrement=True,
+)
+
+# Nodes of the engine `lcm`: a leaf summarises messages, a higher one summarises its children.
+node = Table(
+    "node",
+    metadata,
+    _conversation(primary_key=True),
+    Column("number", Integer, primary_key=True),  # from 1 on in each conversation
+    Column("level", Integer, nullable=False),  # 0 for a leaf
+    Column("first_seq", Integer, nullable=False),
+    Column("last_seq", Integer, nullable=False),
+    Column("children", Text, nullable=False, server_default="[]"),  # JSON [number, …]
+    Column("text", Text, nullable=False),
+    Column("source", Text, nullable=False),  # model | extract | pointer
+    Column("tokens", Integer, nullable=False),
+    Column("source_tokens", Integer, nullable=False),  # of what it stands for
+    Column("at", Double, nullable=False),
+)
+
+# What the full-text index (search_index, see gateway/storage/searchindex.py) holds: its rows have
+# no columns of their own, and their ids are made of conversation and seq.
+search_row = Table(
+    "search_row",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("terms", Integer, nullable=False),  # how many different ones
+    Index("ix_search_row_conversation_at", "conversation", "at"),
+    sqlite_with_rowid=False,
+)
+SEARCH_INDEX = "search_index"
+"""Begins the names of the tables in which SQLite keeps it, too."""
+event.listen(
+    search_row,
+    "after_create",
+    # No text, no positions: 30 bytes for a message. Terms come ready-made, separated by spaces.
+    DDL(  # type: ignore[no-untyped-call]
+        f"CREATE VIRTUAL TABLE {SEARCH_INDEX} USING fts5(terms, content='', columnsize=0,"
+        " detail=none, tokenize=\"ascii tokenchars '='\")"
+    ).execute_if(dialect="sqlite"),
 )
 
 message = Table(
@@ -409,12 +491,9 @@ attachment = Table(
     Index("ix_attachment_conversation_inbox_seq", "conversation", "inbox_seq"),
     sqlite_autoincrement=True,
 )
-Index(
-    "ix_attachment_pending",
-    attachment.c.conversation,
-    sqlite_where=text("state = 'pending'"),
-    postgresql_where=text("state = 'pending'"),
-)
+file_is_awaited = attachment.c.state == literal_column("'pending'")
+"""A file that is not there yet."""
+_partial_index("ix_attachment_pending", attachment.c.conversation, where="state = 'pending'")
 Index("ix_attachment_turn_id", attachment.c.turn_id)
 
 attachment_part = Table(
@@ -486,18 +565,10 @@ is_unsent = outbox.c.state.in_([
     literal_column("'unknown'"),
 ])
 """Still to be shown, or in doubt."""
-_UNSENT = text("state IN ('pending', 'sending', 'unknown')")
-Index(
+_partial_index(
     "ix_outbox_unsent",
     outbox.c.conversation,
     outbox.c.seq,
-    sqlite_where=_UNSENT,
-    postgresql_where=_UNSENT,
+    where="state IN ('pending', 'sending', 'unknown')",
 )
-Index(
-    "ix_outbox_dead",
-    outbox.c.conversation,
-    outbox.c.seq,
-    sqlite_where=text("state = 'dead'"),
-    postgresql_where=text("state = 'dead'"),
-)
+_partial_index("ix_outbox_dead", outbox.c.conversation, outbox.c.seq, where="state = 'dead'")

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, Row, or_, select, update
 
-from adapters.messages import Address, Choice, Outgoing, Receipt
+from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.models import conversation, is_unsent, now_s, outbox
 from gateway.storage.statements import built_once
 
@@ -69,12 +69,14 @@ class Due:
 
     Attributes:
         attachment: Id of the file that it shows, which is not loaded yet.
+        withdraws: Of a row that shows nothing: the buttons that it takes off another one.
     """
 
     message: Outgoing
     in_s: float
     failures: int
     attachment: int | None = None
+    withdraws: Withdrawal | None = None
 
     @property
     def account(self) -> tuple[str, str]:
@@ -92,9 +94,9 @@ def append(
 ) -> None:
     """Insert rows behind the conversation's newest; known source keys are skipped."""
     for part in parts:
-        if is_known(conn, part.source_key):
+        seq = conn.scalar(*_next_seq(conversation_id, part.source_key))
+        if seq is None:
             continue
-        seq = conn.scalar(*_next_seq(conversation_id))
         conn.execute(
             _INSERT,
             {
@@ -117,10 +119,12 @@ _INSERT = outbox.insert().values(state="pending", at=now_s())
 
 
 @built_once
-def _next_seq(conversation_id: int) -> Any:
+def _next_seq(conversation_id: int, source_key: str) -> Any:
+    """Take a place, unless a row of this key has one."""
+    known = select(outbox.c.seq).where(outbox.c.source_key == source_key).exists()
     return (
         update(conversation)
-        .where(conversation.c.id == conversation_id)
+        .where(conversation.c.id == conversation_id, ~known)
         .values(outbox_head=conversation.c.outbox_head + 1)
         .returning(conversation.c.outbox_head)
     )
@@ -134,6 +138,45 @@ def is_known(conn: Connection, source_key: str) -> bool:
 @built_once
 def _known(source_key: str) -> Any:
     return select(outbox.c.seq).where(outbox.c.source_key == source_key)
+
+
+def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
+    """Have the buttons of a question go, behind what waits to be shown; once for each.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where it was asked.
+        about: Its name: the row with its buttons has the key "{about}:buttons:1".
+        note: How it ended.
+        upto_seq: Newest entry of the inbox that has to do with it.
+    """
+    asked = conn.execute(*_shown(f"{about}:buttons:1")).one_or_none()
+    if asked is not None:
+        part = Part(f"{about}:over:1", note, note)
+        append(conn, conversation_id, [part], inbox_seq=max(asked.inbox_seq, upto_seq))
+
+
+def is_over(source_key: str) -> bool:
+    """Whether the row of this key shows nothing: it takes the buttons off a question."""
+    return source_key.startswith("inquiry:") and source_key.endswith(":over:1")
+
+
+def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
+    """Return what is to be taken off; `message_ref` is "" where it was never shown."""
+    key = source_key.removesuffix(":over:1")
+    asked = conn.execute(*_shown(f"{key}:buttons:1")).one()
+    return Withdrawal(
+        address=message.address,
+        message_ref=asked.platform_ref or "",
+        payload=asked.payload,
+        note=message.payload,
+    )
+
+
+@built_once
+def _shown(source_key: str) -> Any:
+    columns = (outbox.c.inbox_seq, outbox.c.platform_ref, outbox.c.payload)
+    return select(*columns).where(outbox.c.source_key == source_key)
 
 
 def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
@@ -151,19 +194,27 @@ def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
 
 
 def next_due(conn: Connection, conversation_id: int) -> Due | None:
-    """Return the conversation's first unsent row; None when all is sent."""
-    row = conn.execute(*_next_due(conversation_id)).one_or_none()
+    """Return the conversation's first unsent row; None when all is sent.
+
+    What takes buttons off comes behind all that is to be shown.
+    """
+    shows = conn.execute(*_next_due(conversation_id, over=False)).one_or_none()
+    row = shows or conn.execute(*_next_due(conversation_id, over=True)).one_or_none()
     if row is None:
         return None
-    return Due(_outgoing(row), row.next_at - row.now, row.failures, row.attachment)
+    message = _outgoing(row)
+    withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
+    return Due(message, row.next_at - row.now, row.failures, row.attachment, withdraws)
 
 
 @built_once
-def _next_due(conversation_id: int) -> Any:
+def _next_due(conversation_id: int, *, over: bool) -> Any:
+    # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
+    is_over = outbox.c.source_key.like("inquiry:%:over:1")
     return (
         select(outbox, conversation, now_s().label("now"))
         .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.conversation == conversation_id, is_unsent)
+        .where(outbox.c.conversation == conversation_id, is_unsent, is_over == over)
         .order_by(outbox.c.seq)
         .limit(1)
     )
@@ -252,6 +303,11 @@ def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) 
 def nonce_of(source_key: str) -> str:
     """Return the row's nonce: 24 hex characters, the same for every attempt."""
     return hashlib.sha256(source_key.encode()).hexdigest()[:24]
+
+
+def drop(conn: Connection, message: Outgoing, reason: str) -> None:
+    """Give a row up that nobody waits for."""
+    conn.execute(_this(message).values(state="dropped", sender=None, error=reason))
 
 
 def _this(message: Outgoing) -> Any:

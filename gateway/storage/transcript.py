@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Integer, Select, and_, column, func, select, update, values
+from sqlalchemy import Connection, func, select, update
 
-from agent.messages import ChatMessage, decode, encode, full_text
+from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
 from agent.ports import PastMessage
 from agent.tokens import estimate_message
-from agent.view import Entry, ViewPlan, render
+from agent.view import Entry, ViewPlan
 from gateway.storage.models import blob, conversation, iso_time, message, now_s
 from gateway.storage.statements import built_once
 
@@ -28,6 +27,10 @@ class Place:
     conversation: int
     session_id: int
     turn_id: int | None
+
+
+is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
+"""Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
 
 
 def append(conn: Connection, place: Place, messages: Sequence[ChatMessage]) -> int:
@@ -67,29 +70,23 @@ def _take_seqs(conversation_id: int, count: int) -> Any:
     )
 
 
-def load_view(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[ChatMessage]:
-    """Return what the plan shows of the transcript, as the model sees it."""
-    return render(plan, load_entries(conn, conversation_id, plan))
-
-
-def load_entries(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[Entry]:
-    """Return the originals that the plan shows, in order; nothing else is read."""
-    return decoded(load_rows(conn, conversation_id, plan))
-
-
 def load_rows(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[tuple[int, str]]:
-    """Return the same as they are stored: decoding many is not for the event loop."""
-    rows = conn.execute(_within(conversation_id, shown_ranges(plan)))
-    return [(seq, body) for seq, body in rows]
+    """Return the originals that the plan shows, in order; nothing else is read.
+
+    As they are stored: decoding many (`decoded`) is not for the event loop. A plan has few ranges,
+    so each is a statement of its own.
+    """
+    ranges = shown_ranges(plan)
+    return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
 
 
 def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
-    """Return rows as entries, in order of seq."""
-    return sorted((_entry(seq, body) for seq, body in rows), key=itemgetter(0))
+    """Return rows as entries."""
+    return [_entry(seq, body) for seq, body in rows]
 
 
 def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
-    """Return what the plan shows as ranges of seqs, both ends included, that do not overlap."""
+    """Return what the plan shows as ranges of seqs in order, both ends included, none in two."""
     tail = max(plan.tail_from, plan.first_seq)
     between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
     head = (plan.first_seq, min(plan.head_upto, tail - 1))
@@ -106,33 +103,22 @@ def _without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, in
     return [part for part in parts if part[0] <= part[1]]
 
 
-def _within(conversation_id: int, ranges: list[tuple[int, int]]) -> Select[int, str]:
-    bounds = (column("low", Integer), column("high", Integer))
-    shown = values(*bounds, name="shown").data(ranges).cte("shown")
-    inside = message.c.seq.between(shown.c.low, shown.c.high)
-    return (
-        select(message.c.seq, message.c.body)
-        .select_from(shown)
-        .join(message, and_(message.c.conversation == conversation_id, inside))
-    )
-
-
-def load_range(
-    conn: Connection, conversation_id: int, first_seq: int, last_seq: int
-) -> list[Entry]:
-    """Return the originals from `first_seq` to `last_seq`, both included."""
-    rows = conn.execute(*_between(conversation_id, first_seq, last_seq))
-    return [_entry(seq, body) for seq, body in rows]
+def load_bodies(
+    conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
+) -> Sequence[tuple[int, str]]:
+    """Return at most `limit` messages of a range as they are stored, with their seqs, in order."""
+    return conn.execute(*_bodies(conversation_id, first_seq, min(last_seq, END), limit)).all()
 
 
 @built_once
-def _between(conversation_id: int, first_seq: int, last_seq: int) -> Any:
+def _bodies(conversation_id: int, first_seq: int, last_seq: int, limit: int) -> Any:
     return (
         select(message.c.seq, message.c.body)
         .where(
             message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
         )
         .order_by(message.c.seq)
+        .limit(limit)
     )
 
 
@@ -141,10 +127,15 @@ def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMe
     return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
 
 
+def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> ChatMessage | None:
+    """Return a turn's user message; None for a turn that has recorded nothing."""
+    own = of_turn(conn, conversation_id, turn_id)
+    return next((message for message in own if not is_ephemeral(message)), None)
+
+
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
     """Return the same with their seqs."""
-    rows = conn.execute(*_of_turn(conversation_id, turn_id))
-    return [_entry(seq, body) for seq, body in rows]
+    return decoded(conn.execute(*_of_turn(conversation_id, turn_id)).all())
 
 
 @built_once
@@ -178,9 +169,12 @@ def read_past(
     limit: int,
     contains: str | None,
 ) -> list[PastMessage]:
-    """Return past messages in order; see agent.ports.ConversationReader."""
+    """Return past messages in order; see agent.ports.ConversationReader.
+
+    What was only told beside a question is no message that anybody asks for.
+    """
     columns = (message.c.seq, message.c.role, message.c.body, message.c.at)
-    query = select(*columns).where(message.c.conversation == conversation_id)
+    query = select(*columns).where(message.c.conversation == conversation_id, is_lasting)
     if from_seq is None:
         query = query.order_by(message.c.seq.desc())
     else:

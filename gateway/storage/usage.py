@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, Integer, Select, and_, column, func, select, values
+from sqlalchemy import Connection, Select, func, select
 
 from gateway.storage import costs, lineage, prompts
 from gateway.storage.costs import Group, Spent
@@ -25,7 +25,7 @@ from gateway.storage.models import (
 )
 from gateway.storage.prompts import Answer
 from gateway.storage.statements import built_once
-from gateway.storage.transcript import END, shown_ranges
+from gateway.storage.transcript import shown_ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class Report:
     Attributes:
         segment: The turns that ended or are running in the present segment, and the compaction
             that began it; not what is done in the background.
-        whole: The whole conversation.
+        whole: The whole conversation, but for what it has delegated.
+        delegated: What the children of its turns took.
         models: What it took, by model.
         last_turn: The newest turn that asked a model.
         answers: The newest calls, in order.
@@ -75,6 +76,7 @@ class Report:
     models: tuple[Group, ...]
     last_turn: Spent
     answers: tuple[Answer, ...] = ()
+    delegated: Figures = field(default_factory=Figures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,23 @@ def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | 
     if conversation_id is None:
         return None
     return standing(conn, conversation_id, fixed_tokens).context.tokens
+
+
+def model_of(conn: Connection, session_key: str) -> str | None:
+    """Return what `/model` has chosen for a conversation; None for nothing, or no conversation."""
+    conversation_id = conn.scalar(*_of_key(session_key))
+    return None if conversation_id is None else chosen_model(conn, conversation_id)
+
+
+def chosen_model(conn: Connection, conversation_id: int) -> str | None:
+    """Return the same by the conversation's id."""
+    chosen: str | None = conn.scalar(*_chosen(conversation_id))
+    return chosen
+
+
+@built_once
+def _chosen(conversation_id: int) -> Any:
+    return select(conversation.c.model).where(conversation.c.id == conversation_id)
 
 
 @built_once
@@ -180,18 +199,19 @@ def _tokens_shown(
         from_session: Only what was recorded in this segment or a later one.
     """
     spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
-    query = _sum_within(here.conversation, [span for span in spans if span[0] <= span[1]])
-    return conn.scalar(query.where(message.c.session_id >= from_session)) or 0
+    return sum(
+        conn.scalar(*_tokens_within(here.conversation, low, high, from_session)) or 0
+        for low, high in spans
+        if low <= high
+    )
 
 
-def _sum_within(conversation_id: int, ranges: list[tuple[int, int]]) -> Select[Any]:
-    bounds = (column("low", Integer), column("high", Integer))
-    shown = values(*bounds, name="shown").data(ranges or [(END, 0)]).cte("shown")
-    inside = message.c.seq.between(shown.c.low, shown.c.high)
-    return (
-        select(func.sum(message.c.tokens))
-        .select_from(shown)
-        .join(message, and_(message.c.conversation == conversation_id, inside))
+@built_once
+def _tokens_within(conversation_id: int, low: int, high: int, from_session: int) -> Any:
+    return select(func.sum(message.c.tokens)).where(
+        message.c.conversation == conversation_id,
+        message.c.seq.between(low, high),
+        message.c.session_id >= from_session,
     )
 
 
@@ -211,7 +231,24 @@ def report(conn: Connection, conversation_id: int, session_id: int) -> Report:
         models=tuple(models),
         last_turn=costs.of_last_turn(conn, conversation_id),
         answers=tuple(prompts.recent_answers(conn, conversation_id)),
+        delegated=_delegated(conn, conversation_id),
     )
+
+
+def _delegated(conn: Connection, conversation_id: int) -> Figures:
+    """Return what the children of a conversation's turns took; their compactions are not told."""
+    done = conn.execute(*_children(conversation_id)).one()
+    if not done.turns:
+        return Figures()
+    return Figures(done.turns, done.tool_calls, costs.of_children(conn, conversation_id))
+
+
+@built_once
+def _children(conversation_id: int) -> Any:
+    return select(
+        func.count(turn.c.id).label("turns"),
+        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+    ).where(turn.c.conversation.in_(costs.children_of(conversation_id)))
 
 
 def _figures(

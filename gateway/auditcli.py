@@ -1,0 +1,103 @@
+"""`parley audit`: which tools were called, who allowed it, what came of it; changes nothing.
+
+Reads the database's file itself, whether a gateway runs or not.
+"""
+
+from dataclasses import asdict
+from datetime import datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+from zoneinfo import ZoneInfo
+
+import orjson
+import typer
+
+from agent.models.arguments import read_arguments
+from agent.redaction import Redactor
+from gateway.commandline import (
+    AsJson,
+    ConversationOption,
+    Since,
+    first_day,
+    opened,
+    settings_of,
+)
+from gateway.console import show_json, show_table
+from gateway.settings import secret_values
+
+if TYPE_CHECKING:
+    from gateway.storage.audit import AuditRow
+
+SHOWN_CHARS = 80
+"""Longest arguments in the table; JSON has `JSON_CHARS`."""
+JSON_CHARS = 2_000
+
+audit_app = typer.Typer(help="What tools did, and who allowed it.", no_args_is_help=True)
+
+
+@audit_app.callback()
+def _group() -> None:
+    """Have `list` be a command of its own, though it is the only one."""
+
+
+@audit_app.command("list")
+def audit_list(
+    context: typer.Context,
+    conversation: ConversationOption = None,
+    tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
+    since: Since = "30d",
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=10_000, help="The newest so many calls.")
+    ] = 50,
+    *,
+    json: AsJson = False,
+) -> None:
+    """List tool calls, decisions and outcomes, oldest first; configured secrets are masked."""
+    settings = settings_of(context)
+    zone = ZoneInfo(settings.sessions.timezone)
+    first = first_day(since, datetime.now(zone).date())
+    start = import_module("gateway.spending").day_of(first, zone).start
+    audit = import_module("gateway.storage.audit")
+    wanted = audit.AuditFilter(start.timestamp(), limit, conversation, tool)
+    with opened(settings) as conn:
+        if conversation is not None:
+            import_module("gateway.storage.history").overview(conn, conversation)
+        found = audit.calls(conn, wanted)
+    redactor = Redactor(secret_values(settings))
+    if json:
+        show_json([_as_json(row, redactor) for row in found])
+        return
+    headings = ("at", "conversation", "turn", "tool", "effect", "decision", "by", "outcome")
+    rows = [_row(row, redactor, zone) for row in found]
+    show_table((*headings, "arguments"), rows, f"no such calls since {first}")
+
+
+def _as_json(row: "AuditRow", redactor: Redactor) -> dict[str, Any]:
+    facts = asdict(row)
+    facts["at"] = _time(row.at)
+    facts["decided_at"] = None if row.decided_at is None else _time(row.decided_at)
+    facts["arguments"] = _shortened(_masked(row.arguments, redactor), JSON_CHARS)
+    return facts
+
+
+def _time(at: float) -> str:
+    text: str = import_module("gateway.storage.models").iso_time(at)
+    return text
+
+
+def _row(row: "AuditRow", redactor: Redactor, zone: ZoneInfo) -> tuple[object, ...]:
+    at = datetime.fromtimestamp(row.at, zone).strftime("%Y-%m-%d %H:%M:%S")
+    arguments = _shortened(_masked(row.arguments, redactor), SHOWN_CHARS)
+    cells = (at, row.conversation, row.turn, row.tool, row.effect, row.decision, row.by)
+    return (*cells, row.outcome, arguments)
+
+
+def _masked(arguments: str, redactor: Redactor) -> str:
+    """Mask the values of the settings' secrets alone: nothing else may hide what was run."""
+    values = read_arguments(arguments)
+    return redactor.known(arguments if values is None else orjson.dumps(values).decode())[0]
+
+
+def _shortened(text: str, limit: int) -> str:
+    """Return the beginning of a long text, and how long it is."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text):,} characters)"

@@ -1,0 +1,57 @@
+"""What commands print: tables, lines and JSON; the words of strangers are never markup or control.
+
+Answers go to stdout, trouble goes to stderr, so that what is piped on is clean.
+"""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.highlighter import JSONHighlighter
+from rich.table import Column, Table
+from rich.text import Text
+
+from agent.redaction import printable
+
+PIPE_COLUMNS = 160
+JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+"""Control characters that JSON may hold as they are, but that a terminal would obey."""
+
+out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
+err = Console(stderr=True)
+
+
+def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:
+    """Return a table without lines."""
+    made = Table(*headings, box=None, pad_edge=False)
+    for row in rows:
+        made.add_row(*(Text(printable(str(cell))) for cell in row))
+    return made
+
+
+def show_table(
+    headings: Sequence[str | Column], rows: Sequence[Sequence[object]], nothing: str
+) -> None:
+    """Print a table; where it has no rows, the sentence that says so."""
+    if rows:
+        out.print(table(headings, rows))
+    else:
+        say(nothing)
+
+
+def show_json(data: Any) -> None:
+    """Print what `orjson` can write."""
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()
+    out.print(JSONHighlighter()(text.translate(JSON_ESCAPES)), soft_wrap=True)
+
+
+def say(text: str, style: str = "", *, to: Console = out) -> None:
+    """Print a text as it is; its lines are not wrapped."""
+    to.print(Text(printable(text), style), soft_wrap=True)
+
+
+def warn(text: str, style: str = "yellow") -> None:
+    """Print a text to stderr."""
+    say(text, style, to=err)

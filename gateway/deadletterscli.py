@@ -1,0 +1,62 @@
+"""`parley dead-letters`: what was given up, and why; puts it back or takes it off the list.
+
+What it changes goes through the running gateway, or directly into the database where none runs.
+"""
+
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.commandline import AsJson, act, opened, settings_of
+from gateway.console import say, show_json, show_table
+
+if TYPE_CHECKING:
+    from gateway.storage.deadletters import DeadLetter
+
+letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
+
+Letter = Annotated[str, typer.Argument(metavar="ID", help="Id from `parley dead-letters list`.")]
+
+
+@letters_app.command("list")
+def letters_list(context: typer.Context, *, json: AsJson = False) -> None:
+    """List what was given up, oldest first."""
+    deadletters = import_module("gateway.storage.deadletters")
+    with opened(settings_of(context)) as conn:
+        found: list[DeadLetter] = deadletters.find_all(conn)
+    if json:
+        show_json([asdict(letter) for letter in found])
+        return
+    headings = ("id", "kind", "conversation", "platform", "at", "reason")
+    rows = [[getattr(letter, name) for name in headings] for letter in found]
+    show_table(headings, rows, "nothing was given up")
+
+
+@letters_app.command("show")
+def letters_show(context: typer.Context, letter: Letter, *, json: AsJson = False) -> None:
+    """Print one dead letter with its text."""
+    deadletters = import_module("gateway.storage.deadletters")
+    with opened(settings_of(context)) as conn:
+        found: DeadLetter = deadletters.find(conn, letter)
+    if json:
+        show_json(asdict(found))
+        return
+    for name in ("id", "kind", "conversation", "platform", "chat", "at", "reason"):
+        say(f"{name}: {getattr(found, name)}")
+    say(f"\n{found.text}")
+
+
+@letters_app.command("retry")
+def letters_retry(context: typer.Context, letter: Letter) -> None:
+    """Put a dead letter back into its queue."""
+    act(settings_of(context), "retry-dead-letter", letter)
+    say(f"{letter} is back in its queue")
+
+
+@letters_app.command("drop")
+def letters_drop(context: typer.Context, letter: Letter) -> None:
+    """Take a dead letter off the list."""
+    act(settings_of(context), "drop-dead-letter", letter)
+    say(f"{letter} is dropped")

@@ -1,0 +1,222 @@
+"""The operator's files that enter prompts: SOUL.md, USER.md, a context file, the skills.
+
+They are read beside the path of a message: `refresh` looks in a thread, at most every 2 s, and
+reads what has changed since; a turn then takes `current`, which costs nothing.
+"""
+
+import asyncio
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from agent.errors import ToolError
+from agent.prompt import Told
+from agent.skills import BadSkill, Skill, SkillShelf
+from agent.threats import Finding, Scan, scan
+
+log = structlog.get_logger()
+
+Stamp = tuple[int, int]
+NO_STAMP = (0, -1)
+"""Of what stands there and cannot be looked at."""
+
+IDENTITY = "SOUL.md"
+PROFILE = "USER.md"
+CONTEXT_FILES = (".parley.md", ".hermes.md", "AGENTS.md", "CLAUDE.md", ".cursorrules")
+"""The first that the workspace has is used."""
+SKILLS = "skills"
+IDENTITY_CHARS = 8_000
+PROFILE_CHARS = 4_000
+CONTEXT_CHARS = 20_000
+TAIL_SHARE = 0.2
+"""Of what is shown of a file that is too long; the rest is its beginning."""
+MAX_SKILLS = 500
+REFRESH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A file that counts as not there, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the files say.
+
+    Attributes:
+        identity: SOUL.md, the operator's own words; None where there is none.
+        profile: USER.md; this and what follows without what the threat scan took out.
+        skills: Those that can be used, by name.
+        bad_skills: The others.
+        findings: What the scan took out, by file.
+        unreadable: Files that stand there and cannot be read, with why.
+    """
+
+    identity: str | None = None
+    profile: str | None = None
+    context_file: Told | None = None
+    skills: tuple[Skill, ...] = ()
+    bad_skills: tuple[BadSkill, ...] = ()
+    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    unreadable: tuple["Unreadable", ...] = ()
+
+    @property
+    def skill_index(self) -> tuple[tuple[str, str], ...]:
+        """The (name, description) of each skill."""
+        return tuple((skill.name, skill.description) for skill in self.skills)
+
+
+@dataclass(slots=True)
+class OperatorFiles:
+    """Reads the files.
+
+    Attributes:
+        home: PARLEY_HOME.
+        workspace: Where the context file is looked for; None for `home`.
+        current: What was read last.
+    """
+
+    home: Path
+    workspace: Path | None = None
+    current: Snapshot = field(default_factory=Snapshot)
+    _texts: dict[Path, tuple[Stamp, Scan | Unreadable | None]] = field(default_factory=dict)
+    _skills: dict[str, tuple[Stamp, Skill | BadSkill]] = field(default_factory=dict)
+    _looked_at: float = -REFRESH_S
+
+    @property
+    def shelf(self) -> SkillShelf:
+        """The skills, as tools read and write them."""
+        return SkillShelf(self.home / SKILLS)
+
+    async def refresh(self) -> Snapshot:
+        """Return the files as they were within the last 2 s."""
+        now = time.monotonic()
+        if now - self._looked_at >= REFRESH_S:
+            self._looked_at = now
+            await asyncio.to_thread(self.read)
+        return self.current
+
+    def read(self) -> Snapshot:
+        """Look at the files now; blocks. What cannot be read is logged and counts as not there."""
+        identity = self._text(self.home / IDENTITY, IDENTITY_CHARS, scanned=False)
+        profile = self._text(self.home / PROFILE, PROFILE_CHARS)
+        name, context = self._context_file()
+        found = list(self._found_skills())
+        skills = tuple(each for each in found if isinstance(each, Skill))
+        texts = {PROFILE: profile, name: context}
+        known = [text for _, text in self._texts.values()]
+        findings = {each: text.findings for each, text in texts.items() if text and text.findings}
+        findings |= {f"skill {each.name}": each.findings for each in skills if each.findings}
+        self.current = Snapshot(
+            identity=identity.text if identity else None,
+            profile=profile.text if profile else None,
+            context_file=Told(name, context.text) if context else None,
+            skills=skills,
+            bad_skills=tuple(each for each in found if isinstance(each, BadSkill)),
+            findings=findings,
+            unreadable=tuple(text for text in known if isinstance(text, Unreadable)),
+        )
+        return self.current
+
+    def _context_file(self) -> tuple[str, Scan | None]:
+        for name in CONTEXT_FILES:
+            text = self._text((self.workspace or self.home) / name, CONTEXT_CHARS)
+            if text is not None:
+                return name, text
+        return "", None
+
+    def _text(self, path: Path, most_chars: int, *, scanned: bool = True) -> Scan | None:
+        """Return a file's text, cut and scanned; None where there is none, or nothing in it."""
+        stamp = _stamp(path)
+        if stamp is None:
+            self._texts.pop(path, None)
+            return None
+        known = self._texts.get(path)
+        if known is None or known[0] != stamp:
+            known = self._texts[path] = stamp, _read(path, most_chars, scanned=scanned)
+        return known[1] if isinstance(known[1], Scan) else None
+
+    def _found_skills(self) -> Iterator[Skill | BadSkill]:
+        names = self.shelf.names()
+        self._skills = {name: known for name, known in self._skills.items() if name in names}
+        for name in names[:MAX_SKILLS]:
+            stamp = self.shelf.stamp(name)
+            known = self._skills.get(name)
+            if known is None or known[0] != stamp:
+                known = self._skills[name] = stamp, _load(self.shelf, name)
+            yield known[1]
+
+
+def flagged(source: str, found: Scan) -> Scan:
+    """Log what a scan took out of a text that enters a prompt; returns the scan."""
+    for kind, count in found.counts.items():
+        log.warning("prompt_text_flagged", source=source, kind=kind, count=count)
+    return found
+
+
+def cut(text: str, name: str, most_chars: int) -> str:
+    """Return a text, or its beginning and end with a mark for what is left out."""
+    if len(text) <= most_chars:
+        return text
+    tail = int(most_chars * TAIL_SHARE)
+    left_out = len(text) - most_chars
+    mark = f"\n[… {left_out:,} characters of {name} are left out here …]\n"
+    return f"{text[: most_chars - tail]}{mark}{text[len(text) - tail :]}"
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """Return what changes with a file's content and rights; None where there is nothing."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError:
+        return NO_STAMP
+    return found.st_ctime_ns, found.st_size
+
+
+def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | None:
+    """Return a file's text; of one that is huge only a beginning is looked at."""
+    try:
+        with os.fdopen(_open_now(path), "rb") as file:
+            content = file.read(10 * most_chars)
+            size = os.fstat(file.fileno()).st_size
+    except OSError as exc:
+        reason = exc.strerror or "is no file"
+        log.warning("prompt_file_unreadable", file=path.name, error=reason)
+        return Unreadable(path.name, reason)
+    text = content.decode(errors="replace").replace("\r\n", "\n").strip()
+    if size > len(content):
+        text += f"\n[… {size - len(content):,} bytes more …]"
+    text = cut(text, path.name, most_chars)
+    if not text:
+        return None
+    return flagged(path.name, scan(text)) if scanned else Scan(text)
+
+
+def _open_now(path: Path) -> int:
+    """Open a file, without waiting for whoever would write into a pipe."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is no regular file")
+    return handle
+
+
+def _load(shelf: SkillShelf, name: str) -> Skill | BadSkill:
+    try:
+        skill = shelf.load(name)
+    except ToolError as exc:
+        log.warning("skill_unusable", skill=name, reason=str(exc))
+        return BadSkill(name, str(exc))
+    flagged(f"skill {name}", Scan(skill.text, skill.findings))
+    return skill

@@ -1,0 +1,88 @@
+"""`parley search`: looks through all conversations; builds the index of the search anew.
+
+What it changes goes through the running gateway, or directly into the database where none runs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.commandline import AsJson, ConversationOption, act, opened, settings_of
+from gateway.console import say, show_json
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from agent.ports import PastMessage
+    from gateway.storage.search import Match
+
+SHOWN_CHARS = 300
+HEADER = "conversation #message role time: text (~: only messages next to it hold the words)"
+
+search_app = typer.Typer(help="Search what was said.", no_args_is_help=True)
+
+
+@search_app.command("find")
+def search_find(
+    context: typer.Context,
+    query: Annotated[str, typer.Argument(help="Words, or a plain question.")],
+    *,
+    conversation: ConversationOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50)] = 10,
+    json: AsJson = False,
+) -> None:
+    """Find messages by their words, best first: everybody's, unlike the agent's own search."""
+    chosen = None if conversation is None else [conversation]
+    with opened(settings_of(context)) as conn:
+        if conversation is not None:
+            import_module("gateway.storage.history").overview(conn, conversation)
+        found = _found(conn, chosen, query, limit)
+        missing: int = import_module("gateway.storage.searchindex").unindexed(conn, chosen)
+    if json:
+        show_json([_plain(*each) for each in found])
+        return
+    if found:
+        say(HEADER)
+    for match, past in found:
+        say(_line(match, past))
+    if not found:
+        say("nothing was found")
+    if missing:
+        say(f"{missing} messages are not in the index yet; `parley run` feeds it")
+
+
+def _found(
+    conn: "Connection", conversations: list[int] | None, query: str, limit: int
+) -> "list[tuple[Match, PastMessage]]":
+    search = import_module("gateway.storage.search")
+    scope = import_module("gateway.storage.searchscope")
+    matches = search.find(conn, conversations, query, limit=limit)
+    texts: dict[int, list[PastMessage]] = scope.messages(scope.around(conn, matches, 0))
+    return [(matches[n], past) for n in sorted(texts) for past in texts[n]]
+
+
+def _plain(match: "Match", past: "PastMessage") -> dict[str, object]:
+    return {
+        "conversation": match.conversation,
+        "seq": past.seq,
+        "role": past.role,
+        "at": past.at,
+        "text": past.text,
+        "holds": match.holds,
+    }
+
+
+def _line(match: "Match", past: "PastMessage") -> str:
+    text = " ".join(past.text.split())
+    if len(text) > SHOWN_CHARS:
+        text = f"{text[:SHOWN_CHARS]}…"
+    mark = " " if match.holds else "~"
+    return f"{mark} {match.conversation} #{past.seq} {past.role} {past.at}: {text}"
+
+
+@search_app.command("reindex")
+def search_reindex(context: typer.Context) -> None:
+    """Build the index anew from the transcripts; chats go on meanwhile."""
+    fed: int = act(settings_of(context), "reindex-search")
+    say(f"{fed} messages were read again")

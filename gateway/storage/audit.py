@@ -1,0 +1,193 @@
+"""The audit trail: which tools were called, who allowed it, what came of it.
+
+Read from what is on record anyway: journal, inquiries, transcript. A call is in it from the moment
+in which somebody is asked about it, or it begins to run, or it is refused.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, select
+
+from agent.messages import decode
+from gateway.storage.models import conversation, inquiry, message, step, turn
+
+NOT_RUN = frozenset({"refused", "vetoed", "denied"})
+"""Outcomes of calls that had no effect, whatever that of their tool is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One tool call; times in seconds since the epoch.
+
+    Attributes:
+        at: When it began to run, or was refused; else when somebody was asked about it.
+        effect: Of the tool; "none" for a call that did not run, or not yet.
+        decision: "not asked"; refused (the sender may not), vetoed (by a plugin), denied, expired;
+            once or conversation (what it was approved for); waiting, cancelled; answered (of a
+            question).
+        by: Who decided, "platform:sender id"; empty for nobody.
+        outcome: As in the journal; "running", "cut off", or empty where it has not begun.
+        arguments: As the model gave them: JSON.
+        senders: Whose words the turn holds.
+    """
+
+    at: float
+    conversation: int
+    turn: int
+    tool: str
+    call: str
+    effect: str
+    decision: str
+    by: str
+    decided_at: float | None
+    outcome: str
+    arguments: str
+    senders: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which calls are wanted: the newest `limit` of those since `since`, seconds since the epoch.
+
+    Attributes:
+        conversation: Only of this one and its delegated children; None for all.
+        tool: Only of this one; None for all.
+    """
+
+    since: float = 0.0
+    limit: int = 50
+    conversation: int | None = None
+    tool: str | None = None
+
+
+def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
+    """Return tool calls, oldest first."""
+    found = [
+        row
+        for current in _turns(conn, wanted)
+        for row in _of_turn(conn, current)
+        if row.at >= wanted.since and wanted.tool in {None, row.tool}
+    ]
+    return sorted(found, key=lambda row: (row.at, row.turn))[-wanted.limit :]
+
+
+def _turns(conn: Connection, wanted: AuditFilter) -> Sequence[Row[Any]]:
+    """Return the turns that can hold what is wanted."""
+    ids: set[int] = set()
+    for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
+        query = select(table.c.turn_id).where(table.c.at >= wanted.since)
+        if table is step:
+            query = query.where(step.c.kind == "tool")
+        if wanted.tool is not None:
+            query = query.where(name == wanted.tool)
+        if wanted.conversation is not None:
+            query = query.where(table.c.turn_id.in_(_turns_of(wanted.conversation)))
+        newest = query.distinct().order_by(table.c.turn_id.desc()).limit(wanted.limit)
+        ids.update(conn.scalars(newest))
+    return conn.execute(select(turn).where(turn.c.id.in_(ids))).all()
+
+
+def _turns_of(conversation_id: int) -> Any:
+    own = select(turn.c.id).where(turn.c.conversation == conversation_id)
+    children = select(conversation.c.id).where(conversation.c.parent_turn_id.in_(own))
+    return own.union_all(select(turn.c.id).where(turn.c.conversation.in_(children)))
+
+
+def _of_turn(conn: Connection, current: Row[Any]) -> Iterator[AuditRow]:
+    """Yield the calls of one turn."""
+    arguments = _arguments(conn, current)
+    asked = {
+        row.call_id: row
+        for row in conn.execute(select(inquiry).where(inquiry.c.turn_id == current.id))
+    }
+    steps = select(step).where(step.c.turn_id == current.id, step.c.kind == "tool")
+    seen: Counter[str] = Counter()
+    for row in conn.execute(steps.order_by(step.c.n)).all():
+        key = _key(row.call_id, seen)
+        yield _ran(current, row, asked.pop(key, None), arguments.get(key, ""))
+    for key, question in asked.items():
+        yield _asked(current, question, arguments.get(key, ""))
+
+
+def _arguments(conn: Connection, current: Row[Any]) -> dict[str, str]:
+    """Return what the calls of a turn were given, by the name that an inquiry has for each."""
+    bodies = conn.scalars(
+        select(message.c.body)
+        .where(
+            message.c.conversation == current.conversation,
+            message.c.turn_id == current.id,
+            message.c.role == "assistant",
+        )
+        .order_by(message.c.seq)
+    )
+    seen: Counter[str] = Counter()
+    return {
+        _key(call["id"], seen): call["function"]["arguments"]
+        for body in bodies
+        for call in decode(body).get("tool_calls", ())
+    }
+
+
+def _key(call_id: str, seen: Counter[str]) -> str:
+    """Return the name of the next call with an id, as `turns.call_key` does."""
+    seen[call_id] += 1
+    return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
+
+
+def _ran(current: Row[Any], ran: Row[Any], asked: Row[Any] | None, arguments: str) -> AuditRow:
+    """Return a call that the journal knows."""
+    outcome = str(orjson.loads(ran.result)["status"]) if ran.state == "done" else "running"
+    if outcome == "running" and current.state != "running":
+        outcome = "cut off"
+    return AuditRow(
+        at=ran.at,
+        conversation=current.conversation,
+        turn=current.id,
+        tool=ran.name,
+        call=ran.call_id,
+        effect=ran.effect,
+        decision=_decision(outcome, asked),
+        by=(asked.answered_by or "") if asked else "",
+        decided_at=asked.answered_at if asked else None,
+        outcome=outcome,
+        arguments=arguments,
+        senders=_senders(current),
+    )
+
+
+def _asked(current: Row[Any], asked: Row[Any], arguments: str) -> AuditRow:
+    """Return a call that somebody was asked about, and that has not begun to run."""
+    return AuditRow(
+        at=asked.at,
+        conversation=current.conversation,
+        turn=current.id,
+        tool=asked.tool,
+        call=asked.call_id,
+        effect="none",
+        decision=_decision("", asked),
+        by=asked.answered_by or "",
+        decided_at=asked.answered_at,
+        outcome="",
+        arguments=arguments,
+        senders=_senders(current),
+    )
+
+
+def _senders(current: Row[Any]) -> tuple[str, ...]:
+    return tuple(orjson.loads(current.senders or "[]"))
+
+
+def _decision(outcome: str, asked: Row[Any] | None) -> str:
+    if outcome in {"refused", "vetoed"} or asked is None:
+        return outcome if outcome in NOT_RUN else "not asked"
+    if asked.state == "pending":
+        return "waiting"
+    if asked.state != "answered":
+        return str(asked.state)
+    if asked.kind == "clarify":
+        return "answered"
+    return {"deny": "denied"}.get(asked.answer, str(asked.answer))

@@ -1,0 +1,200 @@
+"""The search index as it is fed: derived from the transcript, outside of its transactions.
+
+FTS5 without contents holds the terms (see searchterms.py); the id of a row is made of conversation
+and seq, so that one conversation is one range of ids. `conversation.searched_seq` tells how far a
+transcript is indexed and moves in the same transaction as the rows.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select, text, update
+
+from agent.messages import decode
+from gateway.storage.models import conversation, message, search_row
+from gateway.storage.searchterms import VERSION, terms_of
+
+SEQ_BITS = 32
+"""A seq has at most 31."""
+BATCH_ROWS = 200
+"""Most messages of one transaction; beyond that turns would wait for the writer."""
+BATCH_CHARS = 2_000_000
+"""Of their stored bytes, likewise."""
+_MARK = f"=v{VERSION}"
+"""The only term of row 0: which version of the terms the index holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages of one conversation that are not in the index yet, in order; rows are as stored.
+
+    Attributes:
+        after_seq: How far the conversation was indexed when they were read.
+    """
+
+    conversation: int
+    after_seq: int
+    rows: tuple[tuple[int, str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the index is to hold for a message."""
+
+    seq: int
+    role: str
+    at: float
+    terms: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What moves the index of a conversation from `after_seq` to `upto_seq`."""
+
+    conversation: int
+    after_seq: int
+    upto_seq: int
+    entries: tuple[Entry, ...]
+
+
+def row_id(conversation_id: int, seq: int) -> int:
+    """Return the id in the index of a message; ids of one conversation are a range."""
+    return conversation_id << SEQ_BITS | seq
+
+
+def is_current(conn: Connection) -> bool:
+    """Whether the index holds what this version's terms are."""
+    found = conn.execute(_FIND_MARK, {"mark": f'"{_MARK}"'})
+    return found.first() is not None
+
+
+_FIND_MARK = text("SELECT 1 FROM search_index WHERE search_index MATCH :mark AND rowid = 0")
+
+
+def clear(conn: Connection) -> bool:
+    """Empty the index: it is to be fed anew from the first messages on.
+
+    Returns:
+        Whether there was anything in it.
+    """
+    conn.execute(text("INSERT INTO search_index (search_index) VALUES ('delete-all')"))
+    removed = conn.execute(delete(search_row)).rowcount
+    fed = conversation.c.searched_seq > 0
+    conn.execute(update(conversation).where(fed).values(searched_seq=0))
+    conn.execute(_ADD, {"id": 0, "terms": _MARK})
+    return removed > 0
+
+
+_ADD = text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)")
+
+
+def behind(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
+    """Return conversations with messages that are not in the index yet."""
+    waits = conversation.c.message_head > conversation.c.searched_seq
+    found = select(conversation.c.id).where(waits, conversation.c.id.not_in(left_out))
+    return list(conn.scalars(found.limit(limit)))
+
+
+def unindexed(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
+    """Return how many messages of conversations (None: of all) are not in the index yet."""
+    waits = conversation.c.message_head > conversation.c.searched_seq
+    missing = select(func.sum(conversation.c.message_head - conversation.c.searched_seq))
+    if conversation_ids is not None:
+        missing = missing.where(conversation.c.id.in_(conversation_ids))
+    return conn.scalar(missing.where(waits)) or 0
+
+
+def waiting(conn: Connection, conversation_id: int) -> Waiting | None:
+    """Return the next messages of a conversation that the index lacks; None where it lacks none."""
+    after = conn.scalar(
+        select(conversation.c.searched_seq).where(conversation.c.id == conversation_id)
+    )
+    if after is None:
+        return None
+    next_ones = conn.execute(
+        select(message.c.seq, message.c.role, message.c.body, message.c.at)
+        .where(message.c.conversation == conversation_id, message.c.seq > after)
+        .order_by(message.c.seq)
+        .limit(BATCH_ROWS)
+    )
+    rows, room = [], BATCH_CHARS
+    for row in next_ones:
+        rows.append((row.seq, row.role, row.body, row.at))
+        room -= len(row.body)
+        if room < 0:
+            break
+    return Waiting(conversation_id, after, tuple(rows)) if rows else None
+
+
+def prepared(found: Waiting) -> Batch:
+    """Return what is to be written for messages; takes milliseconds, not for the event loop."""
+    entries = (Entry(seq, role, at, terms_of(decode(body))) for seq, role, body, at in found.rows)
+    kept = tuple(entry for entry in entries if entry.terms)
+    return Batch(found.conversation, found.after_seq, found.rows[-1][0], kept)
+
+
+def feed(conn: Connection, batch: Batch) -> bool:
+    """Enter a batch; nothing is done (False) where the index has moved since it was read."""
+    moved = conn.execute(
+        update(conversation)
+        .where(
+            conversation.c.id == batch.conversation,
+            conversation.c.searched_seq == batch.after_seq,
+        )
+        .values(searched_seq=batch.upto_seq)
+    )
+    if moved.rowcount and batch.entries:
+        conn.execute(insert(search_row), [_row(batch.conversation, each) for each in batch.entries])
+        conn.execute(_ADD, [_indexed(batch.conversation, each) for each in batch.entries])
+    return bool(moved.rowcount)
+
+
+def _row(conversation_id: int, entry: Entry) -> dict[str, object]:
+    return {
+        "conversation": conversation_id,
+        "seq": entry.seq,
+        "role": entry.role,
+        "at": entry.at,
+        "terms": len(entry.terms),
+    }
+
+
+def _indexed(conversation_id: int, entry: Entry) -> dict[str, object]:
+    return {"id": row_id(conversation_id, entry.seq), "terms": _joined(entry.terms)}
+
+
+def _joined(terms: frozenset[str]) -> str:
+    """Return terms as FTS5 gets them: to be taken out again they must be told byte for byte."""
+    return " ".join(sorted(terms))
+
+
+def forget(conn: Connection, conversation_id: int) -> None:
+    """Take a conversation out, words and all, before its transcript is erased.
+
+    An index of another version cannot be told what to take out: all of it goes, to be fed anew.
+    """
+    if not is_current(conn):
+        clear(conn)
+        return
+    rows = conn.execute(
+        select(message.c.seq, message.c.body)
+        .join(
+            search_row,
+            (search_row.c.conversation == message.c.conversation)
+            & (search_row.c.seq == message.c.seq),
+        )
+        .where(message.c.conversation == conversation_id)
+        .order_by(message.c.seq)
+    )
+    for seq, body in rows:
+        gone = {"id": row_id(conversation_id, seq), "terms": _joined(terms_of(decode(body)))}
+        conn.execute(_TAKE_OUT, gone)
+    known = search_row.c.conversation == conversation_id
+    if conn.execute(delete(search_row).where(known)).rowcount:
+        # What was taken out stays in the older pages until they are written together.
+        conn.execute(text("INSERT INTO search_index (search_index) VALUES ('optimize')"))
+
+
+_TAKE_OUT = text(
+    "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
+)
