@@ -1,15 +1,91 @@
 """Fixtures of all tests: real SQLite files, migrated once and copied for each test."""
 
-from collections.abc import AsyncIterator, Iterator
+import gc
+import os
+import signal
+from collections.abc import AsyncIterator, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import is_hypothesis_test
+from sqlalchemy import Connection, Engine, create_engine
 
-from gateway.storage.engine import Database
+from agent.tools.world import confinement
+from gateway.storage import engine as engine_module
+from gateway.storage import opening
+from gateway.storage.engine import Database, connect
 from gateway.storage.opening import open_database
 from tests.support.browser import CHROMIUM
 from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
+
+
+def pytest_configure() -> None:
+    """Have tests' processes heed SIGINT: a background job of a shell begins with it ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the collector away from what all tests consist of: each full pass takes half a second.
+
+    Nothing else goes on meanwhile, so it would also make the tests with short limits fail.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Trace no property tests for coverage: it takes twice the time, and others run those lines.
+
+    Other long ones are marked where they stand. What is not traced can only lower the figure.
+    """
+    for item in items:
+        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+            item.add_marker("untraced")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_are_compiled_once() -> Iterator[None]:
+    """All writers share one cache of compiled statements, all readers another.
+
+    Compiling is half their time. A cache goes by the dialect's object, so that is shared too.
+    """
+    known: dict[bool, Engine] = {}
+
+    def create(*args: Any, **kwargs: Any) -> Engine:
+        engine = create_engine(*args, **kwargs)
+        first = known.setdefault("isolation_level" in kwargs, engine)
+        engine.dialect, engine._compiled_cache = first.dialect, first._compiled_cache
+        return engine
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_module, "create_engine", create)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _schema_is_made_once(database_template: Path) -> Iterator[None]:
+    """What would be a new database is a copy of the migrated one: migrating takes 80 ms."""
+    template = database_template.read_bytes()
+
+    def connect_to_copy(path: Path) -> Connection:
+        # Where no file can be made, the real function has to say so.
+        with suppress(OSError), path.open("xb") as file:
+            file.write(template)
+        return connect(path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "connect", connect_to_copy)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +136,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
     if SHARED is None:
         terminalreporter.write_line("real conversations: not replayed, ../shared is not there")
+    if missing := confinement.why_not():
+        terminalreporter.write_line(f"confined commands: not run, {missing}")
+    if os.geteuid() != 0:
+        terminalreporter.write_line("commands of another user: not run, that takes root")

@@ -73,6 +73,7 @@ def test_long_texts(platform: Platform, markdown: str) -> None:
     check(platform, markdown)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", SLOW)
 def test_texts_that_make_parsers_slow(name: str) -> None:
     """100,000 hostile characters are rendered, within the limits; `tests.bench` has their time."""

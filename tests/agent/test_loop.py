@@ -40,10 +40,11 @@ from agent.models.base import Completion, ModelRequest, StopReason, Usage
 from agent.models.images import Images
 from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
 from agent.planner import Planner
-from agent.ports import Effect, ModelCall, ToolStatus
+from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
 from agent.recovery import Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens import estimate_messages
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
@@ -85,7 +86,7 @@ class Journal:
     def begin_call(self, call: ModelCall | None) -> None:
         self.in_flight = call
 
-    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
+    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
         self._check()
         self.started.append((call["id"], effect))
 
@@ -117,6 +118,7 @@ class Bench:
         self.caching = CachingSettings()
         self.rests = Rests()
         self.images = Images()
+        self.approval = ApprovalRules("never")
         self.sink = SinkSpy()
         self.journal = Journal([QUESTION])
         self.ran: list[str] = []
@@ -157,6 +159,7 @@ class Bench:
             caching=self.caching,
             rests=self.rests,
             images=self.images,
+            approval=self.approval,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
         ports = TurnPorts(

@@ -151,6 +151,14 @@ def test_clean_text_by_example(text: str, clean: str) -> None:
     assert clean_text(text) == clean
 
 
+def test_tags_within_tags_take_no_time() -> None:
+    """However many a stranger sends: each is not a pass over all of them."""
+    count = 100_000
+    clean = clean_text("<memory-con" * count + "<memory-context>" + "text>" * count)
+    assert "<memory-context" not in clean
+    assert clean.count("<memory-con") < count
+
+
 def asked(*ids: str) -> ChatMessage:
     calls = [tool_call("look", {}, call_id) for call_id in ids]
     return ChatMessage(role="assistant", content=None, tool_calls=calls)

@@ -28,8 +28,8 @@ from agent.prompt_caching import (
     is_marked,
     marker_of,
 )
-from agent.view import Summary, summary_message
-from tests.support.conversations import PNG, conversation_of
+from agent.view import Summary
+from tests.support.conversations import PNG, conversation_of, summary_message
 
 MARK = {"type": "ephemeral"}
 SYSTEM = ChatMessage(role="system", content="You help.")

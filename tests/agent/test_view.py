@@ -28,8 +28,9 @@ from agent.view import (
     dump_plan,
     load_plan,
     render,
-    summary_message,
+    summary_messages,
 )
+from tests.support.conversations import summary_message
 
 Stored = list[tuple[int, ChatMessage]]
 
@@ -182,7 +183,9 @@ def test_hiding_all_that_was_summarised_takes_the_summaries_along() -> None:
     hidden = plan.hiding(5, 8)
     assert hidden == ViewPlan(hidden=((5, 8),), edits=(Edit(2, "prune"),))
     assert [seq for seq in range(1, 11) if hidden.shows(seq)] == [1, 2, 3, 4, 9, 10]
-    assert plan.hiding(5, 7).summaries == plan.hiding(6, 9).summaries == plan.summaries
+    assert plan.hiding(5, 7).summaries == plan.summaries[1:]
+    assert plan.hiding(6, 9).summaries == plan.summaries[:1]
+    assert plan.hiding(6, 7).summaries == plan.summaries
 
 
 @given(transcripts(), plans)
@@ -191,9 +194,38 @@ def test_a_plan_shows_head_summaries_pinned_and_tail(stored: Stored, plan: ViewP
     head = [it["role"] for seq, it in stored if plan.shows(seq) and seq <= plan.head_upto]
     rest = [it["role"] for seq, it in stored if plan.shows(seq) and seq > plan.head_upto]
     view = render(plan, stored)
-    assert [it["role"] for it in view] == [*head, *(it.role for it in plan.summaries), *rest]
-    between = view[len(head) : len(head) + len(plan.summaries)]
-    assert between == [summary_message(summary) for summary in plan.summaries]
+    between = summary_messages(plan)
+    assert [it["role"] for it in view] == [*head, *(it["role"] for it in between), *rest]
+    assert view[len(head) : len(head) + len(between)] == between
+    assert [*dict.fromkeys(it["role"] for it in between)] == [
+        *dict.fromkeys(it.role for it in plan.summaries)
+    ]
+
+
+def test_neighbours_of_one_role_share_a_message() -> None:
+    """Each node stands below its number and range, what can be recalled in the first line."""
+    first, second = Summary("one", 3, 9, node=4), Summary("two", 10, 12, node=7, level=1)
+    plan = ViewPlan(head_upto=2, summaries=(first, second), tail_from=13, recall="Look it up.")
+    (message,) = summary_messages(plan)
+    assert message["content"] == (
+        f"{REFERENCE} (messages 3 to 12) Look it up."
+        "\n\n[node 4: 3 to 9]\none\n\n[node 7: 10 to 12]\ntwo"
+    )
+    assert (
+        len(summary_messages(replace(plan, summaries=(first, replace(second, role="assistant")))))
+        == 2
+    )
+
+
+def test_a_plan_of_version_2_shows_the_bytes_that_it_showed() -> None:
+    """An update of Parley must not move the prompt cache of what is under way."""
+    text = (
+        '{"version":2,"first_seq":1,"hidden":[],"head_upto":2,"summaries":[{"text":"Goal: tea.",'
+        '"first_seq":3,"last_seq":40,"role":"user","source":"extract","model":""}],"pinned":[],'
+        '"tail_from":41,"edits":[],"thinking_from":44}'
+    )
+    (message,) = summary_messages(load_plan(text))
+    assert message["content"] == f"{REFERENCE} (messages 3 to 40)\n\nGoal: tea."
 
 
 @given(transcripts(), plans)
@@ -366,7 +398,7 @@ def test_a_plan_of_version_1_is_read() -> None:
     assert plan == ViewPlan(first_seq=3, hidden=((5, 6),))
 
 
-@pytest.mark.parametrize("version", [0, 3, "1", None])
+@pytest.mark.parametrize("version", [0, 4, "1", None])
 def test_a_plan_of_another_version_is_an_error(version: object) -> None:
     """A plan is not guessed at."""
     data = {**orjson.loads(dump_plan(ViewPlan())), "version": version}

@@ -384,7 +384,7 @@ async def test_a_cancelled_preparation_ends_its_call() -> None:
     model = HangingModel()
     calls = calls_of(model)
     work = asyncio.ensure_future(written(view_of(), calls))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await model.arrived.wait()
         work.cancel()
         await model.ended.wait()

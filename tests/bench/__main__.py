@@ -1,7 +1,7 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start, estimates, retention, compaction, billing,
-caching, rendering, platforms. Without a name all run, in that order.
+Sections: overhead, throughput, bursts, storage, start, estimates, retention, recall, compaction,
+billing, caching, rendering, platforms. Without a name all run, in that order.
 """
 
 import sys
@@ -15,6 +15,7 @@ SECTIONS = (
     "start",
     "estimates",
     "retention",
+    "recall",
     "compaction",
     "billing",
     "caching",

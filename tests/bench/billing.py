@@ -17,6 +17,7 @@ from agent.models.base import ModelRequest, Usage
 from agent.models.catalog import find_facts
 from agent.models.facts import ModelFacts
 from agent.prompt_caching import apply_cache_control
+from agent.settings import ToolSettings
 from agent.tokens import estimate_message, estimate_tokens
 from agent.tools.catalog import builtin_tools
 from tests.bench.estimates import SESSIONS
@@ -30,7 +31,8 @@ those that lasted longer most had written, some had not."""
 RESTART_EVERY = 50
 STEADY_S = 10.0
 STRATEGIES = ("anchored", "system_and_3")
-TOOLS = builtin_tools(("read_conversation", "current_time", "calculate")).schemas
+ENABLED = ("read_conversation", "current_time", "calculate")
+TOOLS = builtin_tools(ToolSettings(enabled=ENABLED)).schemas
 SYSTEM = "You are a coding agent. Answer briefly; use your tools."
 
 

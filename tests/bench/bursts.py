@@ -10,10 +10,10 @@ from pathlib import Path
 from agent.messages import text_of
 from agent.view import ViewPlan
 from gateway.app import Gateway
-from gateway.storage import transcript
 from tests.bench.figures import Figure
 from tests.bench.running import Chats, inbound, running
 from tests.bench.seeding import open_place
+from tests.support.storage import load_view
 
 TEXTS = 20
 GAPS_MS = (0, 1, 5, 20, 50, 200)
@@ -55,7 +55,7 @@ async def _answered(chats: Chats) -> int:
 
 
 async def _stored(gateway: Gateway, conversation: int) -> int:
-    view = await gateway.database.read(transcript.load_view, conversation, ViewPlan())
+    view = await gateway.database.read(load_view, conversation, ViewPlan())
     return len(_numbers(text_of(message) for message in view if message["role"] == "user"))
 
 

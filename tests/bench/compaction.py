@@ -349,6 +349,7 @@ async def _load_s(database: Database, current: Turn, plan: ViewPlan) -> float:
     took: list[float] = []
     for _ in range(LOADS):
         started = time.perf_counter()
-        await database.read(transcript.load_entries, current.lease.conversation, plan)
+        rows = await database.read(transcript.load_rows, current.lease.conversation, plan)
+        transcript.decoded(rows)
         took.append(time.perf_counter() - started)
     return statistics.median(took)

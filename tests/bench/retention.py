@@ -19,6 +19,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import accumulate
 from pydoc_data.topics import topics
 from typing import Any, cast
@@ -80,6 +81,7 @@ def measure() -> Iterator[Figure]:
             yield Figure(f"{title}: lost over {FURTHER} further", lost, "", at_most=LOST)
             later = [row.later for row in rows if row.later is not None]
             yield Figure(f"{title}: later parts", _mean(later), "")
+    yield from import_module("tests.bench.recalled").measure()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +157,20 @@ def keys(conversation: Conversation) -> tuple[list[set[str]], list[tuple[set[str
     """
     bags = [words(full_text(message)) for message in conversation.messages]
     first = conversation.first
-    rare = [_rare(bags[:first]), _rare(bags)]
+    rarely = [rare(bags[:first]), rare(bags)]
     early, later = [], []
     for probe in conversation.probes:
         place = max(probe.evidence)
         said = set().union(*(bags[n] for n in probe.evidence))
         asked = (words(probe.answer) & said) - words(probe.question)
-        if place < first and (key := asked & rare[0]):
+        if place < first and (key := asked & rarely[0]):
             early.append(key)
-        elif place >= first and min(probe.evidence) >= first and (key := asked & rare[1]):
+        elif place >= first and min(probe.evidence) >= first and (key := asked & rarely[1]):
             later.append((key, place))
     return early, later
 
 
-def _rare(bags: Sequence[set[str]]) -> set[str]:
+def rare(bags: Sequence[set[str]]) -> set[str]:
     frequency = Counter(word for bag in bags for word in bag)
     limit = max(3, 0.02 * len(bags))
     return {word for word, count in frequency.items() if count <= limit}

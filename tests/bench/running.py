@@ -38,7 +38,7 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
     """Return an agent with the usual tools and limits around a model."""
     return Agent(
         models=[model],
-        tools=builtin_tools(settings.tools.enabled),
+        tools=builtin_tools(settings.tools),
         settings=settings.agent,
         output=settings.tools.output,
         retry=RetryPolicy(),
@@ -50,7 +50,7 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
 async def running(
     home: Path, on_send: Callable[[Outgoing], None], model: ChatModel | None = None
 ) -> AsyncIterator[Gateway]:
-    """Run worker and delivery between the null platform and a model, `EchoModel` unless given."""
+    """Run what a message meets between the null platform and a model, `EchoModel` unless given."""
     settings = bench_settings(home)
     adapter = NullAdapter(on_send)
     async with (
@@ -62,8 +62,14 @@ async def running(
     ):
         settle_memory()
         parts = [
-            tasks.create_task(gateway.worker.run(), name="worker"),
-            tasks.create_task(gateway.delivery.run(), name="delivery"),
+            tasks.create_task(part.run(), name=type(part).__name__)
+            for part in (
+                gateway.worker,
+                gateway.delivery,
+                gateway.indexer,
+                gateway.inquiries,
+                gateway.recall,
+            )
         ]
         yield gateway
         for part in parts:

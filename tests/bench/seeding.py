@@ -8,11 +8,11 @@ from adapters.messages import InboundMessage
 from agent.messages import ChatMessage
 from gateway.sessions import session_key, sole_sender
 from gateway.storage import inbox, leases, lineage, transcript, turns
-from gateway.storage.lineage import PromptBase
 from gateway.storage.transcript import Place
 from gateway.storage.turns import Turn
+from tests.support.storage import fixed_base
 
-BASE = PromptBase("You are a bench.", "[]", {})
+BASE = fixed_base("You are a bench.")
 
 
 def seed(conn: Connection, first: InboundMessage, messages: Sequence[ChatMessage]) -> Place:

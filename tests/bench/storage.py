@@ -17,6 +17,7 @@ from gateway.storage.opening import open_database
 from tests.bench.figures import Figure, percentile
 from tests.bench.running import Chats, inbound, running
 from tests.bench.seeding import open_place, seed
+from tests.support.storage import load_view
 
 APPENDS = 2000
 CALLERS = 64
@@ -79,7 +80,7 @@ async def _load() -> list[Figure]:
         place = await database.write(seed, inbound("1", "1", ""), _messages(1000))
         for _ in range(LOADS):
             started = time.perf_counter()
-            view = await database.read(transcript.load_view, place.conversation, ViewPlan())
+            view = await database.read(load_view, place.conversation, ViewPlan())
             took.append(time.perf_counter() - started)
             assert len(view) == 1000
         before = _size(file)

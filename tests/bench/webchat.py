@@ -9,7 +9,8 @@ from pathlib import Path
 import aiohttp
 import orjson
 
-from gateway.app import assembled, build_adapters, serve
+from gateway.app import assembled, serve
+from gateway.building import build_adapters
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings, logged_database
 

@@ -13,8 +13,9 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -41,6 +42,7 @@ from adapters.messages import (
     Outgoing,
     Question,
     Receipt,
+    Withdrawal,
 )
 from adapters.pacing import PaceLimits
 from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
@@ -50,16 +52,31 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
 from agent.models.facts import FREE, ModelFacts
 from agent.recovery import RetryPolicy
-from agent.settings import AgentSettings, CompressionSettings, OutputSettings
+from agent.settings import (
+    AgentSettings,
+    CompressionSettings,
+    ContextSettings,
+    DelegationSettings,
+    OutputSettings,
+    TerminalSettings,
+    ToolSettings,
+)
 from agent.tokens import estimate_usage
+from agent.tools.builtin import delegate_task
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from gateway import app, worker
+from agent.tools.services import Inquiry, TodoItem
+from agent.tools.world.confinement import why_not
+from agent.tools.world.terminal import Terminal, TerminalArguments
+from gateway import app, freezing, worker
 from gateway.access import Access
+from gateway.asked import burst
 from gateway.chats import ChatHistory
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings import AccessSettings, QueueSettings, Settings
 from gateway.storage import opening
 from gateway.storage.engine import Database, connect
+from gateway.storage.inbox import Entry
 from tests.crash.mutants import MUTANTS, replace_in
 from tests.support.crash import Spec
 from tests.support.crash_platform import ask, tell
@@ -125,6 +142,13 @@ def _forward(port: int, _: Any, __: str, event: EventDict) -> EventDict:
     return event
 
 
+def burst_or_fail(entries: Sequence[Entry], queue: QueueSettings) -> list[Entry]:
+    """Return the next turn's entries; fail, as a bug would, at one that asks for it."""
+    if asks(entries[0].text, "stuck"):
+        raise RuntimeError("a turn that cannot begin")
+    return burst(entries, queue)
+
+
 class Points:
     """The named points of one life, and what happens at one of them."""
 
@@ -171,7 +195,8 @@ class Life:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
         replace_in(opening, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=RETRY_AFTER_S)
-        replace_in(Access, may_act=lambda *_: True)
+        replace_in(freezing, burst=burst_or_fail)
+        replace_in(Access, weakest=lambda *_: "member")
         if not spec.locked:
             replace_in(opening, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
@@ -188,6 +213,11 @@ class Life:
             access=AccessSettings(mode="open", rate_per_min=0),
             web=WebSettings(port=spec.web_port),
             compression=CompressionSettings(protect_last_n=2),
+            context=ContextSettings(engine=spec.engine),
+            tools=ToolSettings(
+                delegation=DelegationSettings(max_s=spec.child_s),
+                mcp=spec.mcp,
+            ),
         )
         await app.run(settings, self._ready)
 
@@ -226,14 +256,16 @@ class Life:
             async with asyncio.timeout(0.05):
                 await self.previewed.wait()
 
-    def _agent(self, _: Settings, __: object) -> Agent:
+    def _agent(self, *given: Any) -> Agent:
+        *_, foreign = given
         return Agent(
             models=[ChainModel(self)],
-            tools=ToolRegistry(self._tool(name) for name in TOOLS),
+            tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task.TOOL, *foreign]),
             settings=AgentSettings(),
             output=OutputSettings(max_bytes=256),
             retry=RetryPolicy(backoff_s=(0.001,)),
             max_output_tokens=100,
+            approval=ApprovalRules(self.spec.approval),
         )
 
     def _tool(self, name: str) -> Tool:
@@ -245,7 +277,16 @@ class Life:
             if name == "hand":
                 assert context.files is not None
                 await context.files.offer("hand.txt", "text/plain", arguments.line.encode())
+            if name == "ask":
+                assert context.people is not None
+                await context.people.ask(
+                    Inquiry("clarify", context.call_id, name, "Which?", ("this", "that"))
+                )
+            if name in {"plan", "keep"}:
+                await note_down(name, context, call)
             self.note("effect begins", call=call)
+            if name == "shell":
+                await endless_command(context, Path(self.spec.home) / "workspace")
             self.points.reach(f"{name}: within its effect")
             self.note("effect ends", call=call)
             self.points.reach(f"{name}: after its effect")
@@ -270,7 +311,7 @@ class Life:
         return adapter
 
     def _observed(self, adapter: Any) -> Adapter:
-        """Return an adapter with a point on each side of its sends."""
+        """Return an adapter with a point on each side of what it shows and takes off."""
         send = adapter.send
 
         async def observed_send(message: Outgoing) -> Receipt:
@@ -279,8 +320,33 @@ class Life:
             self.points.reach("send: accepted, no receipt yet")
             return receipt
 
+        withdraw = adapter.withdraw
+
+        async def observed_withdraw(withdrawal: Withdrawal) -> None:
+            self.points.reach("withdraw: before the request")
+            await withdraw(withdrawal)
+            self.points.reach("withdraw: done, not stored yet")
+
         adapter.send = observed_send
+        adapter.withdraw = observed_withdraw
         return cast("Adapter", adapter)
+
+
+async def endless_command(context: ToolContext, workspace: Path) -> None:
+    """Run a command that tells its processes by the pipe `started`, and never ends."""
+    command = "exec 7> started; setsid sleep 300 & echo $$ | tee -a runs >&7; wait"
+    options = TerminalSettings(confine=why_not() is None)
+    arguments = TerminalArguments.model_validate({"command": command})
+    await Terminal(options, 10**9).run(replace(context, workspace=workspace), arguments)
+
+
+async def note_down(name: str, context: ToolContext, call: str) -> None:
+    """Write the list, or a note."""
+    assert context.notebook is not None
+    if name == "plan":
+        await context.notebook.set_todo([TodoItem(call)])
+    else:
+        await context.notebook.change("memory", remove=None, add=call)
 
 
 class Line(Arguments):
@@ -413,6 +479,7 @@ class LoopbackAdapter:
                 text=RESENT * mark + message.payload,
                 nonce=message.nonce,
                 ref=message.preview_ref,
+                buttons=bool(message.choices),
             )
         except ConnectionError as exc:
             raise SendUnknown("no answer") from exc
@@ -423,7 +490,22 @@ class LoopbackAdapter:
             raise SendRejected("never")
         return Receipt(shown["ref"], resent=mark)
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Take the buttons off a message."""
+        self._life.points.reach("withdraw: before the request")
+        done = await self._ask(
+            do="withdraw",
+            chat=withdrawal.address.chat,
+            ref=withdrawal.message_ref,
+            text=f"{withdrawal.payload}\n→ {withdrawal.note}",
+        )
+        self._life.points.reach("withdraw: done, not stored yet")
+        if done.get("error"):
+            raise SendRejected("never")
+
+    async def preview(
+        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+    ) -> str | None:
         """Show a growing answer, if the style of this platform is to edit."""
         if self._life.spec.style != "edit":
             return None

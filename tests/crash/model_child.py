@@ -13,8 +13,8 @@ from agent.loop import Agent
 from agent.models.factory import build_models
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
-from gateway.settings import Settings
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec
@@ -32,7 +32,7 @@ class ModelLife(child.Life):
     """One process from its start to its end, with models behind HTTP."""
 
     @override
-    def _agent(self, _: Settings, __: object) -> Agent:
+    def _agent(self, *_: object) -> Agent:
         assert isinstance(self.spec, ModelSpec)
         blocks = [ModelSettings.model_validate(each) for each in self.spec.models]
         return Agent(
@@ -42,6 +42,7 @@ class ModelLife(child.Life):
             output=OutputSettings(max_bytes=256),
             retry=RetryPolicy(backoff_s=(0.001,)),
             max_output_tokens=100,
+            approval=ApprovalRules(self.spec.approval),
         )
 
 

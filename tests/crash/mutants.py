@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.intake import GatewayIntake
-from gateway.storage import leases, turns
+from gateway.storage import endings, leases, steps, turns
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, replica
 from gateway.storage.outbox import nonce_of
@@ -48,12 +48,12 @@ def send_before_commit(_: Any) -> None:
     adapters: dict[Any, Any] = {}
     make = TurnRunner.__init__
 
-    def remember(self: TurnRunner, *args: Any) -> None:
-        make(self, *args)
-        adapters.update(args[3])
+    def remember(self: TurnRunner, **parts: Any) -> None:
+        make(self, **parts)
+        adapters.update(parts["adapters"])
 
     async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if fn is turns.commit:
+        if fn is endings.commit:
             turn, messages, parts, end = args
             address = turn.lease.address
             for part in parts:
@@ -83,7 +83,8 @@ def no_fence(_: Any) -> None:
         ).one()
 
     replace_in(leases, fence=unfenced)
-    replace_in(turns, fence=unfenced)
+    for module in (turns, steps, endings):
+        replace_in(module, fence=unfenced)
 
 
 def zombie_claim(_: Any) -> None:

@@ -66,7 +66,10 @@ async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
         assert await crashes.ended(crashes.start()) == KILLED
     await crashes.platform.open_gate()
     assert await crashes.ended(crashes.start()) == KILLED
-    await crashes.live_until_answered()
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: bool(crashes.platform.finals("poison")))
+    assert await crashes.stop(pid) == 0
+    assert crashes.all_answered()
     assert crashes.platform.finals("poison") == [notices.GAVE_UP]
     assert all(notices.GAVE_UP not in crashes.platform.finals(chat) for chat in "abcd")
     assert not (found := crashes.violations()), describe(found, crashes)

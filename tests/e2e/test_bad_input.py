@@ -139,7 +139,6 @@ def asking(home: Path, url: str, *, key: str = KEY, **model: Any) -> ParleyProce
     return ParleyProcess(home, settings, {"ANTHROPIC_API_KEY": key})
 
 
-@pytest.mark.timeout(60)
 async def test_a_wrong_key_is_told_and_can_be_mended(
     claude: AnthropicServer, tmp_path: Path
 ) -> None:
@@ -160,7 +159,6 @@ async def test_a_wrong_key_is_told_and_can_be_mended(
     assert "hello" in str(message["content"])
 
 
-@pytest.mark.timeout(60)
 async def test_short_trouble_is_waited_for(claude: AnthropicServer, tmp_path: Path) -> None:
     """429 and 529, one after the other: then the answer, and nothing else."""
     wait = {"retry-after": "1"}
@@ -197,7 +195,6 @@ async def half_then_whole(chat: WebChat) -> list[str]:
     return chat.answers
 
 
-@pytest.mark.timeout(60)
 async def test_an_outage_that_ends(claude: AnthropicServer, tmp_path: Path) -> None:
     """The person is told that it takes longer, and gets the answer when the provider is back."""
     async with Relay(claude.url) as relay, asking(tmp_path, relay.url, retry_for_s=30) as parley:
@@ -225,7 +222,6 @@ async def test_an_outage_that_does_not_end(claude: AnthropicServer, tmp_path: Pa
         assert (await parley.health())[0] == 200
 
 
-@pytest.mark.timeout(60)
 async def test_the_process_may_die_in_an_outage(claude: AnthropicServer, tmp_path: Path) -> None:
     """Killed while it waits for the provider, it goes on waiting after the start."""
     async with Relay(claude.url) as relay, asking(tmp_path, relay.url, retry_for_s=30) as parley:

@@ -31,7 +31,6 @@ async def until_compacted(chat: WebChat, times: int) -> int:
     return written
 
 
-@pytest.mark.timeout(90)
 async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyProcess) -> None:
     """Kill -9 and restart: it goes on; lineage, show and export print every segment and message."""
     chat = WebChat(parley)
@@ -60,7 +59,6 @@ async def test_a_long_chat_survives_a_kill_and_can_be_looked_at(parley: ParleyPr
     assert parley.rows("SELECT count(*) FROM session WHERE ended_at IS NULL") == [(1,)]
 
 
-@pytest.mark.timeout(60)
 async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> None:
     """`/compress` is on record when it was accepted: the next process carries it out, once."""
     chat = WebChat(parley)
@@ -79,7 +77,6 @@ async def test_a_kill_while_compress_waits_its_turn(parley: ParleyProcess) -> No
     assert parley.rows(query) == [(1,)]
 
 
-@pytest.mark.timeout(60)
 async def test_a_smaller_window_after_a_restart(parley: ParleyProcess) -> None:
     """The operator names a model with a smaller window: hygiene makes the history fit."""
     parley.settings["model"] = {"context_length": 60_000}
@@ -90,11 +87,11 @@ async def test_a_smaller_window_after_a_restart(parley: ParleyProcess) -> None:
         await chat.ask(f"Note {n}: {FILLER}")
     assert parley.named("context_compressed") == []
     await parley.terminate()
-    parley.settings["model"] = {"context_length": 4_000}
+    parley.settings["model"] = {"context_length": 8_000}
     await parley.restart()
     await chat.ask("hello again")
     [event] = parley.named("context_compressed")
     assert event["trigger"] == "hygiene"
-    assert event["tokens_before"] >= 0.85 * 4_000 > event["tokens_after"]
+    assert event["tokens_before"] >= 0.85 * 8_000 > event["tokens_after"]
     status = await chat.ask("/status")
-    assert "of 4,000 tokens" in status
+    assert "of 8,000 tokens" in status

@@ -244,7 +244,6 @@ async def test_stop_keeps_what_was_written(bot: Bot) -> None:
     assert bot.parley.transcript(finished["conversation"])[-1][1].startswith("word word")
 
 
-@pytest.mark.timeout(60)
 async def test_who_blocks_the_bot_makes_a_dead_letter(bot: Bot) -> None:
     """It is listed with its reason, shown with its text, and sent when it is retried."""
     bot.api.fail("sendMessage", BLOCKED)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, event
 
 from adapters.messages import Address, InboundMessage
 from gateway.access import Access, Standing, is_for_bot
@@ -124,6 +125,37 @@ def test_who_may_have_tools_act(store: Store, senders: list[str], may: bool) -> 
     store.run(members.let_in, ("slack", "3"), "Ann", "member", "telegram:1")
     rules = access(mode="open", owners=["telegram:1"], telegram=["2"])
     assert store.run(rules.may_act, senders) is may
+
+
+def test_many_are_looked_up_together(store: Store) -> None:
+    """A group may have heard hundreds since it began: one statement for 500 of them."""
+    senders = [str(n) for n in range(members.AT_ONCE + 1)]
+    for sender in senders:
+        store.run(members.let_in, ("telegram", sender), "Ann", "member", "telegram:1")
+    statements: list[str] = []
+
+    def looked_up(conn: Connection) -> bool:
+        event.listen(conn, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        return access().may_act(conn, [f"telegram:{sender}" for sender in senders])
+
+    assert store.run(looked_up)
+    assert len(statements) == 2
+
+
+@pytest.mark.parametrize(
+    ("senders", "are"),
+    [
+        (["telegram:1", "slack:3", "web:web"], True),
+        (["telegram:1", "telegram:2"], False),
+        (["slack:1"], False),
+        ([], False),
+    ],
+)
+def test_who_is_an_owner(store: Store, senders: list[str], are: bool) -> None:
+    """All of them: by the settings, as the first one, or through the web chat."""
+    store.run(members.let_in, ("slack", "3"), "Ann", "owner", "telegram:1")
+    rules = access(mode="open", owners=["telegram:1"], telegram=["2"])
+    assert (store.run(rules.weakest, senders) == "owner") is are
 
 
 @pytest.mark.parametrize(

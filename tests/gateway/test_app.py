@@ -8,29 +8,17 @@ import stat
 from pathlib import Path
 
 import pytest
-from pydantic import SecretStr
 from sqlalchemy import update
 
-from adapters.settings import TelegramSettings
-from agent.loop import Agent
 from agent.messages import assistant_message
 from agent.models.base import Completion, Usage
 from agent.models.facts import ModelFacts, Prices
-from agent.models.scripted import ScriptedModel
-from agent.settings import ModelSettings
 from gateway.app import (
     Welcome,
-    build_adapters,
-    build_agent,
-    build_context,
-    build_summariser,
     prepare_home,
     run,
 )
-from gateway.chats import ChatHistory
-from gateway.commands import StatusFacts
 from gateway.errors import GatewayError, SettingsError
-from gateway.modelline import build_line
 from gateway.settings import Settings
 from gateway.storage import models
 from tests.support.anthropic_server import AnthropicServer
@@ -105,7 +93,7 @@ async def test_a_forced_stop_keeps_the_turn(tmp_path: Path, how: str) -> None:
         assert gateway.chat.texts() == []
     async with running(tmp_path) as chat:
         assert await chat.answers(1) == ["re: one"]
-        assert chat.events("turn_finished")[0]["attempt"] == 1
+        assert (await chat.logged("turn_finished"))["attempt"] == 1
 
 
 async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Path) -> None:
@@ -121,7 +109,7 @@ async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Pa
         gateway.stop.set()
         await gateway.ended()
     async with running(tmp_path) as chat:
-        await chat.answers(1, "b")
+        await chat.logged("turn_finished", 2)
         assert [line["attempt"] for line in chat.events("turn_finished")] == [1, 1]
 
 
@@ -281,34 +269,6 @@ def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
         prepare_home(tmp_path / "file" / "home")
 
 
-def made(settings: Settings) -> Agent:
-    return build_agent(settings, build_line(settings))
-
-
-@pytest.mark.parametrize(
-    ("sections", "told"),
-    [
-        ({"tools": {"enabled": ["explode"]}}, "tools.enabled: .*explode"),
-        ({"model": {"provider": "anthropic"}}, "model: "),
-    ],
-)
-def test_settings_that_fit_no_agent(
-    tmp_path: Path, sections: dict[str, dict[str, object]], told: str
-) -> None:
-    """The error names the setting."""
-    with pytest.raises(SettingsError, match=told):
-        made(settings_of(tmp_path, **sections))
-
-
-def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> None:
-    """In the order of the settings."""
-    settings = settings_of(tmp_path, tools={"enabled": ["calculate"]})
-    settings = settings.model_copy(update={"fallbacks": (settings.model,)})
-    agent = made(settings)
-    assert [model.name for model in agent.models] == ["parley-offline"] * 2
-    assert [schema.name for schema in agent.tools.schemas] == ["calculate"]
-
-
 async def test_the_summary_model_is_closed_with_the_others(tmp_path: Path) -> None:
     """A model of its own has connections of its own."""
     block = {"provider": "anthropic", "api_key": "k", "model": "tiny"}
@@ -318,69 +278,6 @@ async def test_the_summary_model_is_closed_with_the_others(tmp_path: Path) -> No
         client = summariser.models[0]._client  # type: ignore[attr-defined]
         assert not client.is_closed()
     assert client.is_closed()
-
-
-@pytest.mark.parametrize(
-    "block", [{"provider": "anthropic", "model": "tiny"}, {"provider": "openai", "model": "tiny"}]
-)
-def test_a_summary_model_without_a_key_is_refused(tmp_path: Path, block: dict[str, str]) -> None:
-    """At the start, not in the middle of a conversation; the error names the setting."""
-    settings = settings_of(tmp_path, auxiliary={"compression": block})
-    with pytest.raises(SettingsError, match=r"auxiliary\.compression: "):
-        build_context(settings, made(settings))
-
-
-OWN_FIELDS = {"reasoning_effort": "low"}
-LOCAL = {"provider": "openai", "name": "big", "base_url": "http://127.0.0.1:1/v1"}
-
-
-@pytest.mark.parametrize(
-    ("block", "sent"),
-    [
-        ({"model": "tiny"}, OWN_FIELDS),
-        ({"model": "tiny", "provider": "main"}, OWN_FIELDS),
-        ({"model": "tiny", "provider": "openai"}, OWN_FIELDS),
-        ({"model": "tiny", "provider": "anthropic", "api_key": "abcd"}, {}),
-        ({"model": "tiny", "provider": "openai", "base_url": "http://127.0.0.1:2/v1"}, {}),
-    ],
-)
-def test_further_fields_go_to_the_same_provider_only(
-    tmp_path: Path,
-    block: dict[str, str],
-    sent: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another one, or another server, may refuse what it does not know."""
-    built: list[ModelSettings] = []
-
-    def build(settings: ModelSettings) -> ScriptedModel:
-        built.append(settings)
-        return ScriptedModel([])
-
-    monkeypatch.setattr("gateway.app.build_model", build)
-    model = LOCAL | {"extra_body": OWN_FIELDS}
-    build_summariser(
-        settings_of(tmp_path, model=model, auxiliary={"compression": block}), ScriptedModel([])
-    )
-    assert [settings.extra_body for settings in built] == [sent]
-
-
-async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
-    """A bot only with its token."""
-    async with running(tmp_path, at_work=False) as chat:
-        facts = StatusFacts("scripted", 1000, 500, "compressor", 10)
-        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, lambda: facts)
-        [web] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
-        assert web.platform == "web"
-        bot = TelegramSettings(name="two", token=SecretStr("1:a"))
-        settings = settings_of(tmp_path, platforms={"telegram": [bot]})
-        adapters = build_adapters(settings, intake, chats)
-        assert [(it.platform, it.account) for it in adapters] == [
-            ("web", "default"),
-            ("telegram", "two"),
-        ]
-        for adapter in (web, *adapters):
-            await adapter.close()
 
 
 async def test_conversations_of_a_lost_account_are_named(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from adapters.errors import FetchDelayed
 from adapters.messages import Address, Attachment
 from agent.errors import ToolError
 from gateway import attachments
-from gateway.attachments import AT_ONCE, MAX_FILES_OF_TURN, WITHIN_S, Attachments
+from gateway.attachments import AT_ONCE, MAX_FILES_OF_TURN, WITHIN_S, Attachments, Lane
 from gateway.errors import StorageUnavailable
 from gateway.settings import AttachmentSettings
 from gateway.storage import attachments as stored
@@ -87,6 +87,8 @@ class Place:
         """Fetch what is pending; returns state and error of each file."""
         async with self.at_work():
             await self.settled()
+            # What a row says is told in the log, and to the worker, behind its commit.
+            await self.settled(lambda _: not any(lane.running for lane in self.lanes()))
         return [(row.state, row.error) for row in await self.rows()]
 
     @asynccontextmanager
@@ -98,6 +100,10 @@ class Place:
                 yield
             finally:
                 task.cancel()
+
+    def lanes(self) -> Iterable[Lane]:
+        """Return what is being fetched, by account."""
+        return self.attachments._lanes.values()
 
     async def settled(self, condition: Callable[[list[Any]], bool] | None = None) -> None:
         """Wait until the rows are as wanted, else until none is pending."""

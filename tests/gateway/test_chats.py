@@ -29,7 +29,7 @@ FACTS = StatusFacts("claude-test", 1000, 500, "compressor", 10)
 
 
 def history_of(chat: Running) -> ChatHistory:
-    return ChatHistory(chat.gateway.database, lambda: FACTS)
+    return ChatHistory(chat.gateway.database, lambda _: FACTS)
 
 
 async def said(chat: Running, **after: int) -> list[tuple[int, int, str]]:

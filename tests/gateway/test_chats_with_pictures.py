@@ -58,7 +58,7 @@ def at_bad_ones(request: ModelRequest) -> Step:
 
 async def test_old_pictures_become_labels_when_a_chat_is_compacted(tmp_path: Path) -> None:
     """The newest one stays as it is; no view is too large, and the transcript keeps all handles."""
-    model = LongChatModel()
+    model = LongChatModel(context_length=10_000)
     async with running(tmp_path, model, adapter=platform()) as chat:
         for width in range(1, 13):
             await look(chat, width)

@@ -13,40 +13,33 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
-import structlog
 
 from adapters.errors import SendRejected
 from gateway import logs
 from gateway.control import SOCKET
 from gateway.storage.engine import lock_database
 from gateway.storage.models import REVISION
-from tests.support.command_line import Result, one_line, own_environment, runner
+from tests.support.command_line import Result, one_line
 from tests.support.command_line import Run as Parley
 from tests.support.gateway import running
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.storage import Store
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be empty and no setting come from outside; restore logging."""
-    before, closers, configure = structlog.get_config(), [], logs.configure_logging
+def _logs_are_closed(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What `parley run` opens here is closed."""
+    closers, configure = [], logs.configure_logging
     monkeypatch.setattr(logs, "configure_logging", lambda *given: closers.append(configure(*given)))
-    with own_environment(tmp_path, monkeypatch):
-        yield
+    yield
     for close in closers:
         close()
-    structlog.configure(**before)
-
-
-@pytest.fixture
-def parley(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Parley:
-    """Run a command in this process."""
-    return runner(monkeypatch, capsys)
 
 
 def fill(home: Path, *texts: str, dead: bool = False) -> None:
@@ -83,7 +76,7 @@ def test_config_show_masks_secrets(parley: Parley, tmp_path: Path) -> None:
 def test_a_bad_setting_is_one_line(parley: Parley, tmp_path: Path) -> None:
     """It names file, key and what is allowed."""
     (tmp_path / "parley.yaml").write_text("queue: {mode: chaotic}\n")
-    for command in (["config", "show"], ["run"], ["conversations"]):
+    for command in (["config", "show"], ["run"], ["sessions", "list"]):
         line = one_line(parley(*command))
         for word in ("parley.yaml", "queue.mode", "chaotic", "followup"):
             assert word in line
@@ -114,7 +107,7 @@ def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> Non
 def test_conversations_are_listed_as_they_are_named(parley: Parley, tmp_path: Path) -> None:
     """Also where somebody wrote what looks like markup."""
     fill(tmp_path, "hello", "[red]alarm[/red]", "closing [/b] first")
-    listed = parley("conversations")
+    listed = parley("sessions", "list")
     assert (listed.code, listed.err) == (0, "")
     for text in ("hello", "[red]alarm[/red]", "closing [/b] first"):
         assert text in listed.out
@@ -126,12 +119,60 @@ def test_a_conversation_is_forgotten_after_a_question(
     """Without --yes it asks; with it, it does it."""
     fill(tmp_path, "my secret words")
     monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
-    assert parley("forget", "1").code == 1
-    assert "my secret words" in parley("conversations").out
+    refused = parley("forget", "1")
+    assert (refused.code, refused.out.strip()) == (1, "")
+    assert "my secret words" in parley("sessions", "list").out
     assert "erased conversation 1 with 2 messages" in parley("forget", "1", "--yes").out
-    assert "my secret words" not in parley("conversations").out
+    assert "my secret words" not in parley("sessions", "list").out
     assert "there is no conversation 1" in one_line(parley("forget", "1", "--yes"))
-    assert "no conversation id" in one_line(parley("forget", "x", "--yes"))
+    for wrong in ("x", "9" * 30):
+        assert "no conversation id" in one_line(parley("forget", wrong, "--yes"))
+
+
+READS = (
+    "sessions list",
+    "sessions show 1",
+    "dead-letters list",
+    "dead-letters show t1",
+    "pair list",
+    "memory list",
+    "audit list",
+    "search find words",
+    "usage",
+    "prompt show 1",
+)
+WRITES = (
+    "forget 1 --yes",
+    "dead-letters retry t1",
+    "dead-letters drop t1",
+    "pair approve ABCD2345",
+    "memory remove 1",
+    "search reindex",
+    "db upgrade",
+)
+
+
+@pytest.mark.parametrize("command", [*READS, *WRITES])
+def test_a_newer_database_is_left_alone(parley: Parley, store: Store, command: str) -> None:
+    """The line says that another version has written it, whatever was asked for."""
+    store.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    store.close()
+    assert "9999, which this version" in one_line(parley(*command.split()))
+
+
+@pytest.mark.parametrize("command", READS)
+def test_without_a_database_a_line_says_so(parley: Parley, home: Path, command: str) -> None:
+    """Looking creates none."""
+    assert "there is no database" in one_line(parley(*command.split()))
+    assert list(home.iterdir()) == []
+
+
+def test_an_option_that_is_not_there_is_a_wrong_call(parley: Parley) -> None:
+    """Exit code 2, and nothing on stdout."""
+    for command in READS:
+        result = parley(*command.split(), "--nope")
+        assert (result.code, result.out) == (2, "")
+        assert "--nope" in result.err
 
 
 def test_dead_letters_are_listed_shown_and_dropped(parley: Parley, tmp_path: Path) -> None:
@@ -139,6 +180,9 @@ def test_dead_letters_are_listed_shown_and_dropped(parley: Parley, tmp_path: Pat
     fill(tmp_path, "[/i]mportant", dead=True)
     listed = parley("dead-letters", "list")
     assert (listed.code, "s1.1" in listed.out, "[/b]locked" in listed.out) == (0, True, True)
+    [letter] = json.loads(parley("dead-letters", "list", "--json").out)
+    assert json.loads(parley("dead-letters", "show", "s1.1", "--json").out) == letter
+    assert (letter["id"], letter["reason"]) == ("s1.1", "bot was [/b]locked")
     shown = parley("dead-letters", "show", "s1.1").out
     assert "reason: bot was [/b]locked" in shown
     assert shown.endswith("re: [/i]mportant\n")
@@ -195,6 +239,25 @@ def test_logs_are_printed_readably(parley: Parley, tmp_path: Path) -> None:
     assert "turn_finished" not in parley("logs", "--event", "other").out
     (tmp_path / "parley.yaml").write_text("logging: {file: false}\n")
     assert "logging.file is false" in one_line(parley("logs"))
+
+
+@pytest.mark.parametrize(("options", "shown"), [([], 10), (["-n", "2"], 2), (["-n", "99"], 12)])
+def test_following_begins_with_the_newest_lines(
+    parley: Parley,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    shown: int,
+) -> None:
+    """Ten as with `tail -f`, or as many as are asked for; Ctrl-C ends it well."""
+    (home / "logs").mkdir()
+    lines = [json.dumps({"event": f"event_{n}", "level": "info"}) for n in range(12)]
+    (home / "logs" / "parley.jsonl").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr("gateway.logview.time.sleep", Mock(side_effect=KeyboardInterrupt))
+    result = parley("logs", "-f", *options)
+    assert result.code == 0
+    printed = re.findall(r"event_\d+", result.out)
+    assert printed == [f"event_{n}" for n in range(12 - shown, 12)]
 
 
 def test_a_recording_is_replayed(parley: Parley, tmp_path: Path) -> None:
@@ -274,7 +337,7 @@ def test_run_is_a_whole_gateway(parley: Parley, tmp_path: Path) -> None:
         assert re.search(r"Parley is ready: http://127\.0\.0\.1:\d+/", process.banner)
         answer = asyncio.run(ask_through(tmp_path / SOCKET, "What is 6 * 7?"))
         assert "offline" in answer.lower()
-        assert "What is 6 * 7?" in parley("conversations").out
+        assert "What is 6 * 7?" in parley("sessions", "list").out
         assert "bytes" in parley("backup", str(tmp_path / "copy.db")).out
         assert "is in use" in one_line(parley("run", "--port", "0"))
         assert "erased conversation 1" in parley("forget", "1", "--yes").out

@@ -11,7 +11,15 @@ from agent.context_engine import Level
 from agent.ports import Compaction
 from agent.view import Summary, ViewPlan
 from gateway import commands
-from gateway.commands import ALIASES, BYPASSING, DESCRIPTIONS, TOPIC_CHARS, URGENT, StatusFacts
+from gateway.commands import (
+    ALIASES,
+    ANSWERING,
+    BYPASSING,
+    DESCRIPTIONS,
+    TOPIC_CHARS,
+    URGENT,
+    StatusFacts,
+)
 from gateway.storage.history import Status
 from gateway.storage.usage import Context, Standing
 from tests.support.storage import compaction
@@ -75,9 +83,9 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 
 
 def test_what_bypasses_the_queue() -> None:
-    """`/new`, `/retry` and `/compress` keep their place in the order."""
-    assert {"stop", "status", "usage", "insights", "help"} == BYPASSING
-    assert set(DESCRIPTIONS) - BYPASSING == {"new", "retry", "compress"}
+    """`/new`, `/retry`, `/compress` and `/model` keep their place in the order."""
+    assert {"stop", "status", "usage", "insights", "help", *ANSWERING} == BYPASSING
+    assert set(DESCRIPTIONS) - BYPASSING == {"new", "retry", "compress", "model"}
 
 
 @pytest.mark.parametrize(("name", "description"), DESCRIPTIONS.items())
@@ -148,7 +156,7 @@ def test_the_status_of_an_idle_conversation() -> None:
         "- **Context**: 50,000 of 200,000 tokens (25%), reported",
         "- **Compression**: from 100,000 tokens on (engine compressor); 1 compaction so far",
         "- **Messages**: 1,234 on record",
-        "- **State**: idle, 0 waiting",
+        "- **State**: idle, 0 messages queued",
         "- **Last turn**: max iterations",
     ]
 
@@ -167,11 +175,20 @@ def test_a_fallback_that_answered_last_is_named(answered_by: str | None, told: s
     assert f"- **Model**: {told}\n" in commands.status_text(IDLE, standing, MODEL)
 
 
+def test_a_prompt_that_leaves_little_room_is_told() -> None:
+    """From half of the threshold on; of the window where nothing is compacted."""
+    narrow = replace(MODEL, fixed_tokens=5_000, threshold_tokens=8_000)
+    told = "- **Prompt and tools**: 5,000 of 8,000 tokens, which leaves little room\n"
+    assert told in commands.status_text(IDLE, STANDING, narrow)
+    assert commands.crowding_text(replace(narrow, threshold_tokens=10_000)) is None
+    assert commands.crowding_text(replace(narrow, threshold_tokens=None)) is None
+
+
 def test_the_status_while_a_turn_runs() -> None:
     """The outcome of the turn before is of no interest now."""
     busy = Status(3, 9, 1, 1, 2, turn_running=True, last_outcome="final_text")
     text = commands.status_text(busy, STANDING, MODEL)
-    assert "working on an answer, 2 waiting" in text
+    assert "working on an answer, 2 messages queued" in text
     assert "Last turn" not in text
 
 

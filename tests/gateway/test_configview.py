@@ -1,17 +1,17 @@
 """`parley config show`: values, origins, and no secret in sight."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from gateway.configview import as_json, rows, show
+from gateway.configview import as_data, rows, show
 from gateway.settings import Loaded, load_settings
 
 YAML = """
 model: {api_keys: [hunter21, hunter22]}
+fallbacks: [{provider: openai, name: m, retry_for_s: 7}]
 web: {token: hunter23}
 platforms: {telegram: [{token: hunter24}, {name: b}]}
 access: {telegram: [1], groups: {"telegram:-1": {respond: always}}}
@@ -51,12 +51,12 @@ def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
     assert found["web.token"] == "********"
     assert found["model.api_keys"] == ["********"] * 2
     assert found["platforms.telegram.1.token"] is None
-    assert "hunter2" not in as_json(loaded)
+    assert "hunter2" not in str(as_data(loaded))
 
 
 def test_json_maps_keys_to_value_and_origin(loaded: Loaded) -> None:
     """For scripts."""
-    assert json.loads(as_json(loaded))["web.port"] == {"value": 1, "origin": "PARLEY_WEB__PORT"}
+    assert as_data(loaded)["web.port"] == {"value": 1, "origin": "PARLEY_WEB__PORT"}
 
 
 def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
@@ -70,5 +70,6 @@ def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
         "1",
         "PARLEY_WEB__PORT",
     ]
-    assert "warning: tools.mcp is set, but has no effect in this version" in lines
+    warning = "fallbacks.0.retry_for_s is set, but has no effect: that of `model` holds for all"
+    assert f"warning: {warning}" in lines
     assert "hunter2" not in out.getvalue()

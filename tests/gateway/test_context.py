@@ -20,7 +20,7 @@ from agent.settings import CachingSettings
 from agent.summariser import Summariser
 from agent.tools.builtin import read_conversation
 from agent.view import ViewPlan
-from gateway.app import build_context
+from gateway.building import build_context
 from gateway.context import ContextParts, meter_of, report_of
 from gateway.storage import models
 from gateway.storage.lineage import Session
@@ -81,12 +81,12 @@ def test_limits_come_from_the_settings_and_the_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("window", "limit"), [(20_000, 20_000), (50_000, 50_000), (90_000, 50_000)]
+    ("window", "limit"), [(20_000, 20_000), (50_000, 50_000), (90_000, 90_000)]
 )
 def test_a_turn_has_the_window_that_its_model_has_by_then(
     tmp_path: Path, window: int, limit: int
 ) -> None:
-    """It shrinks where the provider says that this account gets less; the shares stay."""
+    """It shrinks where the provider says so, and a chosen model has its own; the shares stay."""
     model = ScriptedModel([], context_length=50_000)
     agent = agent_of(model)
     made = build_context(settings_of(tmp_path, compression={"threshold": 0.7}), agent)

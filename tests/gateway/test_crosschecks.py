@@ -68,3 +68,15 @@ def test_ids_of_all_platforms(tmp_path: Path) -> None:
     access = {"telegram": [7], "discord": ["1234567890123456789"], "slack": ["U0123ABC"]}
     owners = ["telegram:7", "discord:1", "slack:W0123"]
     assert load(tmp_path, **access, owners=owners).access.owners == tuple(owners)
+
+
+@pytest.mark.parametrize(
+    "roles", [["user"], ["assistant", "user"], ["user", "user"], ["user", "assistant", "user"]]
+)
+def test_examples_are_pairs(tmp_path: Path, roles: list[str]) -> None:
+    """A conversation cannot begin with half an example."""
+    file = tmp_path / "parley.yaml"
+    prefill = [{"role": role, "content": "x"} for role in roles]
+    file.write_bytes(orjson.dumps({"agent": {"prefill": prefill}}))
+    with pytest.raises(SettingsError, match=r"agent\.prefill"):
+        load_settings(config=file, environ={"PARLEY_HOME": str(tmp_path)})

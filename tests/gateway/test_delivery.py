@@ -6,10 +6,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import Connection, select, update
 from sqlalchemy.exc import OperationalError
 
 from adapters.errors import ChatMoved, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Choice
 from gateway import delivery
 from gateway.delivery import (
     GIVE_UP_AFTER_S,
@@ -19,6 +20,7 @@ from gateway.delivery import (
     backoff_s,
 )
 from gateway.storage import deadletters, models, outbox
+from gateway.storage.outbox import Part
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -30,6 +32,71 @@ def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have failed sends tried again at once."""
     monkeypatch.setattr(delivery, "backoff_s", lambda _attempt: 0.0)
     monkeypatch.setattr(delivery, "STORAGE_RETRY_S", 0.0)
+
+
+async def take_off(chat: Running) -> None:
+    """Have a question asked, and the buttons below it taken off."""
+    asked = Part("inquiry:1:buttons:1", "May I?", "May I?", choices=(Choice("Yes", "/approve 1"),))
+
+    def ask(conn: Connection) -> int:
+        [place] = conn.scalars(select(models.conversation.c.id))
+        outbox.append(conn, place, [asked], inbox_seq=1)
+        outbox.withdraw(conn, place, "inquiry:1", "stopped", 1)
+        outbox.append(conn, place, [Part("k", "more", "more")], inbox_seq=1)
+        return int(place)
+
+    await chat.ask("one")
+    chat.gateway.delivery.notify(await chat.gateway.database.write(ask))
+
+
+async def test_buttons_are_taken_off_behind_what_is_said(tmp_path: Path) -> None:
+    """By the id that their question was shown with; a short pause is waited for."""
+    adapter = RecordingAdapter()
+    adapter.withdrawal_failures.append(SendDelayed("flood", 0.01))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await take_off(chat)
+        await chat.until(lambda: len(adapter.withdrawn) == 2)
+        assert await row_states(chat) == ["sent"] * 4
+        assert [off.message_ref for off in adapter.withdrawn] == ["m2", "m2"]
+        shown = [text for kind, text in adapter.order if kind != "preview"]
+        assert shown == ["re: one", "May I?", "more", "stopped"]
+
+
+@pytest.mark.parametrize(
+    ("failures", "tries"),
+    [
+        ([SendDelayed("flood", 6.0)], 1),
+        ([SendDelayed("flood", 0.0)] * 3, 3),
+        ([SendRejected("it is gone")], 1),
+        ([ValueError("a flaw")], 1),
+    ],
+    ids=["long", "again and again", "gone", "flaw"],
+)
+async def test_buttons_hold_nothing_up(
+    tmp_path: Path, failures: list[Exception], tries: int
+) -> None:
+    """They stay where they are when they cannot be taken off soon; that is no dead letter."""
+    adapter = RecordingAdapter()
+    adapter.withdrawal_failures += failures
+    async with running(tmp_path, adapter=adapter) as chat:
+        await take_off(chat)
+        await chat.logged("buttons_left")
+        assert await row_states(chat) == ["sent", "sent", "dropped", "sent"]
+        assert len(adapter.withdrawn) == tries
+        assert await chat.ask("two") == "re: two"
+
+
+async def test_a_platform_that_hangs_keeps_its_buttons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For good: what stands behind them is shown."""
+    adapter = RecordingAdapter()
+    monkeypatch.setattr(delivery, "WITHDRAWAL_S", 0.01)
+    monkeypatch.setattr(adapter, "withdraw", lambda _: asyncio.Event().wait())
+    async with running(tmp_path, adapter=adapter) as chat:
+        await take_off(chat)
+        assert (await chat.logged("buttons_left"))["reason"] == "the platform takes too long"
+        assert await chat.ask("two") == "re: two"
 
 
 async def row_states(chat: Running) -> list[str]:

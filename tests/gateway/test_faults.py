@@ -292,7 +292,7 @@ async def test_a_stream_that_falls_silent_is_left(
     opened: Open, provider: ProviderName, silence: Fault | Reply
 ) -> None:
     """Before its first byte, its first word or after it: the call is closed and made again."""
-    async with opened(provider, main={"idle_timeout_s": 0.2}) as at:
+    async with opened(provider, main={"idle_timeout_s": 1}) as at:
         await at.ask()
         at.main.script(silence)
         assert await at.ask() == [ANSWER]
@@ -312,7 +312,7 @@ async def test_what_a_lost_call_has_cost_is_booked(opened: Open, provider: Provi
         booked = await at.ledger()
     [(purpose, read, written), (second, *_)] = booked
     assert (purpose, second) == ("lost", "answer")
-    assert read == 4321 if provider == "anthropic" else 10 <= read <= 200
+    assert read == 4321 if provider == "anthropic" else 200 <= read <= 400
     assert 30 <= written <= 120
 
 

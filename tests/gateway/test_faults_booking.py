@@ -16,7 +16,7 @@ from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.tokens import estimate_tokens
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import notices
-from gateway.storage import leases, models, turns
+from gateway.storage import endings, leases, models
 from gateway.storage import ledger as books
 from tests.support.faulty_models import Counting
 from tests.support.gateway import HeldModel, Running, agent_of, running, serving
@@ -203,7 +203,7 @@ async def test_a_cancelled_commit_that_took_place_books_its_call_once(
 
         async def cancelled(fn: Any, *args: Any, **named: Any) -> Any:
             done = await write(fn, *args, **named)
-            if fn is turns.commit:
+            if fn is endings.commit:
                 raise asyncio.CancelledError
             if fn is books.book:
                 booked.set()

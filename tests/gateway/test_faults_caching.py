@@ -34,6 +34,8 @@ from tests.support.faulty_models import (
 from tests.support.gateway import Running, agent_of, running
 from tests.support.model_server import Reply
 
+pytestmark = pytest.mark.untraced
+
 Body = dict[str, Any]
 
 MOST_BREAKPOINTS = 4

@@ -27,6 +27,8 @@ from tests.support.faulty_models import (
 )
 from tests.support.model_server import Fault, Reply, prompt_tokens
 
+pytestmark = pytest.mark.untraced
+
 Open = Callable[..., AbstractAsyncContextManager[Bench]]
 
 TOO_LONG = notices.failure_text(ContextOverflow(""))

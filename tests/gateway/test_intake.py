@@ -309,9 +309,11 @@ async def test_a_group_is_one_conversation_per_sender(tmp_path: Path) -> None:
 async def test_a_shared_group_tells_the_model_who_speaks(tmp_path: Path) -> None:
     """One conversation for all, with names in front of the texts."""
     shared = {"groups": "shared"}
-    async with running(tmp_path, sessions=shared, queue={"debounce_ms": 150}) as chat:
-        await chat.say("one", "g", chat_kind="group")
-        await chat.say("two", "g", chat_kind="group", sender="u2", sender_name="Dua")
+    async with running(tmp_path, sessions=shared) as chat:
+        await chat.gateway.intake.accept([
+            message("one", "g", chat_kind="group"),
+            message("two", "g", chat_kind="group", sender="u2", sender_name="Dua"),
+        ])
         assert await chat.answers(1, "g") == ["re: Una: one\nDua: two"]
 
 

@@ -18,10 +18,15 @@ from gateway.errors import LeaseLost, TurnCancelled
 from gateway.journal import Journal, Reader
 from gateway.settings import BudgetSettings
 from gateway.spending import Budgets
-from gateway.storage import compactions, leases, lineage, models, transcript, turns
+from gateway.storage import compactions, endings, leases, lineage, models
 from gateway.storage.engine import Database
 from gateway.storage.lineage import Session
-from tests.support.storage import compaction, model_call, turn_of
+from tests.support.storage import (
+    compaction,
+    load_view,
+    model_call,
+    turn_of,
+)
 
 PLAN = ViewPlan(first_seq=2)
 STATE = PlannerState(poor_savings=1)
@@ -247,9 +252,9 @@ async def test_a_reader_sees_its_conversation_whatever_is_in_view(journal: Journ
 async def test_a_compaction_and_the_answer_agree_on_the_segment(journal: Journal) -> None:
     """The final message and its report are entered where the turn stands by then."""
     await journal.commit(compaction(PLAN), STATE)
-    end = turns.TurnEnd("final_text", model_call(Usage(90, 2)))
-    await journal.database.write(turns.commit, journal.turn, [assistant_message("done")], [], end)
-    shown = await journal.database.read(transcript.load_view, 1, PLAN)
+    end = endings.TurnEnd("final_text", model_call(Usage(90, 2)))
+    await journal.database.write(endings.commit, journal.turn, [assistant_message("done")], [], end)
+    shown = await journal.database.read(load_view, 1, PLAN)
     assert [message["content"] for message in shown] == ["done"]
     [row] = await rows(journal, "compaction")
     assert row[11] == 90

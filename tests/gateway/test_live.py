@@ -1,6 +1,7 @@
 """The live preview: shown while the answer grows, replaced by it, never in its way."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from adapters.messages import Address, Question
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.scripted import tool_call
+from agent.ports import Effect
+from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway.live import LiveAnswer
+from gateway.progress import ToolLines
 from gateway.storage import models
-from tests.support.gateway import HeldModel, running
+from tests.support.gateway import HeldModel, RecordingModel, agent_of, running
 from tests.support.recording_adapter import RecordingAdapter
 
 HERE = Question(Address("telegram", "default", "c1"))
@@ -140,7 +144,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
     """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
     for pauses in range(6):
         live = LiveAnswer(RecordingAdapter(preview_interval_s=0), HERE, None, forget, all_sent)
-        async with asyncio.timeout(1), live.shown():
+        async with asyncio.timeout(4), live.shown():
             live.push("text")
             for _ in range(pauses):
                 await asyncio.sleep(0)
@@ -171,7 +175,7 @@ class BrokenPreviews(RecordingAdapter):
     """Raises from `preview` and `show_working` what no adapter should raise."""
 
     @override
-    async def preview(self, *_: object) -> str | None:
+    async def preview(self, *_: object, **__: object) -> str | None:
         raise LookupError("bug")
 
     @override
@@ -183,3 +187,133 @@ async def test_a_broken_preview_costs_no_answer(tmp_path: Path) -> None:
     """Best effort: an adapter's bug must not bury turns."""
     async with running(tmp_path, adapter=BrokenPreviews()) as chat:
         assert await chat.ask("one") == "re: one"
+
+
+class Command(Arguments):
+    """What the tool runs."""
+
+    command: str
+
+
+class HeldTool:
+    """A tool that runs until the test lets it end."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    def tool(self, effect: Effect = "idempotent") -> Tool:
+        """Return the tool."""
+        return Tool("terminal", "Runs a command.", effect, Command, self._run)
+
+    async def _run(self, _context: ToolContext, _arguments: Command) -> str:
+        await self.gate.wait()
+        return "done"
+
+
+def runs_tests() -> RecordingModel:
+    """Return a model that runs the tests and tells how it went."""
+    return RecordingModel([[tool_call("terminal", {"command": "pytest -q"})], "All green."])
+
+
+RUNNING = "\N{WRENCH} terminal: `pytest -q`"
+
+
+async def test_tools_show_in_the_preview_that_becomes_the_answer(tmp_path: Path) -> None:
+    """One message from the first call on; the answer takes its place."""
+    held, adapter = HeldTool(), RecordingAdapter(preview_interval_s=0)
+    agent = agent_of(runs_tests(), tools=[held.tool()])
+    async with running(tmp_path, agent, adapter=adapter) as chat:
+        await chat.say("test it")
+        await chat.until(lambda: adapter.previews)
+        assert adapter.previews[0] == ("c1", RUNNING, None)
+        held.gate.set()
+        assert await chat.answers(1) == ["All green."]
+        assert adapter.shown[0].preview_ref == "p1"
+        assert {preview.ref for preview in adapter.previews[1:]} <= {"p1"}
+
+
+async def test_tools_can_be_kept_out_of_the_preview(tmp_path: Path) -> None:
+    """`agent.progress` decides."""
+    held, adapter = HeldTool(), RecordingAdapter(preview_interval_s=0)
+    held.gate.set()
+    agent = agent_of(runs_tests(), tools=[held.tool()])
+    async with running(tmp_path, agent, adapter=adapter, agent={"progress": "off"}) as chat:
+        assert await chat.ask("test it") == "All green."
+        assert not any("terminal" in preview.text for preview in adapter.previews)
+
+
+async def test_a_resumed_turn_shows_its_tools_in_the_same_message(tmp_path: Path) -> None:
+    """The id of the preview is on record before the gateway is killed."""
+    first = agent_of(runs_tests(), tools=[HeldTool().tool()])
+    async with running(tmp_path, first, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
+        await chat.say("test it")
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref == "p1"))
+    held, adapter = HeldTool(), RecordingAdapter(preview_interval_s=0)
+    second = agent_of(RecordingModel(["All green."]), tools=[held.tool()])
+    async with running(tmp_path, second, adapter=adapter) as chat:
+        await chat.until(lambda: adapter.previews)
+        held.gate.set()
+        await chat.answers(1)
+        assert adapter.previews[0] == ("c1", RUNNING, "p1")
+        assert adapter.shown[0].preview_ref == "p1"
+
+
+async def test_a_stop_takes_the_place_of_the_tools(tmp_path: Path) -> None:
+    """No line stays that says a tool still runs."""
+    adapter = RecordingAdapter(preview_interval_s=0)
+    agent = agent_of(runs_tests(), tools=[HeldTool().tool()])
+    async with running(tmp_path, agent, adapter=adapter) as chat:
+        await chat.say("test it")
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        await chat.say("/stop")
+        await chat.answers(2)
+        [stopped] = [sent for sent in adapter.shown if sent.preview_ref]
+        assert (stopped.preview_ref, stopped.payload) == ("p1", "*[stopped]*")
+
+
+async def test_what_waits_for_a_person_says_so(tmp_path: Path) -> None:
+    """The message stays above the question; the answer comes below it."""
+    adapter = RecordingAdapter(preview_interval_s=0)
+    look, run = tool_call("look", {}, "c1"), tool_call("terminal", {"command": "ls"}, "c2")
+    looks, held = HeldTool(), HeldTool()
+    held.gate.set()
+    looking = replace(looks.tool(), name="look", arguments=Arguments)
+    model = RecordingModel([[look], [run], "There it is."])
+    agent = agent_of(model, tools=[looking, held.tool("side_effect")], approval="side_effects")
+    async with running(tmp_path, agent, adapter=adapter) as chat:
+        await chat.say("test it")
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        looks.gate.set()
+        await chat.until(lambda: any(sent.preview_ref for sent in adapter.shown))
+        [status] = [sent for sent in adapter.shown if sent.preview_ref]
+        assert status.payload.splitlines() == [
+            "\N{CHECK MARK} look  ",
+            "\N{DOUBLE VERTICAL BAR} terminal: `ls` (waiting for approval)",
+        ]
+
+
+async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A platform passes over what comes too early, and nothing else may come for minutes."""
+    monkeypatch.setattr("gateway.live.SHOW_AGAIN_S", 0.01)
+    adapter = RecordingAdapter(preview_interval_s=0)
+    lines = ToolLines(str)
+    live = LiveAnswer(adapter, HERE, None, forget, all_sent, lines=lines)
+    async with live.shown():
+        live.working(tool_call("terminal", {"command": "pytest -q"}))
+        await adapter.watch.until(lambda: len(adapter.previews) == 3)
+    assert {preview.text for preview in adapter.previews} == {RUNNING}
+
+
+async def test_the_answer_grows_below_the_tools() -> None:
+    """What was said before a call does not stay."""
+    adapter = RecordingAdapter(preview_interval_s=0)
+    live = LiveAnswer(adapter, HERE, None, forget, all_sent, lines=ToolLines(str))
+    call = tool_call("terminal", {"command": "pytest -q"})
+    async with live.shown():
+        live.push("Let me see.")
+        live.restart()
+        live.working(call)
+        live.worked(call, "ok")
+        live.push("All")
+        await adapter.watch.until(lambda: adapter.previews)
+    assert adapter.previews[-1].text == "\N{CHECK MARK} terminal: `pytest -q`\n\nAll"

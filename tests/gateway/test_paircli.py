@@ -1,6 +1,6 @@
 """`parley pair`: lists from the database's file, and decisions where no gateway runs."""
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -8,40 +8,25 @@ import pytest
 
 from gateway.storage import members
 from gateway.storage.models import member, pairing
-from tests.support.command_line import Run, one_line, own_environment, runner
-from tests.support.storage import Store, admit, inbound, migrated_file
+from tests.support.command_line import Run, one_line
+from tests.support.storage import Store, admit, inbound
 
 CODE = "ABCD2345"
 
 
-@pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
-    with own_environment(tmp_path, monkeypatch):
-        yield
+@pytest.fixture
+def pair(parley: Run) -> Run:
+    """Run `parley pair …`."""
+    return partial(parley, "pair")
 
 
 @pytest.fixture
-def pair(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `parley pair …` in this process."""
-    return runner(monkeypatch, capsys, "pair")
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Store]:
-    """The database of PARLEY_HOME, where nobody asks and nobody was let in."""
-    opened = Store(migrated_file(tmp_path / "parley.db"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def asked(empty: Store) -> Store:
-    """The same with a stranger who asks."""
+def asked(store: Store) -> Store:
+    """The database of PARLEY_HOME with a stranger who asks."""
     message = inbound(sender="7")
-    place, _ = empty.run(admit, message)
-    empty.run(members.enter_request, message, "[red]Ann[/red]", CODE, place)
-    return empty
+    place, _ = store.run(admit, message)
+    store.run(members.enter_request, message, "[red]Ann[/red]", CODE, place)
+    return store
 
 
 def test_requests_and_members_are_listed(pair: Run, asked: Store) -> None:
@@ -57,7 +42,7 @@ def test_requests_and_members_are_listed(pair: Run, asked: Store) -> None:
     assert line.split()[:5] == ["slack", "U1", "Bo", "owner", "code"]
 
 
-def test_a_list_of_nobody(pair: Run, empty: Store) -> None:
+def test_a_list_of_nobody(pair: Run, store: Store) -> None:
     """It says so."""
     assert pair("list").out.split() == ["nobody", "asks", "to", "be", "let", "in"]
 
@@ -93,14 +78,14 @@ def test_a_code_is_denied(pair: Run, asked: Store) -> None:
     assert asked.rows(member) == []
 
 
-def test_a_member_is_revoked(pair: Run, empty: Store) -> None:
+def test_a_member_is_revoked(pair: Run, store: Store) -> None:
     """By platform and id."""
-    empty.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
+    store.run(members.let_in, ("slack", "U1"), "Bo", "member", "code")
     assert pair("revoke", "slack:U1").out == "slack U1 may not write to me any more.\n"
-    assert empty.rows(member) == []
+    assert store.rows(member) == []
 
 
-def test_what_cannot_be_done_is_one_line(pair: Run, empty: Store) -> None:
+def test_what_cannot_be_done_is_one_line(pair: Run, store: Store) -> None:
     """On stderr, with exit code 1."""
     assert one_line(pair("approve", CODE)) == "There is no such code, or it has expired."
     assert "`slack:U9` was not let in" in one_line(pair("revoke", "slack:U9"))

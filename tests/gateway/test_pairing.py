@@ -589,7 +589,7 @@ def desk(conn: Connection, access: dict[str, Any]) -> Desk:
         access=Access(AccessSettings.model_validate(access)),
         queue=QueueSettings(),
         groups="per_user",
-        model=lambda: StatusFacts("m", 1000, None, "compressor", 10),
+        model=lambda _: StatusFacts("m", 1000, None, "compressor", 10),
     )
     renderers = {("telegram", "default"): lambda text: [text]}
     door = Doorkeeper(rules.access, rates.Limits(60), renderers)

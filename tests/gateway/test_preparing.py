@@ -21,7 +21,7 @@ from agent.prefix import LIFETIMES_S
 from agent.prompt_blocks import blocks_of
 from agent.tokens import estimate_message, estimate_tokens
 from agent.view import load_plan
-from gateway import app
+from gateway import building
 from gateway.errors import StorageUnavailable
 from gateway.storage import compactions, models
 from tests.support.gateway import Running, running
@@ -339,7 +339,7 @@ async def test_an_auxiliary_model_is_sent_the_material(
 ) -> None:
     """Its provider does not know the conversation, and the operator wants it to write."""
     main, small = CachingModel(), roomy()
-    monkeypatch.setattr(app, "build_model", lambda _: small)
+    monkeypatch.setattr(building, "build_model", lambda _: small)
     block = {"compression": {"model": "small"}}
     async with running(tmp_path, main, compression=FEW, auxiliary=block) as chat:
         small.watch = main.watch

@@ -21,6 +21,7 @@ from tests.support.recording_adapter import Watch
 from tests.support.shared import SHARED
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+ENGINES = "compressor, lcm, rounds"
 PLUGIN = """
 from typing import ClassVar
 from agent.context_compressor import ContextCompressor
@@ -411,8 +412,8 @@ def test_the_window_has_a_default(tmp_path: Path) -> None:
         ({"threshold": 0.0}, "--threshold 0.0: must be greater than 0"),
         ({"threshold": 50}, "--threshold 50: must be less than or equal to 1"),
         ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
-        ({"engine": ""}, "--engine : there is no such engine; there are: compressor, rounds"),
-        ({"engine": "x"}, "--engine x: there is no such engine; there are: compressor, rounds"),
+        ({"engine": ""}, f"--engine : there is no such engine; there are: {ENGINES}"),
+        ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
         ({"strategy": "x"}, "--strategy x: must be 'system_and_3' or 'anchored'"),
         ({"ttl": "1d"}, "--ttl 1d: must be '5m' or '1h'"),
         ({"gap": "x"}, "--gap x: there are: none, busy, chat, recorded"),
@@ -451,8 +452,7 @@ def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.Monke
     options = [part for name, it in given.items() for part in (f"--{name}", f"{it}")]
     taken = AsyncMock(return_value=True)
     monkeypatch.setattr("gateway.replay.replay", taken)
-    monkeypatch.setattr(cli, "_log_problems_only", lambda: None)
-    monkeypatch.setitem(cli.chosen, "home", None)
+    monkeypatch.setattr(cli, "log_problems_only", lambda: None)
     words = [each.replace("restart_every", "restart-every") for each in options]
     flags = ["--early", "--concatenate"]
     result = CliRunner().invoke(cli.app, ["--home", f"{tmp_path}", "replay", "x", *words, *flags])

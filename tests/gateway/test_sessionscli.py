@@ -3,28 +3,29 @@
 import stat
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from adapters.messages import Address
 from agent.messages import ChatMessage, assistant_message, decode, tool_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.view import Edit, Summary, ViewPlan
 from gateway import cli, sessionsexport
-from gateway.storage import turns
+from gateway.storage import endings, hiding, steps
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import session
-from gateway.storage.turns import TurnEnd
-from tests.support.command_line import Result, Run, one_line, own_environment, runner
+from tests.support.command_line import Result, Run, one_line
 from tests.support.storage import (
     Store,
     admit,
     begin_anew,
     compact,
     inbound,
-    migrated_file,
     model_call,
     outdated_file,
     parts,
@@ -42,43 +43,28 @@ PLAN = ViewPlan(
 LONG = "a word and another one " * 100
 
 
-@pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
-    with own_environment(tmp_path, monkeypatch):
-        yield
+@pytest.fixture
+def sessions(parley: Run) -> Run:
+    """Run `parley sessions …`."""
+    return partial(parley, "sessions")
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `parley sessions …` in this process."""
-    return runner(monkeypatch, capsys, "sessions")
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Store]:
-    """The database of PARLEY_HOME, without any conversation, open as in a running gateway."""
-    opened = Store(migrated_file(tmp_path / "parley.db"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def talked(empty: Store) -> Store:
+def talked(store: Store) -> Store:
     """One conversation: question, call, result | compaction | more, answer. Another one waits."""
-    current = empty.run(turn_of, TITLE)
+    current = store.run(turn_of, TITLE)
     call = tool_call("look", {"where": "there"}, "c1")
     asked = ChatMessage(role="assistant", content=None, tool_calls=[call])
-    empty.run(turns.record_message, current, asked, model_call(Usage(90, 9)))
+    store.run(steps.record_message, current, asked, model_call(Usage(90, 9)))
     result = tool_message("c1", "look", "```\nseen\x9b31m\n```")
-    empty.run(turns.record_result, current, result, "ok")
+    store.run(steps.record_result, current, result, "ok")
     figures = {"summary_model": "small-1", "retained_share": 0.96, "failure": "once [/x]"}
-    current = empty.run(compact, current, PLAN, **figures)
-    empty.run(turns.record_message, current, assistant_message(LONG), model_call(Usage(21_345, 7)))
+    current = store.run(compact, current, PLAN, **figures)
+    store.run(steps.record_message, current, assistant_message(LONG), model_call(Usage(21_345, 7)))
     end = TurnEnd("final_text", model_call(Usage(22_222, 3)))
-    empty.run(turns.commit, current, [assistant_message("It is here.")], parts(current), end)
-    empty.run(admit, inbound("hi", chat="7"))
-    return empty
+    store.run(endings.commit, current, [assistant_message("It is here.")], parts(current), end)
+    store.run(admit, inbound("hi", chat="7"))
+    return store
 
 
 def words(line: str) -> str:
@@ -86,24 +72,36 @@ def words(line: str) -> str:
 
 
 def test_the_list_shows_every_conversation(sessions: Run, talked: Store) -> None:
-    """Id, place, title with the segment's number, segments, messages, time, size of the view."""
+    """Id, place, whose, title with the segment's number, segments, messages, time, size."""
     head, first, second = sessions("list").out.splitlines()
-    assert words(head).startswith("id platform chat title segments messages last activity")
-    assert words(first).startswith(f"1 telegram 42 {TITLE} #2 2 5 20")
+    assert words(head).startswith(
+        "id platform chat thread sender title segments messages last activity"
+    )
+    assert words(first).startswith(f"1 telegram 42 - 42 {TITLE} #2 2 5 20")
     assert words(first).endswith("Z 22,222")
-    assert words(second).startswith("2 telegram 7 hi 1 0 20")
+    assert words(second).startswith("2 telegram 7 - 7 hi 1 0 20")
     assert words(second).endswith("Z -")
 
 
-def test_the_list_marks_what_is_estimated(sessions: Run, empty: Store) -> None:
+def test_the_list_marks_what_is_estimated(sessions: Run, store: Store) -> None:
     """Between a compaction and the next call nobody knows the real size."""
-    empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), tokens_after=12_345)
+    store.run(compact, store.run(turn_of, "hello"), ViewPlan(tail_from=1), tokens_after=12_345)
     assert sessions("list").out.splitlines()[1].endswith("~12,345")
 
 
-def test_the_list_of_an_empty_database(sessions: Run, empty: Store) -> None:
-    """Only the heading."""
-    assert len(sessions("list").out.splitlines()) == 1
+def test_the_list_of_an_empty_database(sessions: Run, store: Store) -> None:
+    """It says so."""
+    assert sessions("list").out == "there are no conversations\n"
+
+
+def test_the_list_as_json(sessions: Run, talked: Store) -> None:
+    """Thread and sender where there are any; a control character is escaped."""
+    group = Address("telegram", "default", "-1", "7")
+    talked.run(admit, inbound("one\x9btwo", address=group, chat_kind="thread"))
+    first, _, third = orjson.loads(printed := sessions("list", "--json").out)
+    assert (first["thread"], first["sender"], first["title"]) == (None, "42", TITLE)
+    assert (third["thread"], third["sender"], third["title"]) == ("7", None, "one\x9btwo")
+    assert "\x9b" not in printed
 
 
 def headings(result: Result) -> list[str]:
@@ -164,12 +162,12 @@ def test_show_knows_what_is_out_of_view(sessions: Run, talked: Store) -> None:
     assert all(line.endswith("out of view") for line in lines)
 
 
-def test_show_labels_what_is_no_text(sessions: Run, empty: Store) -> None:
+def test_show_labels_what_is_no_text(sessions: Run, store: Store) -> None:
     """A picture is a label; what Parley wrote itself is marked."""
-    current = empty.run(turn_of, "look")
+    current = store.run(turn_of, "look")
     parts_of_it = [{"type": "text", "text": "see:"}, {"type": "image_url", "image_url": {}}]
     image = ChatMessage(role="user", content=parts_of_it, synthetic=True)
-    empty.run(turns.record_message, current, image)
+    store.run(steps.record_message, current, image)
     shown = sessions("show", "1", "--from", "2").out
     assert "see:\n[image]\n" in shown
     assert "user (by Parley)" in shown
@@ -204,7 +202,7 @@ def test_lineage_prints_the_first_lines_of_a_summary(sessions: Run, talked: Stor
 
 def test_lineage_prints_a_summary_once(sessions: Run, talked: Store) -> None:
     """A segment that takes over its parent's summary does not repeat it."""
-    talked.run(turns.hide_newest, 1)
+    talked.run(hiding.hide_newest, 1)
     printed = sessions("lineage", "1").out
     assert printed.count("summary of messages") == 1
     assert f"session 4  {TITLE} #3" in printed
@@ -219,9 +217,9 @@ def test_lineage_prints_each_lineage(sessions: Run, talked: Store) -> None:
     assert words(printed.splitlines()[-1]).endswith("Z (new), active")
 
 
-def test_an_estimate_alone_is_printed_before_the_next_call(sessions: Run, empty: Store) -> None:
+def test_an_estimate_alone_is_printed_before_the_next_call(sessions: Run, store: Store) -> None:
     """Without report, model, or key facts there is nothing about them."""
-    empty.run(compact, empty.run(turn_of, "hello"), ViewPlan(tail_from=1), level="prune")
+    store.run(compact, store.run(turn_of, "hello"), ViewPlan(tail_from=1), level="prune")
     figures = words(sessions("lineage", "1").out.splitlines()[-1])
     assert "level prune; 100,000 to ~20,000 tokens;" in figures
     assert figures.endswith("no model, 1.2 s; 90,000 cached tokens lost")
@@ -233,7 +231,7 @@ def exported(result: Result) -> list[dict[str, Any]]:
 
 def test_an_export_holds_everything(sessions: Run, talked: Store) -> None:
     """Each segment before what was recorded in it; messages with their exact content."""
-    talked.run(turns.hide_newest, 1)
+    talked.run(hiding.hide_newest, 1)
     records = exported(sessions("export", "1"))
     kinds = [(each["type"], each.get("seq") or each["id"]) for each in records]
     assert kinds == [
@@ -366,9 +364,9 @@ def test_an_older_database_is_not_read(sessions: Run, tmp_path: Path) -> None:
     assert "`parley db upgrade`" in one_line(sessions("list"))
 
 
-def test_a_newer_database_is_not_read(sessions: Run, empty: Store) -> None:
+def test_a_newer_database_is_not_read(sessions: Run, store: Store) -> None:
     """It says that another version has written it."""
-    empty.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
+    store.run(lambda c: c.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'"))
     assert "9999" in one_line(sessions("list"))
 
 

@@ -94,7 +94,18 @@ class TestTree:
     def test_only_tools_that_exist_are_enabled_by_default(self, tmp_path: Path) -> None:
         """The default list names the tools of this version."""
         enabled = load(tmp_path).settings.tools.enabled
-        assert enabled == ("read_conversation", "current_time", "calculate", "send_file")
+        assert enabled == (
+            "todo",
+            "memory",
+            "session_search",
+            "delegate_task",
+            "clarify",
+            "read_conversation",
+            "current_time",
+            "calculate",
+            "send_file",
+            "skill_view",
+        )
 
     def test_the_configuration_page_lists_every_key_with_its_default(self) -> None:
         """docs/configuration.md and the tree have the same keys, defaults and order."""
@@ -104,12 +115,15 @@ class TestTree:
         assert rows == [(key, default) for key, default in documented_keys() if key != "home"]
 
 
+LISTS_OF_BLOCKS = (("fallbacks", INDEX), ("agent", "prefill", INDEX))
+
+
 def documented_keys() -> list[tuple[str, str]]:
-    """Return what the page must list: values and lists, without the inside of `fallbacks`."""
+    """Return what the page must list: values and lists, without the inside of lists of blocks."""
     listed = []
     for key in Keys(Settings):
-        in_list_of_models = key.pattern[0] == "fallbacks" and len(key.pattern) > 1
-        if key.kind != "section" and not key.lone_block and not in_list_of_models:
+        in_list = any(key.pattern[: len(each)] == each for each in LISTS_OF_BLOCKS)
+        if key.kind != "section" and not key.lone_block and not in_list:
             default = None if key.pattern == ("home",) else key.default
             text = orjson.dumps(default).decode().replace('"', "").replace(",", ", ")
             listed.append((dotted(tuple(step for step in key.pattern if step != INDEX)), text))
@@ -381,6 +395,90 @@ class TestProviders:
         )
 
 
+class TestMcpServers:
+    YAML = """
+tools:
+  mcp:
+    files: {command: npx, args: [-y, 8080], env: {TOKEN: program-token, DEBUG: "true"}}
+    web: {url: "https://mcp.example.org/", headers: {Authorization: Bearer web-token}}
+"""
+
+    def test_their_secrets_are_listed_for_redaction(self, tmp_path: Path) -> None:
+        """Words such as `true` are not: they would be masked wherever they stand."""
+        settings = load(tmp_path, self.YAML).settings
+        assert settings.tools.mcp["files"].args == ("-y", "8080")
+        assert secret_values(settings) == ("program-token", "Bearer web-token")
+
+    @pytest.mark.parametrize(
+        ("block", "words"),
+        [
+            ("{s: {}}", "must have either command or url"),
+            ("{s: {command: x, url: 'http://x/'}}", "must have either command or url"),
+            (
+                "{s: {url: 'ftp://x/'}}",
+                "tools.mcp.s.url: 'ftp://x/' in parley.yaml is not allowed; must begin with http",
+            ),
+            (
+                "{'a b': {command: x}}",
+                "tools.mcp.a b: 'a b' in parley.yaml is not allowed; must be a",
+            ),
+            (
+                "{s: {command: x, comand: y}}",
+                "unknown key in parley.yaml; did you mean tools.mcp.s.command?",
+            ),
+            ("{s: {command: x, zzz: y}}", "known here: enabled, command, args"),
+            ("{s: {command: x, args: 'a b'}}", "tools.mcp.s.args: 'a b' in parley.yaml"),
+            ("{s: {command: x, env: hunter22}}", "tools.mcp.s.env: ********"),
+            ("{s: hunter22}", "tools.mcp.s: ********"),
+            ("{s: {url: 'http://x/', headers: {A: [hunter22]}}}", "tools.mcp.s.headers.A"),
+        ],
+    )
+    def test_a_wrong_block_is_told_without_its_secrets(
+        self, tmp_path: Path, block: str, words: str
+    ) -> None:
+        """One line names the place."""
+        [line] = problems(tmp_path, f"tools: {{mcp: {block}}}")
+        assert words in line
+        assert "hunter22" not in line
+
+
+class TestWhatCannotMatch:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            (
+                "tools: {fetch: {allow_hosts: ['http://wiki.local/']}}",
+                "tools.fetch.allow_hosts: 'http://wiki.local/' must be a host",
+            ),
+            (
+                "tools: {terminal: {readable: [opt/tools]}}",
+                "tools.terminal.readable: 'opt/tools' must be an absolute path",
+            ),
+            (
+                "agent: {prefill: [{role: user, content: hi}]}",
+                "then one of the assistant (parley.yaml)",
+            ),
+        ],
+    )
+    def test_it_is_refused_with_its_source(self, tmp_path: Path, text: str, words: str) -> None:
+        """One line names place, value and file."""
+        [line] = problems(tmp_path, text)
+        assert words in line
+        assert line.endswith("(parley.yaml)")
+
+    def test_a_workspace_that_is_not_there_is_a_warning(self, tmp_path: Path) -> None:
+        """It may be mounted later; until then nothing is read."""
+        [warning] = load(tmp_path, "agent: {workspace: /no/such/place}").warnings
+        assert warning == "agent.workspace: /no/such/place is no directory; no context file is read"
+        assert load(tmp_path, f"agent: {{workspace: '{tmp_path}'}}").warnings == ()
+
+
+@pytest.mark.parametrize(("text", "meant"), [("off", "off"), ("on", "status"), ("'off'", "off")])
+def test_progress_takes_what_yaml_makes_of_off(tmp_path: Path, text: str, meant: str) -> None:
+    """A bare `off` is false there."""
+    assert load(tmp_path, f"agent: {{progress: {text}}}").settings.agent.progress == meant
+
+
 class TestOldSpellings:
     YAML = "compression: {summary_model: small}\nmodel: {cache_ttl: 1h}"
 
@@ -480,14 +578,6 @@ def test_the_page_marks_exactly_what_has_no_effect(tmp_path: Path) -> None:
     assert later == warned
 
 
-def test_a_changed_key_without_effect_is_a_warning(tmp_path: Path) -> None:
-    """Nobody should believe that a consent is asked for which is not built yet."""
-    yaml = "tools: {approval: always}\ncompression: {enabled: true}\n"
-    assert load(tmp_path, yaml).warnings == (
-        "tools.approval is set, but has no effect in this version",
-    )
-
-
 @pytest.mark.parametrize("key", ["max_output_tokens", "retry_for_s"])
 def test_a_fallback_has_no_such_limit_of_its_own(tmp_path: Path, key: str) -> None:
     """That of the main model holds for all; whoever sets another one is told."""
@@ -573,7 +663,7 @@ class TestRefusals:
             ),
             (
                 "tools: {mcp: [x]}",
-                "tools.mcp: ['x'] in parley.yaml is not allowed; must be a map",
+                "tools.mcp: ******** in parley.yaml is not allowed; must be a map",
             ),
             (
                 "model: {name: 5}",

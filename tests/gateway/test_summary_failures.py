@@ -41,6 +41,8 @@ from tests.support.long_chats import (
 )
 from tests.support.model_server import Fault, Reply
 
+pytestmark = pytest.mark.untraced
+
 WINDOW_TOKENS = 16_000
 TIMEOUT_S = 0.8
 BOUND_MS = 3_000

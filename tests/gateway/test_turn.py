@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from sqlalchemy import update
@@ -30,7 +31,11 @@ from agent.recovery import RetryPolicy
 from agent.tools.builtin import read_conversation
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import commands, notices
-from gateway.storage import deadletters, models
+from gateway.operatorfiles import OperatorFiles
+from gateway.storage import deadletters, lineage, models
+from gateway.storage.leases import Lease
+from gateway.storage.turns import Turn
+from gateway.turn import TurnRunner
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -140,14 +145,16 @@ async def test_new_reads_the_file_below_it(tmp_path: Path) -> None:
 
 
 async def test_nobody_acts_for_a_guest(tmp_path: Path) -> None:
-    """Who edits what was answered, or whose question a member has asked again."""
+    """Not even when a member goes on: what the guest wrote is in view until `/new`."""
     runs: list[str] = []
 
     async def run() -> str:
         runs.append("ran")
         return "done"
 
-    agent = agent_of(ScriptedModel([ACT, "a", ACT, "b", ACT, "c", ACT, "d"]), tools=[tool_of(run)])
+    agent = agent_of(
+        ScriptedModel([step for end in "abcde" for step in (ACT, end)]), tools=[tool_of(run)]
+    )
     access = {"mode": "allowlist", "groups": {"*": {"senders": "anyone"}}}
     group: dict[str, Any] = {"chat_kind": "group"}
     guest = {"sender": "u9", "message_ref": "m1"} | group
@@ -156,8 +163,9 @@ async def test_nobody_acts_for_a_guest(tmp_path: Path) -> None:
         assert await chat.ask("/retry", **group) == "b"
         await chat.say("please wipe it", kind="edit", **guest)
         assert await chat.ask("hello", **group) == "c"
+        assert await chat.ask("go on", **group) == "d"
         assert runs == []
-        assert await chat.ask("wipe it", **group) == "d"
+        assert await chat.ask("/new wipe it", **group) == "e"
         assert runs == ["ran"]
 
 
@@ -192,7 +200,7 @@ async def test_status_comes_while_a_turn_runs(tmp_path: Path) -> None:
         await chat.say("one")
         await chat.until(lambda: model.waiting)
         await chat.say("two")
-        assert "working on an answer, 1 waiting" in await chat.ask("/status")
+        assert "working on an answer, 1 message queued" in await chat.ask("/status")
 
 
 async def test_stop_keeps_the_text_so_far_and_drops_what_waits(tmp_path: Path) -> None:
@@ -323,7 +331,8 @@ async def test_stop_during_a_tool_closes_its_group(tmp_path: Path) -> None:
     """The call gets the result "cancelled", so that no half group stays (invariant 6)."""
     tool = Endless()
     agent = agent_of(ScriptedModel([ACT, "fine"]), tools=[tool_of(tool)])
-    async with running(tmp_path, agent) as chat:
+    # A preview would get a last word of its own, if it was shown before the stop.
+    async with running(tmp_path, agent, adapter=RecordingAdapter(previews=False)) as chat:
         await chat.say("act")
         await tool.started.wait()
         await chat.say("/stop")
@@ -465,6 +474,73 @@ async def test_crashes_are_counted_and_then_buried(tmp_path: Path) -> None:
         assert await states(chat) == [("dead", "gave_up")]
         assert chat.events("turn_buried")[0]["attempts"] == 3
         assert await chat.ask("next") == "re: next"
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "begun before"])
+async def test_what_cannot_begin_is_buried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begun: bool
+) -> None:
+    """The chat is told, what stands behind it is answered, and an operator can ask it again."""
+    if begun:
+        await crash_while_held(tmp_path, {"c1": "poison"})
+    async with running(tmp_path) as chat:
+        with monkeypatch.context() as broken:
+            broken.setattr(lineage, "settle_base", Mock(side_effect=KeyError("bug")))
+            if not begun:
+                await chat.say("poison")
+            assert await chat.answers(1) == [notices.NEVER_BEGAN]
+        [buried] = chat.events("turn_buried")
+        assert (buried["attempts"], buried["error"]) == (3, "it could not begin: KeyError")
+        [letter] = await chat.gateway.database.read(deadletters.find_all)
+        assert (letter.id, letter.text) == ("t1", "poison")
+        assert await chat.ask("next") == "re: next"
+        await chat.gateway.database.write(deadletters.retry, "t1")
+        chat.gateway.worker.notify(1)
+        assert (await chat.answers(3))[-1] == "re: poison"
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_trouble_within_a_turn_is_no_false_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind a turn that failed twice has all its attempts to begin."""
+    begin, run = TurnRunner.next_turn, TurnRunner.run
+    starts = itertools.count(1)
+    failures = [OSError("once"), OSError("twice")]
+
+    async def fail_to_begin_what_is_behind(turns: TurnRunner, lease: Lease) -> Turn | None:
+        if next(starts) == 4:
+            raise KeyError("passing")
+        return await begin(turns, lease)
+
+    async def fail_twice(turns: TurnRunner, turn: Turn) -> None:
+        if failures:
+            raise failures.pop()
+        if turn.id == 1:
+            await chat.say("behind")
+        await run(turns, turn)
+
+    monkeypatch.setattr(TurnRunner, "next_turn", fail_to_begin_what_is_behind)
+    monkeypatch.setattr(TurnRunner, "run", fail_twice)
+    async with running(tmp_path) as chat:
+        await chat.say("one")
+        assert await chat.answers(2) == ["re: one", "re: behind"]
+
+
+async def test_what_fails_with_nothing_behind_it_does_not_spin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once all that waits is given up, its conversation is left alone until more comes."""
+    async with running(tmp_path, queue={"max_attempts": 1}) as chat:
+        with monkeypatch.context() as broken:
+            failing = AsyncMock(side_effect=RuntimeError("can't start new thread"))
+            broken.setattr(OperatorFiles, "refresh", failing)
+            await chat.say("poison")
+            assert await chat.answers(1) == [notices.NEVER_BEGAN]
+            await chat.until(lambda: len(chat.events("turn_failed")) >= 2)
+        assert await chat.ask("next") == "re: next"
+        assert failing.await_count == len(chat.events("turn_failed")) == 2
 
 
 async def test_progress_forgives_earlier_crashes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """`parley usage`: tables and JSON from the ledger of the database's file."""
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -11,13 +11,13 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway.storage import ledger, turns
+from gateway.storage import endings, ledger
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import ledger as table
-from gateway.storage.turns import Turn, TurnEnd
-from tests.support.command_line import Result, Run, own_environment, runner
+from gateway.storage.turns import Turn
+from tests.support.command_line import Result, Run
 from tests.support.storage import (
     Store,
-    migrated_file,
     model_call,
     outdated_file,
     parts,
@@ -29,31 +29,16 @@ NOW = datetime.now(ZoneInfo("UTC"))
 TODAY = NOW.date()
 
 
-@pytest.fixture(autouse=True)
-def _own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be the test's own folder and no setting come from outside."""
-    with own_environment(tmp_path, monkeypatch):
-        yield
+@pytest.fixture
+def usage(parley: Run) -> Run:
+    """Run `parley usage …`."""
+    return partial(parley, "usage")
 
 
 @pytest.fixture
-def usage(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run `parley usage …` in this process."""
-    return runner(monkeypatch, capsys, "usage")
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Store]:
-    """The database of PARLEY_HOME without any call, open as in a running gateway."""
-    opened = Store(migrated_file(tmp_path / "parley.db"))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def current(empty: Store) -> Turn:
+def current(store: Store) -> Turn:
     """A turn that runs."""
-    return empty.run(turn_of, "Find [red]it[/red]")
+    return store.run(turn_of, "Find [red]it[/red]")
 
 
 def book(store: Store, current: Turn, at: datetime = NOW, **call: Any) -> None:
@@ -73,12 +58,12 @@ def data(result: Result) -> Any:
     return orjson.loads(result.out)
 
 
-def test_days_are_shown_with_their_sum(usage: Run, empty: Store, current: Turn) -> None:
+def test_days_are_shown_with_their_sum(usage: Run, store: Store, current: Turn) -> None:
     """Calls, tokens by kind, share of the cache, cost; in the order of time."""
     yesterday = NOW - timedelta(days=1)
-    book(empty, current)
-    book(empty, current)
-    book(empty, current, at=yesterday, cost_usd=0.25)
+    book(store, current)
+    book(store, current)
+    book(store, current, at=yesterday, cost_usd=0.25)
     head, *lines = usage().out.splitlines()
     assert " ".join(head.split()) == (
         "day calls input cache read write 5m write 1h output hits x least cost"
@@ -90,10 +75,10 @@ def test_days_are_shown_with_their_sum(usage: Run, empty: Store, current: Turn) 
     ]
 
 
-def test_unknown_and_estimated_costs_are_marked(usage: Run, empty: Store, current: Turn) -> None:
+def test_unknown_and_estimated_costs_are_marked(usage: Run, store: Store, current: Turn) -> None:
     """An unknown price is never 0."""
-    book(empty, current, model="known", estimated=True)
-    book(empty, current, model="unknown", cost_usd=None)
+    book(store, current, model="known", estimated=True)
+    book(store, current, model="unknown", cost_usd=None)
     head, *lines = map(str.rstrip, usage("--by", "model").out.splitlines())
     assert head.startswith("model")
     assert lines[0].startswith("anthropic/known")
@@ -102,18 +87,18 @@ def test_unknown_and_estimated_costs_are_marked(usage: Run, empty: Store, curren
     assert lines[2].endswith("~$0.50 + 1 call of unknown price")
 
 
-def test_nothing_read_is_no_hit_ratio(usage: Run, empty: Store, current: Turn) -> None:
+def test_nothing_read_is_no_hit_ratio(usage: Run, store: Store, current: Turn) -> None:
     """As where a call had no report."""
-    book(empty, current, usage=None)
+    book(store, current, usage=None)
     line = usage().out.splitlines()[1].rstrip()
     assert line.endswith("1 call of unknown price")
     assert cells(line)[7:9] == ["-", "-"]
 
 
-def test_senders_and_conversations(usage: Run, empty: Store, current: Turn) -> None:
+def test_senders_and_conversations(usage: Run, store: Store, current: Turn) -> None:
     """The dearest first; a title is shown as it is."""
-    book(empty, current)
-    book(empty, empty.run(turn_of, "hi", chat="43"), cost_usd=2.0)
+    book(store, current)
+    book(store, store.run(turn_of, "hi", chat="43"), cost_usd=2.0)
     lines = usage("--by", "sender").out.splitlines()
     assert [cells(line)[0] for line in lines[1:]] == ["telegram:43", "telegram:42", "total"]
     lines = usage("--by", "conversation").out.splitlines()
@@ -121,12 +106,12 @@ def test_senders_and_conversations(usage: Run, empty: Store, current: Turn) -> N
     assert lines[2].startswith("1 Find [red]it[/red] ")
 
 
-def test_outcomes_have_counts_and_shares(usage: Run, empty: Store, current: Turn) -> None:
+def test_outcomes_have_counts_and_shares(usage: Run, store: Store, current: Turn) -> None:
     """How turns ended, and what that cost."""
     end = TurnEnd("spend_limit", model_call(USAGE))
-    empty.run(turns.commit, current, [assistant_message("ok")], parts(current), end)
+    store.run(endings.commit, current, [assistant_message("ok")], parts(current), end)
     for chat in ("43", "44"):
-        empty.run(turn_of, "hi", chat=chat)
+        store.run(turn_of, "hi", chat=chat)
     head, *lines = usage("--by", "outcome").out.splitlines()
     assert cells(head)[:3] == ["outcome", "turns", "share"]
     assert "least" not in head
@@ -136,10 +121,10 @@ def test_outcomes_have_counts_and_shares(usage: Run, empty: Store, current: Turn
     assert cells(lines[2])[:3] == ["total", "3", "1"]
 
 
-def test_the_background_has_a_line_among_outcomes(usage: Run, empty: Store, current: Turn) -> None:
+def test_the_background_has_a_line_among_outcomes(usage: Run, store: Store, current: Turn) -> None:
     """Without turns; also where it is all there is."""
     call = model_call(USAGE)
-    empty.run(ledger.book, current.lease.conversation, None, current.sender, [call])
+    store.run(ledger.book, current.lease.conversation, None, current.sender, [call])
     lines = usage("--by", "outcome").out.splitlines()[1:]
     assert cells(lines[0])[:4] == ["running", "1", "100.0%", "0"]
     assert cells(lines[1])[:4] == ["(background)", "-", "-", "1"]
@@ -152,10 +137,10 @@ def test_the_background_has_a_line_among_outcomes(usage: Run, empty: Store, curr
     assert found["total"] == data(usage("--by", "sender", "--json"))["total"]
 
 
-def test_costs_stand_below_each_other(usage: Run, empty: Store, current: Turn) -> None:
+def test_costs_stand_below_each_other(usage: Run, store: Store, current: Turn) -> None:
     """Aligned at their last digit."""
-    book(empty, current, cost_usd=10.0)
-    book(empty, empty.run(turn_of, "hi", chat="43"), cost_usd=2.0)
+    book(store, current, cost_usd=10.0)
+    book(store, store.run(turn_of, "hi", chat="43"), cost_usd=2.0)
     lines = usage("--by", "sender").out.splitlines()
     assert len({len(line.rstrip()) for line in lines}) == 1
 
@@ -171,41 +156,41 @@ def test_help_names_what_calls_are_grouped_by(usage: Run) -> None:
     [("1d", 1), ("3d", 2), (str(TODAY - timedelta(days=40)), 3), ("0001-01-01", 3), ("9999d", 3)],
 )
 def test_since_is_a_date_or_a_number_of_days(
-    usage: Run, empty: Store, current: Turn, since: str, calls: int
+    usage: Run, store: Store, current: Turn, since: str, calls: int
 ) -> None:
     """Today is one of the days; a long time ago costs no time."""
     for days in (0, 2, 40):
-        book(empty, current, at=NOW - timedelta(days=days))
+        book(store, current, at=NOW - timedelta(days=days))
     for by in ("day", "sender"):
         assert data(usage("--since", since, "--by", by, "--json"))["total"]["calls"] == calls
 
 
-def test_a_month_is_shown_unless_told_otherwise(usage: Run, empty: Store, current: Turn) -> None:
+def test_a_month_is_shown_unless_told_otherwise(usage: Run, store: Store, current: Turn) -> None:
     """Thirty days, today included."""
     for days in (29, 30):
-        book(empty, current, at=NOW - timedelta(days=days))
+        book(store, current, at=NOW - timedelta(days=days))
     found = data(usage("--json"))
     assert found["since"] == str(TODAY - timedelta(days=29))
     assert found["total"]["calls"] == 1
 
 
 def test_days_are_those_of_the_settings(
-    usage: Run, empty: Store, current: Turn, tmp_path: Path
+    usage: Run, store: Store, current: Turn, tmp_path: Path
 ) -> None:
     """They begin at midnight in `sessions.timezone`."""
     (tmp_path / "parley.yaml").write_text("sessions: {timezone: Pacific/Kiritimati}\n")
     day = datetime.now(ZoneInfo("Pacific/Kiritimati")).replace(hour=0, minute=0, second=0)
-    book(empty, current, at=day)
-    book(empty, current, at=day - timedelta(seconds=2))
+    book(store, current, at=day)
+    book(store, current, at=day - timedelta(seconds=2))
     found = data(usage("--json"))
     assert found["timezone"] == "Pacific/Kiritimati"
     names = [group["name"] for group in found["groups"]]
     assert names == [str(day.date() - timedelta(days=1)), str(day.date())]
 
 
-def test_json_has_every_figure(usage: Run, empty: Store, current: Turn) -> None:
+def test_json_has_every_figure(usage: Run, store: Store, current: Turn) -> None:
     """Groups and their sum; an unknown cost is null."""
-    book(empty, current, cost_usd=None)
+    book(store, current, cost_usd=None)
     found = data(usage("--by", "conversation", "--json"))
     assert found["by"] == "conversation"
     assert found["groups"] == [
@@ -232,11 +217,11 @@ CLAUDE: dict[str, Any] = {"model": "claude-opus-5", "usage": Usage(cache_write_5
 
 @pytest.mark.parametrize("by", ["day", "sender", "conversation", "model"])
 def test_bills_are_compared_with_the_least(
-    usage: Run, empty: Store, current: Turn, by: str
+    usage: Run, store: Store, current: Turn, by: str
 ) -> None:
     """Call by call: what was sent before the first day could have been read."""
     for days in (40, 1, 0):
-        book(empty, current, at=NOW - timedelta(days=days), **CLAUDE)
+        book(store, current, at=NOW - timedelta(days=days), **CLAUDE)
     lines = usage("--by", by).out.splitlines()[1:]
     assert len(lines) == (3 if by == "day" else 2)
     assert {cells(line)[-2] for line in lines} == {"12.50"}
@@ -244,10 +229,10 @@ def test_bills_are_compared_with_the_least(
     assert found["total"]["billed_to_least_ratio"] == pytest.approx(12.5)
 
 
-def test_what_has_no_price_is_not_compared(usage: Run, empty: Store, current: Turn) -> None:
+def test_what_has_no_price_is_not_compared(usage: Run, store: Store, current: Turn) -> None:
     """The sum is that of the others."""
-    book(empty, current, **CLAUDE)
-    book(empty, current, provider="", cost_usd=0.1)
+    book(store, current, **CLAUDE)
+    book(store, current, provider="", cost_usd=0.1)
     lines = usage("--by", "model").out.splitlines()[1:]
     assert [(cells(line)[0], cells(line)[-2]) for line in lines] == [
         ("anthropic/claude-opus-5", "1.00"),
@@ -257,18 +242,18 @@ def test_what_has_no_price_is_not_compared(usage: Run, empty: Store, current: Tu
 
 
 def test_prices_of_the_settings_are_compared_too(
-    usage: Run, empty: Store, current: Turn, tmp_path: Path
+    usage: Run, store: Store, current: Turn, tmp_path: Path
 ) -> None:
     """Of a fallback as well."""
     facts = "{name: mine, facts: {input_usd: 1, output_usd: 2}}"
     (tmp_path / "parley.yaml").write_text(f"fallbacks: [{facts}]\n")
     for tokens in (0, 5_000):
         half = Usage(10_000 - tokens, cache_read_tokens=tokens)
-        book(empty, current, model="mine", usage=half)
+        book(store, current, model="mine", usage=half)
     assert cells(usage().out.splitlines()[1])[-2] == "1.41"
 
 
-def test_an_empty_ledger_is_a_sum_of_nothing(usage: Run, empty: Store) -> None:
+def test_an_empty_ledger_is_a_sum_of_nothing(usage: Run, store: Store) -> None:
     """Not an error, by whatever it is told."""
     for by in ("day", "sender", "conversation", "model", "outcome"):
         result = usage("--by", by)
@@ -286,7 +271,7 @@ def test_an_empty_ledger_is_a_sum_of_nothing(usage: Run, empty: Store) -> None:
         ("9999-01-01", "is still to come"),
     ],
 )
-def test_a_wrong_since_is_explained(usage: Run, empty: Store, since: str, why: str) -> None:
+def test_a_wrong_since_is_explained(usage: Run, store: Store, since: str, why: str) -> None:
     """Before anything is read."""
     result = usage(f"--since={since}")
     assert (result.code, result.out) == (2, "")
@@ -294,7 +279,7 @@ def test_a_wrong_since_is_explained(usage: Run, empty: Store, since: str, why: s
     assert why in " ".join(result.err.replace("│", " ").split())
 
 
-def test_an_unknown_grouping_is_an_error(usage: Run, empty: Store) -> None:
+def test_an_unknown_grouping_is_an_error(usage: Run, store: Store) -> None:
     """What there is stands in it."""
     result = usage("--by", "colour")
     assert result.code == 2

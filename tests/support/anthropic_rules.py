@@ -161,6 +161,7 @@ def _check_block(block: Block) -> None:
         require(not blank, "text content blocks must contain non-whitespace text")
     elif kind == "tool_use":
         require(_ID.fullmatch(block["id"]), "tool_use.id: String should match pattern")
+        require(_ID.fullmatch(block["name"]), "tool_use.name: String should match pattern")
         require(isinstance(block["input"], dict), "tool_use.input: Input should be an object")
     elif kind == "tool_result":
         require(block.get("content") != [], "tool_result.content: must be non-empty")

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, ViewportSize, async_playwright
+from playwright.async_api import Page, ViewportSize, async_playwright, expect
 
 _PATH = Path("/usr/bin/chromium")
 CHROMIUM: str | None = str(_PATH) if _PATH.exists() else None
+# What does not come at all is told late; what comes late on a busy machine is no failure.
+expect.set_options(timeout=30_000)
 
 # Without the networking flags Chromium calls home at every start.
 _ARGS = (

@@ -33,17 +33,14 @@ def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_HOME", str(home))
     yield
-    cli.chosen.update(config=None, home=None)
     structlog.configure(**before)
 
 
-def runner(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *command: str
-) -> Run:
-    """Return what runs `parley command …` with further arguments."""
+def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return what runs `parley …` with the arguments that it is given."""
 
     def run(*arguments: str) -> Result:
-        monkeypatch.setattr(sys, "argv", ["parley", *command, *arguments])
+        monkeypatch.setattr(sys, "argv", ["parley", *arguments])
         code = 0
         try:
             cli.main()

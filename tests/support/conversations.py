@@ -7,6 +7,7 @@ import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, tool_message, user_message
 from agent.models.scripted import tool_call
+from agent.view import Summary, ViewPlan, summary_messages
 
 SENTENCE = "the order 4711 of Ada Lovelace was shipped to Rome on 2026-05-07 after the audit"
 WORDS = SENTENCE.split()
@@ -95,3 +96,9 @@ def _bad_arguments(message: ChatMessage) -> list[str]:
 def plain(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     """Return messages as a user of the library has them."""
     return [dict(message) for message in messages]
+
+
+def summary_message(summary: Summary) -> ChatMessage:
+    """Return the message that shows a summary."""
+    [message] = summary_messages(ViewPlan(summaries=(summary,)))
+    return message

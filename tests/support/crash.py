@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,7 +52,11 @@ class Spec:
         batch: Most updates in one poll.
         pages: By how many pages the database may grow; None for no limit.
         window: Of the model, in tokens; a small one makes compactions happen.
+        child_s: How long a delegated child may take.
         locked: Whether it respects the file lock.
+        approval: For which tools people are asked.
+        engine: Which context engine it has.
+        mcp: Its MCP servers.
         real: A real platform to use instead of the loopback one: its name and its settings.
     """
 
@@ -71,9 +75,13 @@ class Spec:
     batch: int = 10
     pages: int | None = None
     window: int = 100_000
+    child_s: float = 60.0
     locked: bool = True
     real: tuple[str, dict[str, Any]] | None = None
     web_port: int = 0
+    approval: Literal["side_effects", "never"] = "never"
+    engine: str = "compressor"
+    mcp: dict[str, Any] = field(default_factory=dict)
 
 
 class Nursery:

@@ -24,6 +24,7 @@ class Shown:
     ref: str
     text: str
     final: bool
+    buttons: bool = False
 
 
 @dataclass
@@ -63,6 +64,7 @@ class LoopbackPlatform:
         chats: What stands in each chat, in order.
         notes: What the gateways' children told, in order: ("ready", …), ("refused", …).
         rejected: Texts that the platform said it would never take.
+        keeps_buttons: It takes no buttons off.
         gate: Where the model waits for messages with the verb `gate`.
         fuse: How many models must have reached the gate before one with the verb `die` dies.
         show_once: Recognise the nonce of a send that was accepted before.
@@ -80,6 +82,7 @@ class LoopbackPlatform:
         self.gate = Gate()
         self.faults: dict[str, deque[Fault]] = defaultdict(deque)
         self.rejected: list[str] = []
+        self.keeps_buttons = False
         self._nonces: dict[str, str] = {}
         self._refs = 0
         self._closing = asyncio.Event()
@@ -183,10 +186,17 @@ class LoopbackPlatform:
         await self._notify()
         return None if fault == "doubt" else {"ref": ref}
 
+    async def _do_withdraw(self, request: Any) -> Any:
+        shown = self._find(request["chat"], request["ref"])
+        if shown is None or self.keeps_buttons:
+            return {"error": "reject"}
+        shown.text, shown.buttons = request["text"], False
+        return {}
+
     async def _do_preview(self, request: Any) -> Any:
         shown = self._find(request["chat"], request["ref"])
         if shown is None:
-            return {"ref": self._new(request["chat"], request["text"], final=False)}
+            shown = self._new(request["chat"], request["text"], final=False)
         if not shown.final:
             shown.text = request["text"]
         return {"ref": shown.ref}
@@ -213,19 +223,18 @@ class LoopbackPlatform:
             return self._nonces[request["nonce"]]
         shown = self._find(request["chat"], request["ref"])
         if shown is None:
-            ref = self._new(request["chat"], request["text"], final=True)
-        else:
-            shown.text, shown.final, ref = request["text"], True, shown.ref
-        self._nonces[request["nonce"]] = ref
-        return ref
+            shown = self._new(request["chat"], request["text"], final=True)
+        shown.text, shown.final, shown.buttons = request["text"], True, request["buttons"]
+        self._nonces[request["nonce"]] = shown.ref
+        return shown.ref
 
     def _find(self, chat: str, ref: str | None) -> Shown | None:
         return next((shown for shown in self.chats[chat] if shown.ref == ref), None)
 
-    def _new(self, chat: str, text: str, *, final: bool) -> str:
+    def _new(self, chat: str, text: str, *, final: bool) -> Shown:
         self._refs += 1
         self.chats[chat].append(Shown(f"r{self._refs}", text, final))
-        return f"r{self._refs}"
+        return self.chats[chat][-1]
 
     def _fault_for(self, text: str) -> Fault | None:
         for message_id, faults in self.faults.items():

@@ -14,21 +14,32 @@ from agent.ports import Effect
 
 TOOLS: dict[str, Effect] = {
     "look": "read",
+    "ask": "read",
     "long": "read",
     "huge": "read",
     "put": "idempotent",
     "note": "side_effect",
     "boom": "read",
     "hand": "idempotent",
+    "plan": "idempotent",
+    "keep": "idempotent",
+    "shell": "side_effect",
 }
-"""Verbs that are tools. The outputs of `long` and `huge` are stored apart; `boom` kills, `hand` has
-a file shown."""
+"""Verbs that are tools. `ask` asks a person; the outputs of `long` and `huge` are stored apart;
+`boom` kills, `hand` has a file shown, `plan` and `keep` write into the notebook, `shell` runs a
+command that never ends."""
 
-ModelVerb = Literal["gate", "die", "trouble", "parts"]
+CHILDREN = {"child": "note", "waits": "gate"}
+"""Verbs that are delegated: what the child of such a message shall do."""
+
+FOREIGN = {"far": "mcp_far_wait"}
+"""Verbs that are tools of an MCP server; this one never ends."""
+
+Verb = Literal["gate", "die", "trouble", "parts", "stuck"]
 """Verbs of the model: wait at the platform, kill the process, be unreachable for three calls,
-answer in two payloads."""
+answer in two payloads. A turn with `stuck` cannot begin."""
 
-SMALL_WINDOW = 8_000
+SMALL_WINDOW = 9_000
 LONG = "x" * 2_600
 """A verb that does nothing but fill the view; four such messages outgrow a small window's half."""
 SUMMARY = (
@@ -47,7 +58,7 @@ def ids_of(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines() if line.strip()]
 
 
-def asks(text: str, verb: ModelVerb) -> bool:
+def asks(text: str, verb: Verb) -> bool:
     """Whether a message of the turn has the verb."""
     return any(verb in line.split()[1:] for line in text.splitlines())
 
@@ -58,12 +69,20 @@ def calls_for(text: str) -> list[ToolCall]:
         _call(words[0], verb)
         for words in (line.split() for line in text.splitlines())
         for verb in words[1:]
-        if verb in TOOLS
+        if verb in {*TOOLS, *CHILDREN, *FOREIGN}
     ]
 
 
+def task_of(message_id: str, verb: str) -> str:
+    """Return what a child is asked: its id, and its verb."""
+    return f"{message_id}c {CHILDREN[verb]}"
+
+
 def _call(message_id: str, tool: str) -> ToolCall:
-    function = {"name": tool, "arguments": f'{{"line":"{message_id}"}}'}
+    function = {"name": FOREIGN.get(tool, tool), "arguments": f'{{"line":"{message_id}"}}'}
+    if tool in CHILDREN:
+        arguments = f'{{"task":"{task_of(message_id, tool)}"}}'
+        function = {"name": "delegate_task", "arguments": arguments}
     return {"id": f"{message_id}-{tool}", "type": "function", "function": function}  # type: ignore[typeddict-item]
 
 

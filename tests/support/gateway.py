@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import structlog
 from sqlalchemy import Row, Table, select
 from typing_extensions import override
@@ -23,8 +24,10 @@ from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.scripted import Script, ScriptedModel
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
+from agent.tools.gate import ApprovalMode, ApprovalRules
 from agent.tools.registry import Tool, ToolRegistry
 from gateway.app import Gateway, assembled, serve
+from gateway.errors import StorageUnavailable
 from gateway.settings import Settings
 from gateway.storage import models
 from gateway.storage.opening import database_path, open_database
@@ -106,9 +109,12 @@ def settings_of(home: Path, **sections: dict[str, Any]) -> Settings:
 
 
 def agent_of(
-    *models_: ChatModel, tools: Sequence[Tool] = (), retry: RetryPolicy = NO_WAIT
+    *models_: ChatModel,
+    tools: Sequence[Tool] = (),
+    retry: RetryPolicy = NO_WAIT,
+    approval: ApprovalMode = "never",
 ) -> Agent:
-    """Return an agent with these models and tools."""
+    """Return an agent with these models and tools, which asks nobody unless told to."""
     return Agent(
         models=models_,
         tools=ToolRegistry(tools),
@@ -116,6 +122,7 @@ def agent_of(
         output=OutputSettings(),
         retry=retry,
         max_output_tokens=1024,
+        approval=ApprovalRules(approval),
     )
 
 
@@ -199,6 +206,19 @@ class Running:
         await self.gateway.database.write(lambda conn: conn.execute(statement))
 
 
+def fail_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Have the disk fail at the first call of a transaction function, to be tried again at once."""
+    patch.setattr("gateway.worker.RETRY_AFTER_S", 0.0)
+    function, failures = getattr(owner, name), [StorageUnavailable("disk full")]
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return function(*args, **options)
+
+    patch.setattr(owner, name, failing)
+
+
 @asynccontextmanager
 async def running(
     home: Path,
@@ -227,6 +247,7 @@ async def running(
             gateway.worker.run,
             gateway.preparations.run,
             gateway.files.run,
+            gateway.inquiries.run,
         )
         parts = always if at_work else ()
         work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]

@@ -41,6 +41,7 @@ class MemoryHistory:
     store: defaultdict[str, MemoryChat] = field(default_factory=lambda: defaultdict(MemoryChat))
     keys: set[str] = field(default_factory=set)
     files: dict[int, tuple[str, OutgoingFile]] = field(default_factory=dict)
+    verdict: dict[str, Any] = field(default_factory=dict)
 
     async def accept(
         self,
@@ -66,7 +67,7 @@ class MemoryHistory:
         seq = self.write(chat, message.text, files=files, ref=message.message_ref)
         self.admitted.set()
         self.on_admitted(message.address.chat, seq, message.text)
-        return Admission("queued", 1, seq)
+        return Admission("queued", 1, seq, **self.verdict)
 
     async def position(self, source: str) -> int | None:
         """Return None: the web chat has no cursor."""

@@ -219,6 +219,7 @@ def _check_assistant(message: dict[str, Any], extensions: frozenset[str]) -> set
         extra = set(call) - {"id", "type", "function"} - (extensions & {"extra_content"})
         require(not extra, f"tool_calls: unknown keys {extra}")
         arguments = call["function"]["arguments"]
+        require(_NAME.fullmatch(call["function"]["name"]), "tool_calls.function.name: pattern")
         require(isinstance(json.loads(arguments), dict), "arguments must be a JSON object")
     ids = [call["id"] for call in calls or []]
     require(len(ids) == len(set(ids)), "tool_calls: duplicate ids")

@@ -20,7 +20,7 @@ import yaml
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
-_END_S = 15.0
+_END_S = 45.0
 _LONGEST_LINE_BYTES = 1 << 24
 
 Record = dict[str, Any]
@@ -173,7 +173,7 @@ class ParleyProcess:
         await self.wait_until(lambda: len(self.named(name, **fields)) >= count)
         return self.named(name, **fields)[count - 1]
 
-    async def wait_until(self, holds: Callable[[], object], within_s: float = 15) -> None:
+    async def wait_until(self, holds: Callable[[], object], within_s: float = 45) -> None:
         """Wait until it holds; it is looked at after every line, and at the end of the process."""
         async with asyncio.timeout(within_s), self._changed:
             await self._changed.wait_for(lambda: bool(holds()))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from adapters.errors import FetchRejected
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt
+from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 
-WAIT_S = 10.0
+WAIT_S = 30.0
 """Longest wait of a test for something that should happen at once."""
 
 
@@ -45,10 +45,12 @@ class RecordingAdapter:
         attempts: Every call of `send`, also those that failed.
         shown: The messages that got a receipt.
         previews: Every call of `preview`.
-        order: ("preview" | "sent", text) in the order in which each was shown.
+        order: ("preview" | "sent" | "withdrawn", text) in the order in which each was shown.
         failures: By chat: what the next calls of `send` raise.
         held: By chat: `send` waits until this is set.
         outages: What the next calls of `run` raise.
+        withdrawn: Every call of `withdraw`, also those that failed.
+        withdrawal_failures: What the next calls of `withdraw` raise.
         files: By `Attachment.ref`: what `fetch` returns; others are gone.
         fetch_failures: By `Attachment.ref`: what the next calls of `fetch` raise.
         marks: Every call of `acknowledge`.
@@ -79,6 +81,8 @@ class RecordingAdapter:
         self.held: dict[str, asyncio.Event] = {}
         self.held_previews: asyncio.Event | None = None
         self.outages: deque[Exception] = deque()
+        self.withdrawn: list[Withdrawal] = []
+        self.withdrawal_failures: deque[Exception] = deque()
         self.files: dict[str, bytes] = {}
         self.fetched: list[str] = []
         self.fetch_failures: dict[str, deque[Exception]] = defaultdict(deque)
@@ -113,6 +117,13 @@ class RecordingAdapter:
         self.watch.note()
         return Receipt(f"m{len(self.shown)}", resent=message.outcome_unknown)
 
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        self.withdrawn.append(withdrawal)
+        self.watch.note()
+        if self.withdrawal_failures:
+            raise self.withdrawal_failures.popleft()
+        self.order.append(("withdrawn", withdrawal.note))
+
     async def fetch(self, _address: Address, attachment: Attachment, limit_bytes: int) -> bytes:
         self.fetched.append(attachment.ref)
         self.watch.note()
@@ -122,7 +133,9 @@ class RecordingAdapter:
             raise FetchRejected("it is gone")
         return self.files[attachment.ref]
 
-    async def preview(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def preview(
+        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+    ) -> str | None:
         if not self._previews:
             return None
         self.previews.append(Preview(question.address.chat, text, ref))

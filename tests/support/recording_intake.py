@@ -30,6 +30,7 @@ class RecordingIntake:
         messages: What was taken, in order, each once; what was left out is in `ignored`.
         offered: Every message that was handed over, duplicates too.
         outcome: What becomes of a message that is taken; an edit is "updated" where it is "queued".
+        verdict: What is told of a message that is taken, as an answer to a question.
         broken: So many of the next calls fail before anything is stored.
         gate: Cleared, it holds every call before it stores anything.
     """
@@ -42,6 +43,7 @@ class RecordingIntake:
         self.cursors: list[Cursor] = []
         self.moves: list[Move] = []
         self.outcome: Any = "queued"
+        self.verdict: dict[str, Any] = {}
         self.broken = 0
         self.attempts = 0
         self.gate = asyncio.Event()
@@ -80,7 +82,9 @@ class RecordingIntake:
             return Admission("ignored")
         self.messages.append(message)
         is_edit = message.kind == "edit" and self.outcome == "queued"
-        return Admission("updated" if is_edit else self.outcome, 1, len(self.messages))
+        return Admission(
+            "updated" if is_edit else self.outcome, 1, len(self.messages), **self.verdict
+        )
 
     def _is_for_the_bot(self, message: InboundMessage) -> bool:
         if message.addressed == "thread":
@@ -126,7 +130,7 @@ class RecordingIntake:
         await self._until(lambda: self.attempts >= count)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5), self._changed:
+        async with asyncio.timeout(30), self._changed:
             await self._changed.wait_for(condition)
 
     async def _notify(self) -> None:

@@ -2,21 +2,32 @@
 
 import itertools
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alembic import command
-from sqlalchemy import Connection, Row, Table, select
+from sqlalchemy import Connection, Row, Table, event, select
 
 from adapters.messages import Address, InboundMessage, Receipt
+from agent.messages import ChatMessage
 from agent.models.base import Usage
 from agent.ports import Compaction, ModelCall, PlannerState
-from agent.view import ViewPlan
+from agent.prompt import SystemPrompt
+from agent.view import ViewPlan, render
 from gateway.sessions import session_key, sole_sender
-from gateway.storage import compactions, inbox, leases, lineage, migrate, outbox, turns
+from gateway.storage import (
+    compactions,
+    inbox,
+    leases,
+    lineage,
+    migrate,
+    outbox,
+    transcript,
+    turns,
+)
 from gateway.storage.engine import connect
 from gateway.storage.inbox import InboxKind, InboxState
 from gateway.storage.leases import Lease
@@ -31,7 +42,15 @@ T = TypeVar("T")
 
 ACCOUNTS = (("telegram", "default"),)
 RECEIPT = Receipt("shown-1")
-BASE = PromptBase("You are a test.", "[]", {"instructions": "0f", "model": "model-1"})
+
+
+def fixed_base(text: str, tools: str = "[]", **inputs: str) -> PromptBase:
+    """Return what requests begin with where the system prompt is this text."""
+    written = SystemPrompt(text, (("identity", len(text)),))
+    return PromptBase(tools, inputs, lambda _conn, _session: written)
+
+
+BASE = fixed_base("You are a test.", instructions="0f", model="model-1")
 _keys = itertools.count(1)
 
 
@@ -48,6 +67,24 @@ class Store:
         """Run a transaction function as the gateway would, and commit it."""
         with self.connection.begin():
             return fn(self.connection, *args, **kwargs)
+
+    def plans(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> list[str]:
+        """Run a function; return how SQLite does its statements ("SEARCH inbox USING …")."""
+        found: list[str] = []
+
+        def explain(conn: Connection, _: object, statement: str, values: Any, *__: object) -> None:
+            if statement.startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
+                rows = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
+                found.extend(str(row.detail) for row in rows)
+
+        event.listen(self.connection, "before_cursor_execute", explain)
+        try:
+            self.run(fn, *args, **kwargs)
+        finally:
+            event.remove(self.connection, "before_cursor_execute", explain)
+        return found
 
     def rows(self, table: Table, **where: Any) -> list[Row[Any]]:
         """Return a table's rows in the order of its key, those with these values."""
@@ -100,9 +137,12 @@ def raw_bytes(path: Path) -> bytes:
 
 
 def dump(path: Path) -> list[str]:
-    """Return a database's whole content as SQL."""
-    with closing(sqlite3.connect(path)) as raw:
-        return list(raw.iterdump())
+    """Return a database's whole content as SQL; of the search index the tables it consists of."""
+    with closing(sqlite3.connect(path)) as raw, closing(sqlite3.connect(":memory:")) as copy:
+        raw.backup(copy)
+        copy.execute("PRAGMA writable_schema = ON")
+        copy.execute("DELETE FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'")
+        return list(copy.iterdump())
 
 
 def inbound(text: str = "hello", *, chat: str = "42", **changes: Any) -> InboundMessage:
@@ -234,3 +274,14 @@ def outdated_copy(source: Path, target: Path, revision: str) -> Path:
         raw.execute("DELETE FROM main.sqlite_sequence")
         raw.execute("INSERT INTO main.sqlite_sequence SELECT * FROM newer.sqlite_sequence")
     return target
+
+
+def rows_without(columns: Collection[str], store: Store, table: Table) -> list[list[object]]:
+    """Return a table's rows in the order of its key, without these columns."""
+    names = [column.name for column in table.c if column.name not in columns]
+    return [[getattr(row, name) for name in names] for row in store.rows(table)]
+
+
+def load_view(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[ChatMessage]:
+    """Return what the plan shows of a transcript, as the model sees it."""
+    return render(plan, transcript.decoded(transcript.load_rows(conn, conversation_id, plan)))

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from adapters.discord.adapter import DiscordAdapter
-from adapters.errors import SendUnknown
-from adapters.messages import Choice, OutgoingFile
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Choice, OutgoingFile, Withdrawal
 from tests.adapters.discord.conftest import MakeAdapter, row, running, where
-from tests.support.discord.faults import CUT, UNAVAILABLE
+from tests.support.discord.faults import CUT, UNAVAILABLE, flood
 from tests.support.discord.server import DiscordServer
 from tests.support.recording_intake import RecordingIntake
 
@@ -206,6 +206,24 @@ async def test_a_pressed_button_is_a_message(
     assert "Yes" in shown.content
 
 
+@pytest.mark.parametrize("over", ["", "stopped"], ids=["refused", "over"])
+async def test_a_press_that_decides_nothing(
+    server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter, over: str
+) -> None:
+    """Who may not is told alone, and the buttons stay; those of a question that is over go."""
+    chat = server.direct()
+    intake.verdict = {"answer": "over" if over else "refused", "told": "Not you.", "over": over}
+    async with running(adapter, server):
+        await adapter.send(row(adapter, "Let Bea in?", where(chat), choices=(YES, NO)))
+        shown = chat.messages[-1]
+        used = server.press(shown, "Yes")
+        await server.wait_for(lambda: used.callback)
+    assert [said.content for said in used.private] == ([] if over else ["Not you."])
+    assert bool(shown.components) == (not over)
+    assert ("stopped" in shown.content) == bool(over)
+    assert "Yes" not in shown.content
+
+
 async def test_a_button_pressed_twice(
     server: DiscordServer, intake: RecordingIntake, adapter: DiscordAdapter
 ) -> None:
@@ -251,3 +269,41 @@ async def test_no_log_holds_an_interaction_token(
     servers = {"aiohttp.access", "discord.gateway"}
     ours = [record.getMessage() for record in caplog.records if record.name not in servers]
     assert not any(used.token in line for line in ours)
+
+
+async def test_the_buttons_of_a_question_that_is_over_go(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """Below its text stands how it ended; a pause or a refusal is passed on, nothing is posted."""
+    chat = server.direct()
+    sent = await adapter.send(row(adapter, "May I?", where(chat), choices=(YES, NO)))
+    over = Withdrawal(
+        address=where(chat), message_ref=sent.platform_ref, payload="May I?", note="stopped"
+    )
+    for _ in range(2):
+        await adapter.withdraw(over)
+    with pytest.raises(SendRejected):
+        await adapter.withdraw(replace(over, message_ref="1"))
+    server.fail("edit", UNAVAILABLE)
+    with pytest.raises(SendDelayed):
+        await adapter.withdraw(over)
+    assert chat.texts == ["May I?\n-# stopped"]
+    assert not chat.messages[-1].components
+
+
+async def test_a_pause_for_edits_holds_no_message_up(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """Discord counts edits of old messages apart."""
+    chat = server.direct()
+    sent = await adapter.send(row(adapter, "May I?", where(chat), choices=(YES, NO)))
+    server.fail("edit", flood(3600.0))
+    with pytest.raises(SendDelayed) as delayed:
+        await adapter.withdraw(
+            Withdrawal(
+                address=where(chat), message_ref=sent.platform_ref, payload="May I?", note="stopped"
+            )
+        )
+    assert delayed.value.retry_after_s == 3600.0
+    await adapter.send(row(adapter, "more", where(chat), nonce="another"))
+    assert chat.texts == ["May I?", "more"]

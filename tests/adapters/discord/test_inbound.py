@@ -457,13 +457,14 @@ def test_a_command_in_a_direct_chat() -> None:
 
 
 def test_a_pressed_button() -> None:
-    """It says what the button stands for; below the message its label is noted."""
+    """It says what the button stands for, and what stands on it."""
     button = {"type": 2, "custom_id": "/pair approve AB", "label": "Approve"}
     shown = {"id": "5", "content": "Let Ben in?", "components": [{"components": [button]}]}
     pressed = taken(3, {"custom_id": "/pair approve AB"}, message=shown)
     assert pressed.message.text == "/pair approve AB"
     assert pressed.message.message_ref is None
-    assert pressed.pressed == "Let Ben in?\n-# ✓ Approve"
+    assert (pressed.pressed, pressed.label) == ("Let Ben in?", "Approve")
+    assert pressed.message.pressed
 
 
 def test_a_pressed_button_of_a_full_message() -> None:

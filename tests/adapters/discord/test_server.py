@@ -41,7 +41,7 @@ async def connected(server: DiscordServer, **intents: bool) -> AsyncIterator[Sdk
     task = asyncio.get_running_loop().create_task(client.start(TOKEN))
     try:
         await server.wait_for(lambda: task.done() or server.gateway.online())
-        await asyncio.wait_for(client.wait_until_ready(), 5)
+        await asyncio.wait_for(client.wait_until_ready(), 30)
         yield client
     finally:
         await client.close()

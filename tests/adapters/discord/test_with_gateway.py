@@ -24,7 +24,7 @@ RULES = IntakeRules(
     access=Access(AccessSettings(mode="open")),
     queue=QueueSettings(),
     groups="per_user",
-    model=lambda: StatusFacts("m", 1000, None, "compressor", 10),
+    model=lambda _: StatusFacts("m", 1000, None, "compressor", 10),
 )
 
 

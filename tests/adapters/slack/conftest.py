@@ -150,6 +150,6 @@ def thread_in(channel: str, thread: str) -> Address:
 
 async def until(condition: Callable[[], object]) -> None:
     """Look until a condition holds that nothing tells of."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

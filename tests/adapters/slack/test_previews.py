@@ -99,6 +99,32 @@ async def test_an_answer_that_became_another_replaces_its_preview(
     assert not open_streams(slack)
 
 
+async def test_what_tells_of_tools_is_a_message_that_is_edited(
+    slack: SlackServer, streaming: SlackAdapter, clock: Clock, thread: Address
+) -> None:
+    """It changes, and a stream can only grow; the answer takes its place."""
+    ref = None
+    asked = question(thread, thread.thread)
+    for status in ("\N{WRENCH} terminal: `ls`", "\N{CHECK MARK} terminal: `ls`"):
+        ref = await streaming.preview(asked, status, ref, grows=False)
+        assert shown_in(slack, thread) == [f"{status} \N{HORIZONTAL ELLIPSIS}"]
+        clock.now += 2
+    assert not slack.made("chat.startStream")
+    await streaming.send(outgoing("two files", thread, preview_ref=ref))
+    assert shown_in(slack, thread) == ["two files"]
+
+
+async def test_a_tool_in_the_middle_of_an_answer_ends_its_stream(
+    slack: SlackServer, streaming: SlackAdapter, clock: Clock, thread: Address
+) -> None:
+    """The same message goes on as edits."""
+    ref = await grow(streaming, clock, thread, ["Let me see.\n\n"])
+    status = "\N{WRENCH} terminal: `ls`"
+    await streaming.preview(question(thread, thread.thread), status, ref, grows=False)
+    assert shown_in(slack, thread) == [f"{status} \N{HORIZONTAL ELLIPSIS}"]
+    assert not open_streams(slack)
+
+
 async def test_a_final_answer_of_two_parts(
     slack: SlackServer, streaming: SlackAdapter, clock: Clock, thread: Address
 ) -> None:

@@ -1,9 +1,12 @@
 """Answers: posted once, in their thread, or not at all; what each of Slack's faults means."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Choice, OutgoingFile
+from adapters.messages import Address, Choice, OutgoingFile, Withdrawal
 from adapters.pacing import PaceLimits
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import (
@@ -258,6 +261,61 @@ async def test_buttons_stand_below_their_message(
     shown = slack.messages(ANNS_DM)[-1].shown
     assert "Delete it?" in shown
     assert "No" in shown
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict", "told"),
+    [
+        ("denied", {}, "This button is not for you."),
+        ("command", {"answer": "refused", "told": "Not yours."}, "Not yours."),
+    ],
+)
+async def test_a_press_of_somebody_who_may_not(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    live: SlackAdapter,
+    outcome: str,
+    verdict: dict[str, Any],
+    told: str,
+) -> None:
+    """They alone are told, and the buttons stay."""
+    receipt = await live.send(outgoing("Sure?", choices=(Choice("Yes", "/approve 1"),)))
+    intake.outcome, intake.verdict = outcome, verdict
+    slack.press(ANNS_DM, receipt.platform_ref, "Yes")
+    await slack.wait_for(lambda: slack.api.ephemeral == [(ANNS_DM, ANN, told)])
+    assert slack.messages(ANNS_DM)[-1].buttons == ["Yes"]
+
+
+async def test_a_press_on_a_question_that_is_over(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """Its buttons go, and below it stands how it ended."""
+    receipt = await live.send(outgoing("Sure?", choices=(Choice("Yes", "/approve 1"),)))
+    intake.verdict = {"answer": "over", "told": "Too late.", "over": "stopped"}
+    slack.press(ANNS_DM, receipt.platform_ref, "Yes")
+    await slack.wait_for(lambda: not slack.messages(ANNS_DM)[-1].buttons)
+    assert "stopped" in slack.messages(ANNS_DM)[-1].shown
+    assert "Yes" not in slack.messages(ANNS_DM)[-1].shown
+
+
+async def test_the_buttons_of_a_question_that_is_over_go(
+    slack: SlackServer, adapter: SlackAdapter
+) -> None:
+    """Below its text stands how it ended; a pause or a refusal is passed on, nothing is posted."""
+    receipt = await adapter.send(outgoing("**Sure**?", choices=(Choice("Yes", "/approve 1"),)))
+    over = Withdrawal(
+        address=DM, message_ref=receipt.platform_ref, payload="**Sure**?", note="stopped"
+    )
+    slack.fail("chat.update", flood(0))
+    with pytest.raises(SendDelayed):
+        await adapter.withdraw(over)
+    with pytest.raises(SendRejected):
+        await adapter.withdraw(replace(over, message_ref="1700000000.000001"))
+    for _ in range(2):
+        await adapter.withdraw(over)
+    (message,) = [each for each in slack.messages(ANNS_DM) if each.bot]
+    assert message.shown.split() == ["**Sure**?", "stopped"]
+    assert not message.buttons
 
 
 async def test_a_press_that_was_not_stored_keeps_its_buttons(

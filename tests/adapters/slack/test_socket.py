@@ -67,7 +67,7 @@ async def test_a_failing_intake_ends_the_run(
     async with running(adapter) as task:
         await connected(slack)
         slack.write(ANNS_DM, "one")
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), NotStored)
     assert not slack.delivering.deliveries[-1].acked
 
@@ -157,7 +157,7 @@ async def test_a_server_that_refreshes_for_ever_is_backed_off_from(
     async with running(adapter) as task:
         await connected(slack)
         await slack.delivering.disconnect()
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterDisconnected)
 
 
@@ -217,7 +217,7 @@ async def test_a_removed_app_ends_the_adapter(
         clock.now += 3600
         slack.revoked = "token_revoked"
         await slack.delivering.disconnect()
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
 
 
@@ -229,7 +229,7 @@ async def test_the_event_of_a_revoked_token_ends_the_adapter(
         await connected(slack)
         tokens = {"oauth": [], "bot": [slack.identity.user]}
         slack.tell({"type": "tokens_revoked", "tokens": tokens, "event_ts": "1700000000.000001"})
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
 
 
@@ -240,7 +240,7 @@ async def test_socket_mode_switched_off_ends_the_adapter(
     async with running(adapter) as task:
         await connected(slack)
         await slack.delivering.disconnect("link_disabled")
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterRefused)
 
 
@@ -314,7 +314,7 @@ async def test_too_many_connections_are_trouble(
         await connected(slack)
         clock.now += 3600
         await slack.delivering.disconnect("too_many_websockets")
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=30)
         assert isinstance(task.exception(), AdapterDisconnected)
 
 

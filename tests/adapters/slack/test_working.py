@@ -209,7 +209,7 @@ async def test_two_apps_in_one_process(slack: SlackServer, intake: RecordingInta
         async with running(one), running(two), running(three) as refused_task:
             await connected(slack)
             await connected(other)
-            await asyncio.wait([refused_task], timeout=5)
+            await asyncio.wait([refused_task], timeout=30)
             assert isinstance(refused_task.exception(), AdapterRefused)
             slack.write(ANNS_DM, "to one")
             other.write(ANNS_DM, "to two")

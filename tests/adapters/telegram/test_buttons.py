@@ -1,11 +1,13 @@
 """Buttons out, presses in: against the strict server."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import structlog
 
-from adapters.messages import Address, Admission, Choice, Outgoing
+from adapters.errors import SendDelayed, SendRejected
+from adapters.messages import Address, Admission, Choice, Outgoing, Withdrawal
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from tests.adapters.telegram.conftest import MakeAdapter, running
 from tests.support.bot_api import CUT, HTML_502, BotApi, Fault, flood
@@ -89,6 +91,65 @@ async def test_a_press_that_does_not_count(
     await intake.has(2)
     assert api.shown(7) == ["May I?"]
     assert api.messages[0].buttons
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        ({"answer": "refused", "told": "Not for you."}, "May I?"),
+        ({"answer": "over", "told": "Too late.", "over": "stopped"}, "May I?\n→ stopped"),
+    ],
+    ids=["refused", "over"],
+)
+async def test_a_press_that_decides_nothing(
+    api: BotApi,
+    intake: RecordingIntake,
+    asking: TelegramAdapter,
+    verdict: dict[str, Any],
+    shown: str,
+) -> None:
+    """Who pressed is told why; the buttons stay unless nobody waits for them any more."""
+    intake.outcome, intake.verdict = "command", verdict
+    query = api.press(7, "Allow", BOB)
+    await api.wait_for(lambda: query in api.answered and api.shown(7) == [shown])
+    assert api.answered[query]["text"] == verdict["told"]
+    assert api.answered[query]["show_alert"]
+    assert bool(api.messages[0].buttons) == (verdict["answer"] == "refused")
+    assert intake.messages[0].pressed
+
+
+def withdrawal(adapter: TelegramAdapter, ref: str) -> Withdrawal:
+    """Return what takes the buttons off a message."""
+    payload = adapter.render("**May** I?")[0]
+    return Withdrawal(address=ANN, message_ref=ref, payload=payload, note="stopped")
+
+
+async def test_the_buttons_of_a_question_that_is_over_go(
+    api: BotApi, adapter: TelegramAdapter
+) -> None:
+    """Below its text stands how it ended; the same again changes nothing."""
+    api.add_chat(7)
+    sent = await adapter.send(row(adapter, "**May** I?", choices=CHOICES))
+    for _ in range(2):
+        await adapter.withdraw(withdrawal(adapter, sent.platform_ref))
+    assert api.shown(7) == ["May I?\n→ stopped"]
+    assert api.messages[0].entities == [{"type": "bold", "offset": 0, "length": 3}]
+    assert not api.messages[0].buttons
+
+
+async def test_buttons_that_cannot_be_taken_off_now(api: BotApi, adapter: TelegramAdapter) -> None:
+    """The pause is passed on; a message that is gone is refused, and nothing is shown instead."""
+    api.add_chat(7)
+    sent = await adapter.send(row(adapter, "May I?", choices=CHOICES))
+    with pytest.raises(SendRejected):
+        await adapter.withdraw(withdrawal(adapter, "4711"))
+    api.fail("editMessageText", flood(3))
+    with pytest.raises(SendDelayed) as failure:
+        await adapter.withdraw(withdrawal(adapter, sent.platform_ref))
+    assert failure.value.retry_after_s == 3
+    with pytest.raises(SendDelayed, match="budget"):
+        await adapter.withdraw(withdrawal(adapter, sent.platform_ref))
+    assert api.shown(7) == ["May I?"]
 
 
 async def test_nothing_is_answered_before_it_is_stored(
@@ -191,7 +252,8 @@ async def test_a_message_with_broken_buttons(
 
 async def test_presses_in_one_chat_delay_no_other_chat(api: BotApi, make: MakeAdapter) -> None:
     """All are answered at once; the buttons of a message go once, by the press that came first."""
-    adapter = make(limits=LIMITS)
+    now = 0.0
+    adapter = make(limits=LIMITS, clock=lambda: now)
     api.add_chat(7)
     await adapter.send(row(adapter, "May I?", choices=CHOICES))
     async with running(adapter):
@@ -201,6 +263,7 @@ async def test_presses_in_one_chat_delay_no_other_chat(api: BotApi, make: MakeAd
             api.push_raw(update)
         await api.wait_for(lambda: len(api.answered) == len(updates))
         assert not api.made("editMessageText")
+        now = LIMITS.chat_interval_s
         await api.wait_for(lambda: not api.messages[0].buttons)
     assert len(api.made("editMessageText")) == 1
     assert api.shown(7) == ["May I?\n→ Deny"]

@@ -277,7 +277,7 @@ async def test_two_bots_in_one_process(
             other.token = "revoked"
             other.push_text(7, "wake up")
             with pytest.raises(AdapterRefused):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 30)
             api.push_text(7, "still there")
             await intake.has(3)
     told = {(it.address.account, it.addressed, it.text) for it in intake.messages}
@@ -308,7 +308,7 @@ async def test_a_second_poller_conflicts(
         await api.wait_for(lambda: api.made("getUpdates"))
         async with running(second):
             with pytest.raises(AdapterDisconnected, match="another program"):
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, 30)
 
 
 async def test_connected_means_reached_within_90_seconds(api: BotApi, make: MakeAdapter) -> None:

@@ -59,6 +59,7 @@ async def send(adapter: WebAdapter, chat: str, seq: int, markdown: str) -> str:
     return (await adapter.send(message)).platform_ref
 
 
+COMMANDS = [("stop", "stop the answer"), ("model", "show the models"), ("status", "tell all")]
 Serve = Callable[..., Awaitable[Served]]
 
 
@@ -78,7 +79,7 @@ async def serve() -> AsyncIterator[Serve]:
         history = history or MemoryHistory()
         settings = WebSettings(token=SecretStr(token) if token else None)
         adapter = WebAdapter(
-            settings, history, history, ping_s=ping_s, max_file_bytes=max_file_bytes
+            settings, history, history, COMMANDS, ping_s=ping_s, max_file_bytes=max_file_bytes
         )
         app = web.Application()
         app.add_routes(adapter.routes())

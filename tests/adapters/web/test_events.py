@@ -231,7 +231,7 @@ async def test_a_gone_client_is_forgotten(serve: Serve, monkeypatch: pytest.Monk
     async with listen(served) as stream:
         await stream.until("synced")
         assert len(hub._chats["c1"].listeners) == 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await gone.wait()
     assert hub._chats["c1"].listeners == set()
 

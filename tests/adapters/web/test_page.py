@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import FilePayload, Page, expect
 
 from adapters.messages import Address, Choice, Question
-from tests.adapters.web.conftest import Serve, Served
+from tests.adapters.web.conftest import COMMANDS, Serve, Served
 from tests.support.browser import page
 from tests.support.history import MemoryHistory
 
@@ -75,8 +75,8 @@ async def test_an_unsent_message_is_sent_once_when_parley_is_back(serve: Serve) 
         sending = tab.locator('article[data-state="sending"] .state')
         await expect(sending).to_have_text(["sending…", "sending…"])
         again = await serve(port=port, history=history)
-        await expect(tab.locator("#connection")).to_have_text("Connected", timeout=10_000)
-        await expect(sending).to_have_count(0, timeout=10_000)
+        await expect(tab.locator("#connection")).to_have_text("Connected")
+        await expect(sending).to_have_count(0)
         await again.answer("Yes.")
         await expect(tab.locator("article.message .body")).to_have_text([
             "are you there?",
@@ -103,7 +103,7 @@ async def test_an_acknowledgement_that_was_lost_does_not_double_the_message(chat
         await tab.route("**/messages", lose_first)
         await open_chat(tab, chat)
         await say(tab, "once")
-        await expect(tab.locator("article[data-state]")).to_have_count(0, timeout=10_000)
+        await expect(tab.locator("article[data-state]")).to_have_count(0)
         await expect(tab.locator("article.message .body")).to_have_text(["once"])
     assert len(lost) == len(chat.history.messages) == 1
 
@@ -245,9 +245,14 @@ async def test_the_gauge_tells_how_full_the_window_is(serve: Serve) -> None:
 
 
 async def test_commands_are_offered(chat: Served) -> None:
-    """A slash opens the list; it can be used with the keyboard alone."""
+    """A slash opens the list of the gateway; it can be used with the keyboard alone."""
     async with page() as tab:
         await open_chat(tab, chat)
+        await tab.type("#composer", "/")
+        offered = [f"/{name}{meaning}" for name, meaning in COMMANDS]
+        await expect(tab.locator("#commands button")).to_have_text(offered)
+        await tab.fill("#composer", "")
+        await expect(tab.locator("#commands")).to_be_hidden()
         await tab.type("#composer", "/st")
         await expect(tab.locator("#commands b")).to_have_text(["/stop", "/status"])
         await tab.press("#composer", "ArrowUp")
@@ -255,6 +260,10 @@ async def test_commands_are_offered(chat: Served) -> None:
         await tab.keyboard.press("Enter")
         await expect(tab.locator("#composer")).to_have_value("/stop")
         await expect(tab.locator("#composer")).to_be_focused()
+        for key in ("Enter", "Tab"):
+            await tab.fill("#composer", "/sto")
+            await tab.press("#composer", key)
+            await expect(tab.locator("#composer")).to_have_value("/stop")
         await tab.keyboard.press("Enter")
         await expect(tab.locator("article.message .body")).to_have_text(["/stop"])
         await expect(tab.locator("#commands")).to_be_hidden()
@@ -374,7 +383,7 @@ async def test_files_that_wait_survive_a_reload(chat: Served) -> None:
         await tab.reload()
         await expect(waiting).to_have_text("a.txt")
         await tab.unroute("**/messages")
-        await expect(waiting).to_have_count(0, timeout=10_000)
+        await expect(waiting).to_have_count(0)
     assert chat.history.messages[0].attachments[0].content == b"hi"
 
 
@@ -394,6 +403,72 @@ async def test_a_button_is_pressed_once(chat: Served) -> None:
             await expect(buttons.last).to_have_attribute("aria-pressed", "false")
             await expect(tab.locator(".choices button:enabled")).to_have_count(0)
             await tab.reload()
+
+
+ASKED = (Choice("Approve once", "/approve 7 once"), Choice("Deny", "/deny 7"))
+
+
+async def test_an_answer_that_was_taken_is_shown_by_its_button(chat: Served) -> None:
+    """Neither the command nor its acknowledgement is shown; the turn's answer stands below."""
+    await chat.answer("May I?", choices=ASKED)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await tab.get_by_role("button", name="Approve once").click()
+        await expect(tab.locator('article[data-who="you"]')).to_have_count(1)
+        seq = chat.history.store["c1"].inbox_head
+        await chat.answer("Approved.", inbox_seq=seq, notice=True, taken=True)
+        await chat.answer("answered", inbox_seq=seq, notice=True, over=7)
+        await chat.answer("It is done.", inbox_seq=seq)
+        for _ in range(2):
+            await expect(tab.locator("article .answer:visible")).to_have_text([
+                "May I?",
+                "It is done.",
+            ])
+            await expect(tab.locator('article[data-who="you"]:visible')).to_have_count(0)
+            pressed = tab.locator(".choices button[aria-pressed=true]")
+            await expect(pressed).to_have_text("Approve once")
+            await tab.reload()
+
+
+async def test_a_press_that_was_refused_leaves_the_buttons(chat: Served) -> None:
+    """It does not look chosen, and the page says why."""
+    await chat.answer("May I?", choices=ASKED)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await tab.get_by_role("button", name="Deny").click()
+        await expect(tab.locator('article[data-who="you"] .body')).to_have_text(["/deny 7"])
+        await chat.answer("Not for you.")
+        await expect(tab.locator(".choices button:enabled")).to_have_count(2)
+        await expect(tab.locator(".choices button[aria-pressed=true]")).to_have_count(0)
+
+
+async def test_a_question_that_is_over_has_no_buttons(chat: Served) -> None:
+    """They go when it ends, after a reload too, or when a press finds out."""
+    await chat.answer("May I?", choices=ASKED)
+    other = (Choice("Yes", "/approve 8 once"),)
+    await chat.answer("And this?", choices=other)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        chat.history.verdict = {"answer": "over", "over": "stopped"}
+        await tab.get_by_role("button", name="Yes").click()
+        await expect(tab.locator(".choices").last).to_have_text("→ stopped")
+        await chat.answer("not answered in time", over=7)
+        await expect(tab.locator(".choices").first).to_have_text("→ not answered in time")
+        await tab.reload()
+        await expect(tab.locator(".choices").first).to_have_text("→ not answered in time")
+        await expect(tab.locator("article .answer")).to_have_text(["May I?", "And this?"])
+
+
+async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> None:
+    """Long lines of its code are wrapped; those of other answers scroll."""
+    code = f"```json\n{'x' * 300}\n```"
+    await chat.answer(code)
+    await chat.answer(code, choices=ASKED)
+    async with page(width=400) as tab:
+        await open_chat(tab, chat)
+        hidden = "all => all.map((pre) => pre.scrollWidth > pre.clientWidth)"
+        await expect(tab.locator("pre")).to_have_count(2)
+        assert await tab.locator("pre").evaluate_all(hidden) == [True, False]
 
 
 async def test_the_newest_message_can_be_edited(chat: Served) -> None:

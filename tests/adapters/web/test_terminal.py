@@ -14,7 +14,7 @@ from aiohttp import web
 from rich.console import Console
 from typing_extensions import override
 
-from adapters.messages import Address, OutgoingFile, Question
+from adapters.messages import Address, Choice, OutgoingFile, Question
 from adapters.settings import WebSettings
 from adapters.web.adapter import WebAdapter
 from gateway.chat import asker, chat, growing
@@ -119,6 +119,50 @@ async def test_earlier_messages_are_not_shown_again(gateway: Gateway) -> None:
     out = piped()
     await chat(gateway.path, "t", ask=lines("new"), console=out)
     assert shown(out) == "**new**!\n"
+
+
+async def test_buttons_are_chosen_by_number_or_label(gateway: Gateway) -> None:
+    """They are numbered; that an answer was taken is not the turn's answer."""
+    choices = (Choice("Approve once", "/approve 1 once"), Choice("Deny", "/deny 1"))
+
+    def reply(text: str) -> str | None:
+        if text.startswith("/"):
+            gateway.history.answer("t", "Taken.", notice=True)
+            return "It is done."
+        gateway.history.answer("t", "May I?", choices=choices)
+        return None
+
+    gateway.reply = reply
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("go", "1", "again", "deny", "2"), console=out)
+    texts = [message.text for message in gateway.history.messages]
+    assert texts == ["go", "/approve 1 once", "again", "/deny 1", "2"]
+    asked = "May I?\n  1. Approve once\n  2. Deny\n"
+    taken = "Taken.\nIt is done.\n"
+    assert shown(out) == asked + taken + asked + taken + asked
+
+
+async def test_buttons_of_a_question_that_is_over_cannot_be_chosen(gateway: Gateway) -> None:
+    """Their number is what was typed; others stay, and how it ended is no message."""
+
+    def reply(text: str) -> str | None:
+        if text == "go":
+            gateway.history.answer("t", "May I?", choices=(Choice("Deny", "/deny 1"),))
+            gateway.history.answer("t", "Again?", choices=(Choice("Yes", "try again"),))
+        elif text == "/stop":
+            gateway.history.answer("t", "stopped", notice=True, over=1)
+        return "Well."
+
+    gateway.reply = reply
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("go", "/stop", "2", "1"), console=out)
+    assert [message.text for message in gateway.history.messages] == [
+        "go",
+        "/stop",
+        "try again",
+        "1",
+    ]
+    assert "stopped" not in shown(out)
 
 
 async def test_an_answer_to_an_older_message_is_not_taken_for_this_one(gateway: Gateway) -> None:

@@ -1,5 +1,6 @@
 """What holds for every conversation that is compacted, whatever came in (ARCHITECTURE 4 to 8)."""
 
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -8,18 +9,26 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from agent.compression.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits
+from agent.engines.lcm.engine import LcmEngine
 from agent.errors import SummaryFailed
 from agent.library import compact_messages
 from agent.messages import ChatMessage
+from agent.nodes import Node
 from agent.tokens import estimate_message
-from agent.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan
+from agent.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
+from tests.agent.tools.doubles import MemoryArchive
 from tests.support.conversations import conversation_of, faults, plain
 from tests.support.crash import DEEP
 
+pytestmark = pytest.mark.untraced
+
 SHARDS = 4
-CASES = (200_000 if DEEP else 20_000) // SHARDS
+CASES = (150_000 if DEEP else 15_000) // SHARDS
+LOSSLESS_CASES = (50_000 if DEEP else 4_000) // SHARDS
+
 WINDOWS = (24_000, 60_000, 200_000)
 SYSTEM = ChatMessage(role="system", content="You are a careful assistant. " * 20)
 
@@ -70,6 +79,100 @@ def compacted(messages: list[ChatMessage], window: int, summary: str | None) -> 
         assert newest in shown
     assert result.tokens_after <= max(0.6 * 0.5 * window, floor(shown))
     return shown
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_every_view_of_the_lossless_engine_is_valid_small_and_true(shard: int) -> None:
+    """The same invariants; and its nodes cover all that is out of view, each within reach."""
+
+    @seed(shard)
+    @settings(max_examples=LOSSLESS_CASES, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(programs, st.sampled_from(WINDOWS), st.sampled_from(SUMMARIES))
+    def check(program: bytes, window: int, summary: str | None) -> None:
+        chat = LosslessChat(window)
+        chat.say(conversation_of(program))
+        before = orjson.dumps([*map(list, chat.entries)])
+        chat.compact(summary)
+        chat.compact(summary)
+        chat.say(conversation_of(program[: len(program) // 2]))
+        chat.compact(None)
+        assert orjson.dumps([*map(list, chat.entries)]).startswith(before[:-1])
+
+    check()
+
+
+@dataclass
+class LosslessChat:
+    """A conversation that is compacted by `lcm` as it goes on."""
+
+    window: int
+    entries: list[Entry] = field(default_factory=list)
+    plan: ViewPlan = field(default_factory=ViewPlan)
+    archive: MemoryArchive = field(default_factory=MemoryArchive)
+    clipped: list[Any] = field(default_factory=list)
+
+    def say(self, messages: list[ChatMessage]) -> None:
+        first = len(self.entries) + 1
+        self.entries += [Entry(seq, message) for seq, message in enumerate(messages, start=first)]
+
+    def compact(self, summary: str | None) -> None:
+        """Compact, and hold the result against the invariants."""
+        request = self.request(summary)
+        engine = LcmEngine(request.limits, {})
+        engine.attach(self.archive)
+        found = engine.compress(request)
+        if found is None:
+            return
+        assert found.tokens < request.tokens
+        self.plan = found.plan
+        self.archive.stored += found.nodes
+        shown: list[Any] = plain(sanitise([SYSTEM, *render(found.plan, self.entries)]))
+        assert faults(shown) == []
+        assert seams_fit(shown)
+        newest = newest_user(plain([entry.message for entry in self.entries]))
+        if found.level == "clip_newest":
+            self.clipped.append(newest)
+        assert newest is None or newest in self.clipped or newest in shown
+        assert found.tokens <= max(0.6 * 0.5 * self.window, floor(shown))
+        assert covers_all(found.plan, self.archive.stored, len(self.entries))
+
+    def request(self, summary: str | None) -> CompressionRequest:
+        def write(_prompt: str, _max_tokens: int) -> str:
+            if not summary:
+                raise SummaryFailed("down")
+            return summary
+
+        view = View(str(SYSTEM["content"]), self.plan, list(self.entries))
+        return CompressionRequest(
+            plan=self.plan,
+            entries=tuple(view.entries),
+            tokens=sum(map(estimate_message, view.messages)),
+            fixed_tokens=estimate_message(view.messages[0]),
+            limits=Limits(self.window),
+            estimate=estimate_message,
+            trigger="threshold",
+            summarise=None if summary is None else write,
+        )
+
+
+def covers_all(plan: ViewPlan, nodes: list[Node], newest_seq: int) -> bool:
+    """Whether the frontier lies between head and tail without a gap, and holds every node."""
+    if not plan.summaries:
+        return not nodes
+    ends = [plan.head_upto, *(each.last_seq for each in plan.summaries)]
+    starts = [*(each.first_seq for each in plan.summaries), plan.tail_from]
+    by_number = {node.number: node for node in nodes}
+    reached = [each.node for each in plan.summaries]
+    for number in reached:
+        reached += by_number[number].children
+        parts = [by_number[child] for child in by_number[number].children]
+        assert not parts or parts[0].first_seq == by_number[number].first_seq
+        assert not parts or parts[-1].last_seq == by_number[number].last_seq
+        assert all(one.last_seq + 1 == two.first_seq for one, two in pairwise(parts))
+    assert sorted(reached) == sorted(by_number)
+    assert plan.tail_from <= newest_seq + 1
+    return [end + 1 for end in ends] == starts
 
 
 def floor(shown: list[Any]) -> float:

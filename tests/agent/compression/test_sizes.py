@@ -8,7 +8,8 @@ from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.scripted import tool_call
 from agent.tokens import estimate_message
-from agent.view import Edit, Entry, Summary, View, ViewPlan, summary_message
+from agent.view import Edit, Entry, Summary, View, ViewPlan
+from tests.support.conversations import summary_message
 
 SYSTEM = "You are a test."
 CALLS = [tool_call("look", {}, "c1")]

@@ -199,7 +199,7 @@ def test_an_unknown_name_is_replaced(tmp_path: Path) -> None:
     write_plugin(tmp_path, "sound", engine_source("sound"))
     write_plugin(tmp_path, "empty", "", "notes.txt")
     event = replaced("nobody", tmp_path)
-    assert event["known"] == ["compressor", "mine", "rounds", "sound"]
+    assert event["known"] == ["compressor", "lcm", "mine", "rounds", "sound"]
     assert "there is no engine 'nobody'" in event["reason"]
     assert event["exc_info"] is None
 
@@ -226,8 +226,8 @@ def test_a_plugin_that_fails_to_load_is_replaced(tmp_path: Path) -> None:
 def test_the_list_has_the_problems(tmp_path: Path) -> None:
     """Plugins first, then the built-in engines with what they do."""
     write_plugin(tmp_path, "empty", "", "notes.txt")
-    empty, compressor, rounds = available(tmp_path)
+    empty, *built_in = available(tmp_path)
     assert (empty.name, empty.source) == ("empty", "plugin")
     assert "neither __init__.py nor engine.py" in str(empty.problem)
-    assert (compressor.name, rounds.name) == ("compressor", "rounds")
-    assert all(info.description and info.problem is None for info in (compressor, rounds))
+    assert [info.name for info in built_in] == ["compressor", "rounds", "lcm"]
+    assert all(info.description and info.problem is None for info in built_in)

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 
 import pytest
 import structlog
@@ -50,6 +51,13 @@ def test_a_call_cannot_end_its_caller(failure: BaseException) -> None:
     """What ends programs or tasks arrives as an ordinary error."""
     with pytest.raises(RuntimeError, match=type(failure).__name__):
         DaemonThreads().run(raising(failure), 5)
+
+
+@pytest.mark.parametrize("failure", [CancelledError(), StopIteration(1)])
+async def test_a_call_cannot_cancel_its_caller(failure: Exception) -> None:
+    """What asyncio would take for a cancellation of the task, or would never tell it."""
+    with pytest.raises(RuntimeError, match=type(failure).__name__):
+        await DaemonThreads().run_async(raising(failure), 5)
 
 
 def test_the_thread_has_the_log_fields_of_its_caller() -> None:

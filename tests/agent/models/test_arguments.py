@@ -118,9 +118,10 @@ def test_long_integers_are_not_rounded() -> None:
 
 
 def test_too_deep_nesting_stays_as_written() -> None:
-    """What can be read but not written again is kept."""
+    """What can be read but not written again is kept, and no tool gets it."""
     deep = '{"a": ' * 300 + "1" + "}" * 300
     assert parse_object(deep) is not None
+    assert read_arguments(deep) is None
     assert canonical_arguments(deep) == deep
 
 

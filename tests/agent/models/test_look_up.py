@@ -106,7 +106,7 @@ async def test_failures(
 ) -> None:
     """What went wrong is told, within the time limit."""
     for module in (anthropic_model, openai_model):
-        monkeypatch.setattr(module, "LOOK_UP_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(module, "LOOK_UP_TIMEOUT_S", 1.0)
     async with double() as server:
         server.look_up_fault = fault
         with pytest.raises(expected):

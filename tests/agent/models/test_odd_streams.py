@@ -306,6 +306,7 @@ def spoilt(value: Event) -> Iterator[Event]:
         yield less
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize(
     ("double", "events"), [(AnthropicServer, RICH_NATIVE), (OpenAIServer, RICH_COMPATIBLE)]
 )

@@ -301,7 +301,7 @@ def test_the_window_is_that_of_the_settings(setting: int | None, tokens: int) ->
 )
 async def test_a_huge_or_empty_text_is_answered_quickly(text: str) -> None:
     """No pattern may take the event loop for long."""
-    started = time.perf_counter()
+    started = time.process_time()
     assert await answer("hi", text)
     assert await answer(text, "hi")
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3

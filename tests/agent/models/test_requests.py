@@ -44,6 +44,18 @@ async def test_fields_that_parley_writes_are_refused(double: Double, field: str)
     assert server.requests == []
 
 
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("name", ["multi_tool_use.parallel", "web search", "", "x" * 65])
+async def test_a_call_of_what_is_no_tool_can_be_sent_back(double: Double, name: str) -> None:
+    """Providers refuse the name that they let the model write."""
+    async with double() as server:
+        server.script(Reply(calls=((name, {"a": 1}),)), Reply(text="ok"))
+        answer = (await ask(server, ModelRequest(ASK, (CLOCK,)))).message
+        [made] = answer.get("tool_calls", [])
+        history = [*ASK, answer, tool_message(made["id"], name, "there is no such tool")]
+        assert (await ask(server, ModelRequest(history, (CLOCK,)))).message["content"] == "ok"
+
+
 @pytest.mark.parametrize(
     ("keys", "labels"),
     [

@@ -1,17 +1,26 @@
 """What turns and tools run against, in memory: journal, reader, store of compactions."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import override
 
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.scripted import ScriptedModel
-from agent.ports import Compaction, Effect, ModelCall, PastMessage, PlannerState, ToolStatus
+from agent.nodes import Node
+from agent.ports import (
+    Archive,
+    Compaction,
+    JournaledEffect,
+    ModelCall,
+    PastMessage,
+    PlannerState,
+    ToolStatus,
+)
 from agent.tools.registry import ToolContext
 from agent.view import Summary
 
@@ -38,7 +47,7 @@ class MemoryJournal:
     def begin_call(self, call: ModelCall | None) -> None:
         """Nothing here is ever cut off."""
 
-    async def start_tool(self, call: ToolCall, effect: Effect) -> None:
+    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
         await self._note("start", call["id"], effect)
 
     async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
@@ -103,6 +112,44 @@ class HangingModel(ScriptedModel):
             self.ended.set()
 
 
+class MemoryArchive:
+    """Serves rows and nodes from memory; a search finds what holds one of the words.
+
+    Attributes:
+        rows: Stored messages by seq.
+        stored: The nodes, in order of number.
+        outputs: By id.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[int, str] | None = None,
+        stored: Sequence[Node] = (),
+        outputs: Mapping[str, str] | None = None,
+    ) -> None:
+        self.rows = dict(rows or {})
+        self.stored = list(stored)
+        self.outputs = dict(outputs or {})
+
+    def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+        within = [(seq, body) for seq, body in self.rows.items() if first_seq <= seq <= last_seq]
+        return sorted(within)[:limit]
+
+    def nodes(self) -> Sequence[Node]:
+        return self.stored
+
+    def find(self, words: str, limit: int) -> Sequence[int]:
+        wanted = words.lower().split()
+        counts = {
+            seq: sum(word in body.lower() for word in wanted) for seq, body in self.rows.items()
+        }
+        ranked = sorted((seq for seq in counts if counts[seq]), key=lambda seq: -counts[seq])
+        return ranked[:limit]
+
+    def output(self, output_id: str) -> str | None:
+        return self.outputs.get(output_id)
+
+
 class MemoryCompactions:
     """Keeps what a planner commits, asks for and tells; the turn begins in segment s1.
 
@@ -129,6 +176,9 @@ class MemoryCompactions:
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
         self.booked += calls
+
+    def archive(self) -> Archive:
+        return MemoryArchive()
 
     async def prepared(self) -> Summary | None:
         return self.ahead
@@ -162,8 +212,8 @@ class NoLimits:
         return nullcontext()
 
 
-def context(reader: MemoryReader | None = None) -> ToolContext:
-    return ToolContext("c1", reader or MemoryReader(), lambda: NOW)
+def context(reader: MemoryReader | None = None, **using: Any) -> ToolContext:
+    return ToolContext("c1", reader or MemoryReader(), lambda: NOW, **using)
 
 
 def call(name: str, arguments: str = "{}", call_id: str = "call_1") -> ToolCall:

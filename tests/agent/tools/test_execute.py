@@ -9,11 +9,13 @@ from typing_extensions import override
 from agent.messages import text_of
 from agent.settings import OutputSettings
 from agent.tools.execute import MAX_CONCURRENT, run_calls
+from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 LIMITS = OutputSettings(max_lines=10, max_bytes=400)
+FREE = ApprovalRules("never")
 
 
 class KeyArguments(Arguments):
@@ -70,7 +72,7 @@ async def test_results_are_recorded_as_they_finish_and_returned_in_call_order() 
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS)
+            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
         )
         await bench.wait_until_running("a", "b")
         bench.open("b")
@@ -86,7 +88,9 @@ async def test_the_intent_is_journaled_before_the_tool_runs() -> None:
     """After a crash the journal knows what may have happened."""
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
-        group.create_task(run_calls(waiting_calls("a"), bench.toolbox, context(), journal, LIMITS))
+        group.create_task(
+            run_calls(waiting_calls("a"), bench.toolbox, context(), journal, LIMITS, FREE)
+        )
         await bench.wait_until_running("a")
         assert journal.events == [("start", "a", "side_effect")]
         bench.open("a")
@@ -98,7 +102,7 @@ async def test_exclusive_calls_run_one_at_a_time_in_order() -> None:
     bench, journal = Bench(exclusive=True), MemoryJournal()
     calls = waiting_calls("a", "b", "c")
     async with asyncio.TaskGroup() as group:
-        group.create_task(run_calls(calls, bench.toolbox, context(), journal, LIMITS))
+        group.create_task(run_calls(calls, bench.toolbox, context(), journal, LIMITS, FREE))
         await bench.wait_until_running("a")
         bench.open("a", "b", "c")
     assert bench.most == 1
@@ -111,7 +115,7 @@ async def test_at_most_eight_calls_run_at_once() -> None:
     keys = [str(number) for number in range(MAX_CONCURRENT + 2)]
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls(*keys), bench.toolbox, context(), MemoryJournal(), LIMITS)
+            run_calls(waiting_calls(*keys), bench.toolbox, context(), MemoryJournal(), LIMITS, FREE)
         )
         await bench.wait_until_running(*keys[:MAX_CONCURRENT])
         bench.open(*keys)
@@ -124,7 +128,7 @@ async def test_the_same_call_id_twice_gives_two_results() -> None:
     bench = Bench()
     bench.open("a", "b")
     calls = [call("wait", '{"key": "a"}', "same"), call("wait", '{"key": "b"}', "same")]
-    results = await run_calls(calls, bench.toolbox, context(), MemoryJournal(), LIMITS)
+    results = await run_calls(calls, bench.toolbox, context(), MemoryJournal(), LIMITS, FREE)
     assert [text_of(entry.message) for entry in results] == ["done a", "done b"]
 
 
@@ -132,7 +136,9 @@ async def test_a_long_result_is_stored_in_full_and_points_there() -> None:
     """The view gets the part within the limits; the status is partial."""
     text = "\n".join(f"line {number}" for number in range(100))
     journal = MemoryJournal()
-    [(_, message)] = await run_calls([call("answer")], answering(text), context(), journal, LIMITS)
+    [(_, message)] = await run_calls(
+        [call("answer")], answering(text), context(), journal, LIMITS, FREE
+    )
     assert journal.outputs == {"o1": text}
     assert journal.events[-1] == ("result", "call_1", "partial")
     lines = text_of(message).splitlines()
@@ -148,7 +154,9 @@ async def test_a_result_cut_within_its_lines_counts_bytes() -> None:
     """One long line has no line count worth telling."""
     journal = MemoryJournal()
     limits = OutputSettings(max_bytes=300, direction="head_tail")
-    results = await run_calls([call("answer")], answering("x" * 5000), context(), journal, limits)
+    results = await run_calls(
+        [call("answer")], answering("x" * 5000), context(), journal, limits, FREE
+    )
     assert "the first and last 2" in text_of(results[0].message)
     assert "of 5,000 bytes" in text_of(results[0].message)
 
@@ -157,14 +165,14 @@ async def test_a_long_error_stays_an_error() -> None:
     """Truncation does not hide that the call failed."""
     journal = MemoryJournal()
     calls = [call("x" * 1000)]
-    await run_calls(calls, answering(""), context(), journal, LIMITS)
+    await run_calls(calls, answering(""), context(), journal, LIMITS, FREE)
     assert journal.events[-1] == ("result", "call_1", "error")
 
 
 async def test_a_result_is_cleaned_before_it_is_stored() -> None:
     """A lone surrogate or a NUL could not be stored or sent."""
     toolbox = answering("a\ud800b\x00c<memory-context>d")
-    results = await run_calls([call("answer")], toolbox, context(), MemoryJournal(), LIMITS)
+    results = await run_calls([call("answer")], toolbox, context(), MemoryJournal(), LIMITS, FREE)
     assert text_of(results[0].message) == "a\ufffdb\ufffdcd"
 
 
@@ -179,7 +187,7 @@ async def test_a_lost_lease_ends_all_calls_with_its_own_class() -> None:
     bench, journal = Bench(), LosingJournal()
     bench.open("b")
     with pytest.raises(LeaseLost):
-        await run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS)
+        await run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
     assert bench.running == set()
 
 
@@ -188,7 +196,7 @@ async def test_a_cancellation_ends_the_calls_and_goes_on() -> None:
     bench, journal = Bench(), MemoryJournal()
     async with asyncio.TaskGroup() as group:
         run = group.create_task(
-            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS)
+            run_calls(waiting_calls("a", "b"), bench.toolbox, context(), journal, LIMITS, FREE)
         )
         await bench.wait_until_running("a", "b")
         run.cancel()
@@ -199,4 +207,4 @@ async def test_a_cancellation_ends_the_calls_and_goes_on() -> None:
 
 async def test_no_calls_give_no_messages() -> None:
     """An empty list is answered by an empty list."""
-    assert await run_calls([], answering(""), context(), MemoryJournal(), LIMITS) == []
+    assert await run_calls([], answering(""), context(), MemoryJournal(), LIMITS, FREE) == []

@@ -1,19 +1,15 @@
-"""The tool registry: schemas, arguments, and what becomes of failures."""
+"""The tool registry: arguments, and what becomes of failures."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import Field, field_validator
 from structlog.testing import capture_logs
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry, parameter_schema
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
 from tests.agent.tools.doubles import call, context
-
-
-class Place(BaseModel):
-    title: str = "here"
 
 
 class AddArguments(Arguments):
@@ -35,42 +31,6 @@ async def outcome_of(arguments: str, **changes: Any) -> tuple[str, str]:
     registry = ToolRegistry([tool(**changes)])
     outcome = await registry.execute(call("add", arguments), context())
     return outcome.status, outcome.text
-
-
-def test_a_schema_has_no_titles_and_no_unknown_properties() -> None:
-    """The model sees types, bounds and descriptions, and nothing else."""
-    assert parameter_schema(AddArguments) == {
-        "type": "object",
-        "properties": {
-            "left": {"type": "integer"},
-            "right": {
-                "type": "integer",
-                "minimum": 0,
-                "default": 1,
-                "description": "Added to left",
-            },
-            "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
-        },
-        "required": ["left"],
-        "additionalProperties": False,
-    }
-
-
-def test_a_property_named_title_stays_in_the_schema() -> None:
-    """Only the keyword `title` is removed, in nested models too."""
-
-    class Outer(BaseModel):
-        title: int
-        places: list[Place]
-        kind: Literal["a", "b"] = "a"
-
-    schema = parameter_schema(Outer)
-    assert schema["properties"]["title"] == {"type": "integer"}
-    assert schema["$defs"]["Place"] == {
-        "type": "object",
-        "properties": {"title": {"type": "string", "default": "here"}},
-        "additionalProperties": False,
-    }
 
 
 def test_schemas_keep_the_order_of_the_tools() -> None:
@@ -133,7 +93,7 @@ async def test_every_misfit_gets_a_line() -> None:
     assert lines[0] == "Error: the arguments of add do not fit:"
     assert [line.split(":")[0] for line in lines[1:]] == ["- left", "- right", "- note", "- other"]
     assert "greater than or equal to 0 (expected integer)" in lines[2]
-    assert "(expected string or null)" in lines[3]
+    assert "(expected string)" in lines[3]
     assert lines[4] == "- other: Extra inputs are not permitted"
 
 
@@ -143,6 +103,7 @@ async def test_every_misfit_gets_a_line() -> None:
         ('{"left": 1', "are not valid JSON"),
         ("{'left': }", "are not valid JSON"),
         ("[1]", "must be a JSON object, not a list"),
+        ('{"left": ' * 500 + "1" + "}" * 500, "are nested too deep"),
     ],
 )
 async def test_what_is_no_json_object_is_explained(raw: str, problem: str) -> None:
@@ -190,6 +151,24 @@ async def test_a_crash_tells_the_model_the_class_only(error: Exception) -> None:
         ("tool_failed", "add", "error")
     ]
     assert logs[0]["exc_info"]
+
+
+async def test_checks_that_break_are_failures_of_the_tool() -> None:
+    """A plugin's validators may raise anything: the turn goes on."""
+
+    class Broken(Arguments):
+        left: int
+
+        @field_validator("left")
+        @classmethod
+        def _check(cls, left: int) -> int:
+            raise KeyError(left)
+
+    registry = ToolRegistry([tool(arguments=Broken)])
+    with capture_logs() as logs:
+        outcome = registry.refusal(call("add", '{"left": 1}'), context())
+    assert outcome == ToolOutcome("Error: add failed with KeyError", "error")
+    assert [(entry["event"], entry["tool"]) for entry in logs] == [("tool_failed", "add")]
 
 
 async def test_a_cancellation_goes_on() -> None:

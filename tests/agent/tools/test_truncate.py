@@ -108,9 +108,9 @@ def test_both_ends_of_one_line_count_as_one_line() -> None:
 def test_a_line_of_10_mb_is_cut_at_once(direction: Direction) -> None:
     """The time does not grow with how much is left out, but for reading it once."""
     text = "漢" * 3_500_000
-    started = time.perf_counter()
+    started = time.process_time()
     preview = truncate(text, OutputSettings(direction=direction)).preview
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     assert 51_000 < len(preview.encode()) <= 51_200
 
 

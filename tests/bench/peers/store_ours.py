@@ -21,6 +21,7 @@ from gateway.storage import compactions, transcript
 from gateway.storage.opening import open_database
 from tests.bench.running import inbound
 from tests.bench.seeding import begun, open_place
+from tests.support.storage import load_view
 
 if TYPE_CHECKING:
     from gateway.storage.engine import Database
@@ -63,7 +64,7 @@ class Store:
     async def load(self, sid: str) -> list[ChatMessage]:
         """Return the view of the whole conversation, as a turn loads it."""
         place = self._places[sid]
-        return await self._database.read(transcript.load_view, place.conversation, ViewPlan())
+        return await self._database.read(load_view, place.conversation, ViewPlan())
 
     def search(self, q: str) -> list[Any]:
         """Not there yet; `has_search` is False."""

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Self
 
+from adapters.previews import PREVIEW_END
 from tests.e2e.platforms.driver import plain
 from tests.support.discord.faults import CUT, flood
 from tests.support.discord.server import TOKEN, DiscordServer
@@ -45,6 +46,9 @@ class DiscordRoom:
 
     def texts(self) -> list[str]:
         return [plain(message.content) for message in self._shown() if not message.files]
+
+    def growing(self) -> list[str]:
+        return [text for text in self.texts() if text.endswith(PREVIEW_END)]
 
     def files(self) -> list[tuple[str, bytes]]:
         return [(file.name, file.content) for each in self._shown() for file in each.files]

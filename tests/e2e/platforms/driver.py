@@ -37,6 +37,10 @@ class Room(Protocol):
         """Return what the bot says here, in order, as it stands now; files are left out."""
         ...
 
+    def growing(self) -> list[str]:
+        """Return what the bot shows here of answers that are not finished."""
+        ...
+
     def files(self) -> list[tuple[str, bytes]]:
         """Return the files that the bot has shown here: name and bytes."""
         ...

@@ -11,8 +11,10 @@ from agent.loop import Agent
 from agent.messages import ChatMessage, decode
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
-from agent.tools.catalog import builtin_tools
-from gateway.app import Gateway, assembled, build_adapters, serve
+from agent.tools.builtin import clarify, send_file
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from gateway.app import Gateway, assembled, serve
+from gateway.building import build_adapters
 from gateway.storage import models
 from gateway.storage.opening import database_path, open_database
 from tests.e2e.platforms.driver import Driver, Room
@@ -27,6 +29,7 @@ class Scene:
     Attributes:
         ann: Ann's direct chat with the bot.
         log: The log lines so far.
+        errand: Ends the tool `errand`, which runs until then.
     """
 
     driver: Driver
@@ -35,6 +38,7 @@ class Scene:
     ann: Room
     log: list[dict[str, Any]]
     watch: Watch
+    errand: asyncio.Event
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Wait until a condition holds; it is looked at after each request and each log line."""
@@ -75,19 +79,19 @@ async def scene(
     platforms = {driver.name: (block,)} if block else {}
     settings = settings_of(home, **{"platforms": platforms, **sections})
     model.watch = watch = Watch()
-    stop, force = asyncio.Event(), asyncio.Event()
+    stop, force, errand = asyncio.Event(), asyncio.Event(), asyncio.Event()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with (
         log_lines(watch) as lines,
         open_database(database_path(settings)) as opened,
-        assembled(settings, opened, _agent(model), build_adapters) as gateway,
+        assembled(settings, opened, _agent(model, errand), build_adapters) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
         following = tasks.create_task(_follow(driver.changed, watch))
         tasks.create_task(serve(gateway, stop, force, port.set_result))
         try:
             await driver.connected(await port)
-            yield Scene(driver, gateway, model, driver.direct(), lines, watch)
+            yield Scene(driver, gateway, model, driver.direct(), lines, watch, errand)
         finally:
             stop.set()
             force.set()
@@ -102,13 +106,29 @@ async def _follow(changed: asyncio.Condition, watch: Watch) -> None:
             watch.note()
 
 
-def _agent(model: HeldModel) -> Agent:
-    """Return an agent with the tool that sends files; a model that fails is given up at once."""
+def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
+    """Return an agent with three tools; a model that fails is given up at once."""
     return Agent(
         models=[model],
-        tools=builtin_tools(["send_file"]),
+        tools=ToolRegistry([send_file.TOOL, clarify.TOOL, _held(errand)]),
         settings=AgentSettings(),
         output=OutputSettings(),
         retry=RetryPolicy(retry_for_s=0, backoff_s=(0,)),
         max_output_tokens=1024,
     )
+
+
+class Errand(Arguments):
+    """What the tool is about."""
+
+    task: str
+
+
+def _held(until: asyncio.Event) -> Tool:
+    """Return a tool that runs until an event is set."""
+
+    async def run(_context: ToolContext, _arguments: Errand) -> str:
+        await until.wait()
+        return "done"
+
+    return Tool("errand", "Takes its time.", "read", Errand, run)

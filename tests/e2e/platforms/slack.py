@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Self
 
+from adapters.previews import PREVIEW_END
 from tests.e2e.platforms.driver import plain
 from tests.support.slack import events, faults
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL
@@ -40,6 +41,9 @@ class SlackRoom:
 
     def texts(self) -> list[str]:
         return [plain(message.shown) for message in self._shown() if not message.files]
+
+    def growing(self) -> list[str]:
+        return [text for text in self.texts() if text.endswith(PREVIEW_END)]
 
     def files(self) -> list[tuple[str, bytes]]:
         return [(file.name, file.content) for each in self._shown() for file in each.files]

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any, Self
 
+from adapters.previews import PREVIEW_END
 from adapters.telegram.reactions import EMOJI
 from tests.support.bot_api import CUT, DROP, TOKEN, USERNAME, BotApi, Shown, flood
 
@@ -53,6 +54,9 @@ class TelegramRoom:
 
     def texts(self) -> list[str]:
         return [message.text for message in self._shown() if message.file is None]
+
+    def growing(self) -> list[str]:
+        return [text for text in self.texts() if text.endswith(PREVIEW_END)]
 
     def files(self) -> list[tuple[str, bytes]]:
         return [message.file for message in self._shown() if message.file is not None]

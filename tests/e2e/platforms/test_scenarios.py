@@ -29,8 +29,12 @@ LONG = (
     f"```python\n{CODE}\n```\n\nThe **end**."
 )
 RESENT = "(re-sent)"
-
-pytestmark = pytest.mark.timeout(40)
+CALLS: dict[str, tuple[str, dict[str, Any]]] = {
+    "as a file": ("send_file", {"name": "list.csv", "text": "a,b\n1,2\n"}),
+    "a choice": ("clarify", {"question": "Which?", "choices": ("red", "green")}),
+    "errand": ("errand", {"task": "the *long* way"}),
+}
+"""How a question ends → the tool that it is answered with."""
 
 
 class Play(Protocol):
@@ -51,8 +55,9 @@ class Answers:
             return "There it is."
         if question.endswith("report"):
             return LONG
-        if question.endswith("as a file"):
-            return [tool_call("send_file", {"name": "list.csv", "text": "a,b\n1,2\n"})]
+        for words, call in CALLS.items():
+            if question.endswith(words):
+                return [tool_call(*call)]
         if question.endswith("fail") and self.fails:
             self.fails = False
             return ModelUnreachable("scripted")
@@ -145,6 +150,19 @@ async def test_a_file_that_a_tool_made_is_shown(play: Play) -> None:
     assert await on.answered(on.ann) == ["There it is."]
 
 
+async def test_tools_show_in_one_message_that_becomes_the_answer(play: Play) -> None:
+    """What runs is told as long as it does, as plain text; nothing else is left of it."""
+    on = await play()
+    room = await on.driver.mention("run the errand")
+    await on.until(room.growing)
+    [status] = room.growing()
+    assert re.match(r"\N{WRENCH} errand: `?the \*long\* way`?", status)
+    on.errand.set()
+    assert await on.answered(room) == ["There it is."]
+    await on.until(lambda: not room.growing())
+    assert room.texts() == ["There it is."]
+
+
 async def test_a_button_asks_again(play: Play) -> None:
     """A failed turn offers to try again; pressing that is answered, and the button is gone."""
     on = await play()
@@ -154,6 +172,19 @@ async def test_a_button_asks_again(play: Play) -> None:
     await on.until(lambda: "re: fail" in on.ann.texts())
     await on.until(lambda: on.ann.buttons() == [])
     assert await on.said_by_people() == ["fail", "fail"]
+
+
+async def test_the_buttons_of_a_stopped_question_go(play: Play) -> None:
+    """At once, with a note of it; nothing else changes, and nothing is said twice."""
+    on = await play()
+    await on.ann.say("a choice")
+    await on.until(lambda: on.ann.buttons() == ["red", "green"] and on.logged("turn_suspended"))
+    await on.ann.say("/stop")
+    await on.until(lambda: on.ann.buttons() == [] and on.logged("turn_finished"))
+    await on.gateway.delivery.wait_idle()
+    [asked] = [text for text in on.ann.texts() if "Which?" in text]
+    assert "stopped" in asked or on.driver.name == "web"
+    assert not on.logged("buttons_left")
 
 
 async def test_a_native_command_is_answered(play: Play) -> None:

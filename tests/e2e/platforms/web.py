@@ -19,6 +19,7 @@ class WebRoom:
         self.items: dict[tuple[int, int], dict[str, Any]] = {}
         self.stream: aiohttp.ClientResponse | None = None
         self.contents: dict[int, bytes] = {}
+        self.preview = ""
         self._driver = driver
 
     async def say(self, text: str, *, image: bytes | None = None, ref: str = "") -> str:
@@ -44,6 +45,9 @@ class WebRoom:
     def texts(self) -> list[str]:
         return [plain(each["markdown"]) for each in self._answers() if not each["files"]]
 
+    def growing(self) -> list[str]:
+        return [plain(self.preview)] if self.preview else []
+
     def files(self) -> list[tuple[str, bytes]]:
         files = [file for each in self._answers() for file in each["files"]]
         return [(f["name"], self.contents[f["id"]]) for f in files if f["id"] in self.contents]
@@ -68,6 +72,9 @@ class WebRoom:
             async for name, data, _ in events(stream.content):
                 if name == "item":
                     await self._take({"files": [], "choices": []} | data)
+                elif name in {"preview", "preview_end"}:
+                    self.preview = data.get("markdown", "")
+                    await self._driver.note()
 
     async def _take(self, item: dict[str, Any]) -> None:
         for file in item["files"]:
@@ -77,16 +84,32 @@ class WebRoom:
         await self._driver.note()
 
     def _answers(self) -> list[dict[str, Any]]:
-        return [item for _, item in sorted(self.items.items()) if item["who"] == "parley"]
+        said = [item for _, item in sorted(self.items.items()) if item["who"] == "parley"]
+        return [item for item in said if not item.get("over")]
 
     def _open(self) -> list[dict[str, Any]]:
-        """Return the answers whose buttons were not pressed: nothing was written after them."""
+        """Return the answers whose buttons can be pressed: those of a question until it is over.
+
+        Of the others those that were not pressed: nothing was written after them.
+        """
         newest = max(self.items, default=(0, 0))[0]
-        return [each for each in self._answers() if each["inbox_seq"] == newest]
+        over = {str(item["over"]) for item in self.items.values() if item.get("over")}
+        return [
+            each
+            for each in self._answers()
+            if each["inbox_seq"] == newest or _number(each) is not None
+            if _number(each) not in over
+        ]
 
     async def _post(self, **body: Any) -> None:
         async with self._driver.http.post(f"{self.path}/messages", **body) as response:
             assert response.status == 202, await response.text()
+
+
+def _number(item: dict[str, Any]) -> str | None:
+    """Return the number of the question that an answer's buttons are for."""
+    words = [word for choice in item["choices"] for word in choice["text"].split()[1:2]]
+    return words[0] if words else None
 
 
 class WebDriver:

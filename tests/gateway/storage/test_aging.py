@@ -7,9 +7,9 @@ from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.prefix import Prefix
 from agent.view import ViewPlan
-from gateway.storage import aging, lineage, turns
+from gateway.storage import aging, endings, lineage
+from gateway.storage.endings import TurnEnd
 from gateway.storage.leases import Lease
-from gateway.storage.turns import TurnEnd
 from tests.support.storage import (
     Store,
     admit,
@@ -33,7 +33,7 @@ def answered(store: Store) -> Lease:
     """Return the lease of a conversation whose last request was made at 1000 s."""
     current = store.run(turn_of, "one")
     end = TurnEnd("final_text", model_call(Usage(500, 1), prefix=SENT))
-    store.run(turns.commit, current, [assistant_message("Yes.")], parts(current), end)
+    store.run(endings.commit, current, [assistant_message("Yes.")], parts(current), end)
     return current.lease
 
 

@@ -11,10 +11,11 @@ from agent.models.base import Usage
 from agent.ports import PlannerState
 from agent.view import Edit, Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import compactions, leases, lineage, transcript, turns
+from gateway.storage import compactions, endings, leases, lineage, steps, transcript, turns
 from gateway.storage.compactions import CompactionRow
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, message, metadata, session, summary_candidate, turn
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.support.storage import (
     BASE,
     Store,
@@ -25,6 +26,7 @@ from tests.support.storage import (
     compact,
     compaction,
     inbound,
+    load_view,
     model_call,
     turn_of,
 )
@@ -113,7 +115,7 @@ def test_a_resumed_turn_goes_on_in_the_child(store: Store, current: Turn) -> Non
     resumed = store.run(turns.find_running, lease, BASE)
     assert resumed is not None
     assert resumed.session == moved.session
-    seq = store.run(turns.record_message, resumed, assistant_message("on"))
+    seq = store.run(steps.record_message, resumed, assistant_message("on"))
     assert store.one(message, seq=seq).session_id == moved.session.id
 
 
@@ -121,9 +123,9 @@ def test_a_plan_is_rendered_equally_after_a_restart(store: Store, current: Turn)
     """What was committed and what is read back show the same bytes."""
     moved = compact_once(store, current)
     chat = current.lease.conversation
-    before = store.run(transcript.load_view, chat, moved.session.plan)
+    before = store.run(load_view, chat, moved.session.plan)
     stored = store.run(lineage.active, chat).plan
-    assert store.run(transcript.load_view, chat, stored) == before
+    assert store.run(load_view, chat, stored) == before
     assert [text for entry in before if (text := entry["content"])][1].endswith("What was done.")
 
 
@@ -170,7 +172,7 @@ def test_a_stopped_turn_is_not_compacted(store: Store, current: Turn) -> None:
 
 def test_a_finished_turn_is_not_compacted(store: Store, current: Turn) -> None:
     """Only a running turn splits its session in this way."""
-    store.run(turns.commit, current, [], [], TurnEnd("final_text"))
+    store.run(endings.commit, current, [], [], TurnEnd("final_text"))
     before = everything(store)
     with pytest.raises(LeaseLost, match=f"turn {current.id} has ended"):
         compact_once(store, current)
@@ -193,9 +195,9 @@ def test_a_compaction_writes_few_rows(store: Store, current: Turn, count: int) -
 def test_the_first_report_tells_what_a_compaction_led_to(store: Store, current: Turn) -> None:
     """Later reports of the same segment are of a view that has grown since."""
     moved = compact_once(store, current)
-    store.run(turns.record_message, moved, assistant_message("a"), model_call(USAGE))
+    store.run(steps.record_message, moved, assistant_message("a"), model_call(USAGE))
     assert of(store, current)[0].tokens_after_reported == USAGE.prompt_tokens
-    store.run(turns.record_message, moved, assistant_message("b"), model_call(USAGE + USAGE))
+    store.run(steps.record_message, moved, assistant_message("b"), model_call(USAGE + USAGE))
     assert of(store, current)[0].tokens_after_reported == USAGE.prompt_tokens
 
 
@@ -204,7 +206,7 @@ def test_each_compaction_gets_its_own_report(store: Store, current: Turn) -> Non
     for usage in (Usage(1), None, Usage(3)):
         current = compact_once(store, current)
         if usage is not None:
-            store.run(turns.record_message, current, assistant_message("x"), model_call(usage))
+            store.run(steps.record_message, current, assistant_message("x"), model_call(usage))
     reports = [row.tokens_after_reported for row in of(store, current)]
     assert reports == [1, None, 3]
 
@@ -271,7 +273,7 @@ def test_the_next_turn_begins_in_the_child(store: Store, current: Turn) -> None:
     """Whatever was compacted in a turn stays so for the next one."""
     moved = compact_once(store, current)
     end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turns.commit, moved, [assistant_message("done")], [], end)
+    store.run(endings.commit, moved, [assistant_message("done")], [], end)
     store.run(admit, inbound("next"))
 
     following = store.run(begin_turn, moved.lease)

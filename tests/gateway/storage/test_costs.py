@@ -8,11 +8,12 @@ import pytest
 from agent.costs import Money
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway.storage import costs, ledger, turns
+from gateway.storage import costs, endings, ledger
 from gateway.storage.costs import Group, Key, Span, Spent
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import ledger as table
 from gateway.storage.models import turn
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
 USAGE = Usage(100, 20, 300, 40, 5)
@@ -30,7 +31,7 @@ def book(store: Store, current: Turn, at: float | None = None, **call: Any) -> N
 
 def finish(store: Store, current: Turn, outcome: str) -> None:
     end = TurnEnd(outcome, model_call(USAGE))
-    store.run(turns.commit, current, [assistant_message("ok")], parts(current), end)
+    store.run(endings.commit, current, [assistant_message("ok")], parts(current), end)
 
 
 @pytest.fixture

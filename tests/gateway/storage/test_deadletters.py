@@ -5,12 +5,23 @@ from sqlalchemy import update
 
 from agent.messages import assistant_message, user_message
 from gateway.errors import NotFound
-from gateway.storage import deadletters, files, inbox, leases, lineage, outbox, transcript, turns
+from gateway.storage import deadletters, endings, files, inbox, leases, lineage, outbox, turns
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import Turn, TurnEnd
-from tests.support.storage import BASE, Store, admit, begin_turn, claim_one, inbound, parts, turn_of
+from gateway.storage.turns import Turn
+from tests.support.storage import (
+    BASE,
+    Store,
+    admit,
+    begin_turn,
+    claim_one,
+    inbound,
+    load_view,
+    parts,
+    turn_of,
+)
 
 GAVE_UP = TurnEnd("gave_up", error="the process crashed at every attempt")
 
@@ -19,7 +30,7 @@ GAVE_UP = TurnEnd("gave_up", error="the process crashed at every attempt")
 def buried(store: Store) -> Turn:
     """A turn of two messages that was given up, its conversation released."""
     current = store.run(turn_of, "one", "two")
-    store.run(turns.bury, current, parts(current, "I gave up.", "buried"), GAVE_UP)
+    store.run(endings.bury, current, parts(current, "I gave up.", "buried"), GAVE_UP)
     return current
 
 
@@ -89,7 +100,7 @@ def test_a_retried_turn_is_asked_again(store: Store, buried: Turn) -> None:
     assert letter.text == "one\ntwo"
     waiting = store.run(inbox.queued, chat)
     assert [(entry.seq, entry.text) for entry in waiting] == [(1, "one"), (2, "two")]
-    assert store.run(transcript.load_view, chat, store.run(lineage.active, chat).plan) == []
+    assert store.run(load_view, chat, store.run(lineage.active, chat).plan) == []
     assert store.run(deadletters.find_all) == []
     assert store.run(begin_turn, store.run(claim_one, chat)).messages == (user_message("one\ntwo"),)
 
@@ -100,7 +111,7 @@ def test_a_retried_turn_is_not_stopped_by_an_old_stop(store: Store, buried: Turn
     store.run(lambda conn: conn.execute(update(conversation).values(cancel_upto_seq=9)))
     store.run(deadletters.retry, f"t{buried.id}")
     current = store.run(begin_turn, buried.lease)
-    store.run(turns.commit, current, [assistant_message("hi")], [], TurnEnd("final_text"))
+    store.run(endings.commit, current, [assistant_message("hi")], [], TurnEnd("final_text"))
     assert {row.state for row in store.rows(inbox_table, conversation=chat)} == {"done"}
 
 
@@ -118,7 +129,7 @@ def test_a_given_up_retry_asks_its_question_again(store: Store) -> None:
     (command,) = store.run(inbox.queued, chat)
     others = ["telegram:guest"]
     current = store.run(turns.begin, lease, [command], "the question", BASE, others)
-    store.run(turns.bury, current, [], GAVE_UP)
+    store.run(endings.bury, current, [], GAVE_UP)
     store.run(deadletters.retry, f"t{current.id}")
     (waiting,) = store.run(inbox.queued, chat)
     assert (waiting.kind, waiting.text) == ("message", "the question")
@@ -130,9 +141,9 @@ def test_a_retry_keeps_what_was_said_since(store: Store, buried: Turn) -> None:
     chat = buried.lease.conversation
     store.run(admit, inbound("three"))
     later = store.run(begin_turn, buried.lease)
-    store.run(turns.commit, later, [assistant_message("3")], [], TurnEnd("final_text"))
+    store.run(endings.commit, later, [assistant_message("3")], [], TurnEnd("final_text"))
     store.run(deadletters.retry, f"t{buried.id}")
-    view = store.run(transcript.load_view, chat, store.run(lineage.active, chat).plan)
+    view = store.run(load_view, chat, store.run(lineage.active, chat).plan)
     assert view == [user_message("three"), assistant_message("3")]
 
 
@@ -187,7 +198,8 @@ def test_a_dropped_send_is_never_sent(store: Store) -> None:
 
 def test_the_command_line_reads_letters_from_the_file(store: Store, buried: Turn) -> None:
     """`parley dead-letters` needs no running gateway."""
-    (letter,) = files.dead_letters(store.path)
-    assert files.dead_letter(store.path, letter.id) == letter
-    with pytest.raises(NotFound):
-        files.dead_letter(store.path, "t4711")
+    with files.reading(store.path) as conn:
+        (letter,) = deadletters.find_all(conn)
+        assert deadletters.find(conn, letter.id) == letter
+        with pytest.raises(NotFound):
+            deadletters.find(conn, "t4711")

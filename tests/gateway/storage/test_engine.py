@@ -1,11 +1,13 @@
 """The writer thread, the readers, and how a database is opened, on real files."""
 
 import asyncio
+import gc
 import os
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
@@ -232,6 +234,17 @@ async def test_reads_go_on_while_a_write_is_in_progress(database: Database) -> N
         assert await database.read(names) == ["a"]
 
 
+async def test_reads_run_side_by_side(database: Database) -> None:
+    """As many as there are readers: one that takes long holds up no other."""
+    together = threading.Barrier(engine_module.READERS)
+
+    def meet(_: Connection) -> int:
+        return together.wait(timeout=10)
+
+    met = await asyncio.gather(*(database.read(meet) for _ in range(engine_module.READERS)))
+    assert sorted(met) == list(range(engine_module.READERS))
+
+
 async def test_a_read_cannot_write(database: Database) -> None:
     """The readers' connections are read-only."""
     with pytest.raises(StorageUnavailable, match="readonly"):
@@ -247,6 +260,75 @@ async def test_cancelled_reads_give_their_connections_back(database: Database) -
         with pytest.raises(asyncio.CancelledError):
             await reading
     assert await database.read(names) == []
+
+
+async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(database: Database) -> None:
+    """Whoever keeps its exception does not keep later reads from seeing what was written since."""
+    await database.write(add, "a")
+    await database.write(add, "b")
+
+    def fail_at_first(conn: Connection) -> None:
+        rows = conn.execute(text("SELECT name FROM replica"))
+        for row in rows:
+            raise KeyError(row.name)
+
+    failures = await asyncio.gather(
+        *(database.read(fail_at_first) for _ in range(engine_module.READERS)),
+        return_exceptions=True,
+    )
+    assert [type(failure) for failure in failures] == [KeyError] * engine_module.READERS
+    await database.write(add, "c")
+    for _ in range(2 * engine_module.READERS):
+        assert await database.read(names) == ["a", "b", "c"]
+
+
+def search_for_ever(conn: Connection, began: asyncio.Event) -> None:
+    began.set()
+    conn.execute(
+        text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
+    )
+
+
+async def test_a_search_ends_with_its_caller(database: Database) -> None:
+    """More endless searches than there are connections for them; later ones find a free one."""
+    await database.write(add, "a")
+    for _ in range(engine_module.SEARCHERS + 1):
+        began = asyncio.Event()
+        searching = asyncio.ensure_future(database.search(search_for_ever, began))
+        await began.wait()
+        searching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await searching
+    assert await database.search(names) == ["a"]
+
+
+async def test_close_ends_searches(database: Database) -> None:
+    """Their callers are told, and a late search opens no connection."""
+    began = asyncio.Event()
+    searching = asyncio.ensure_future(database.search(search_for_ever, began))
+    await began.wait()
+    await database.close()
+    with pytest.raises(StorageUnavailable, match="interrupted"):
+        await searching
+    with pytest.raises(StorageUnavailable, match="closed"):
+        await database.search(names)
+
+
+async def test_a_search_that_finds_no_free_connection(
+    database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller is told that they are all busy."""
+    monkeypatch.setattr(engine_module, "SEARCH_WAIT_S", 0.01)
+    async with open_database(database_file) as database:
+        began = [asyncio.Event() for _ in range(engine_module.SEARCHERS)]
+        busy = [asyncio.ensure_future(database.search(search_for_ever, each)) for each in began]
+        for each in began:
+            await each.wait()
+        with pytest.raises(StorageUnavailable, match="searchers are busy"):
+            await database.search(names)
+    for searching in busy:
+        with pytest.raises(StorageUnavailable, match="interrupted"):
+            await searching
 
 
 async def test_close_finishes_what_is_queued(database: Database, database_file: Path) -> None:
@@ -499,3 +581,27 @@ def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> Non
     reopened = Store(path)
     assert len(reopened.run(names)) == 30
     reopened.close()
+
+
+async def test_nobody_complains_of_a_failure_whose_caller_was_cancelled(
+    database: Database,
+) -> None:
+    """What a stopped turn still had in the queue is nobody's business, read or written."""
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: complaints.append(what))
+
+    def fail(_: Connection) -> None:
+        raise KeyError("x")
+
+    with busy_writer(database):
+        callers = asyncio.gather(database.write(fail), database.read(fail))
+        await asyncio.sleep(0)
+        callers.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await callers
+    await database.close()
+    await asyncio.sleep(0)
+    # What was cancelled holds on to what it waited for.
+    del callers
+    gc.collect()
+    assert complaints == []

@@ -12,13 +12,14 @@ from agent.models.base import Usage
 from agent.view import Summary, ViewPlan
 from gateway.errors import NotFound
 from gateway.notices import CONTEXT
-from gateway.storage import attachments, history, inbox, turns, usage
+from gateway.storage import attachments, endings, history, inbox, steps, usage
+from gateway.storage.endings import TurnEnd
 from gateway.storage.history import CHATS, NOTICES, Status, Work
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import iso_time, message
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.outbox import file_part, parts_of
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.support.storage import (
     Store,
     admit,
@@ -39,7 +40,7 @@ def answer(store: Store, *texts: str, say: str = "an answer") -> int:
     """Have the texts answered; returns the conversation."""
     current = store.run(turn_of, *texts)
     end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turns.commit, current, [assistant_message(say)], parts(current, say), end)
+    store.run(endings.commit, current, [assistant_message(say)], parts(current, say), end)
     return current.lease.conversation
 
 
@@ -80,7 +81,7 @@ def test_answers_stand_behind_what_they_answer(store: Store) -> None:
     """Items are ordered by question, then by answer, also when a new question came meanwhile."""
     current = store.run(turn_of, "one", "two")
     store.run(admit, inbound("three"))
-    store.run(turns.commit, current, [], parts(current, "answer"), TurnEnd("final_text"))
+    store.run(endings.commit, current, [], parts(current, "answer"), TurnEnd("final_text"))
     assert shown(store) == [(1, 0, "one"), (2, 0, "two"), (2, 1, "answer"), (3, 0, "three")]
 
 
@@ -96,7 +97,7 @@ def test_a_late_answer_is_new_although_its_question_is_not(store: Store) -> None
     """The two positions are independent."""
     current = store.run(turn_of, "one")
     store.run(admit, inbound("two"))
-    store.run(turns.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
+    store.run(endings.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
     assert shown(store, after_inbox=2, after_outbox=0) == [(1, 1, "late")]
 
 
@@ -121,7 +122,7 @@ def test_files_stand_with_what_they_came_with(store: Store) -> None:
     made = store.run(attachments.offer, current, "b.md", "text/markdown", b"12", 9)
     assert made is not None
     rows = [*parts(current, "answer"), file_part("turn:1:file:1", made.id, made.name)]
-    store.run(turns.commit, current, [], rows, TurnEnd("final_text"))
+    store.run(endings.commit, current, [], rows, TurnEnd("final_text"))
     asked, answered, shown_file = store.run(history.items, KEY, 0, 0)
     assert asked.files == (ChatFile(1, "a.png", "image/png", 4),)
     assert (answered.markdown, answered.files) == ("answer", ())
@@ -136,15 +137,15 @@ def test_buttons_stand_below_their_answer(store: Store) -> None:
     current = store.run(turn_of, "one")
     choices = (Choice("Yes", "/yes"), Choice("No", "/no"))
     rows = parts_of(lambda text: [text], "turn:1:answer", "Shall I?", choices=choices)
-    store.run(turns.commit, current, [], rows, TurnEnd("final_text"))
+    store.run(endings.commit, current, [], rows, TurnEnd("final_text"))
     assert [item.choices for item in store.run(history.items, KEY, 0, 0)] == [(), choices]
 
 
 def test_dropped_rows_are_not_shown(store: Store) -> None:
     """A cancelled notice never was."""
     current = store.run(turn_of, "one")
-    store.run(turns.notify, current, parts(current, "please wait", "trouble"))
-    store.run(turns.cancel, current, "", parts(current, "stopped"), TurnEnd("interrupted"))
+    store.run(steps.notify, current, parts(current, "please wait", "trouble"))
+    store.run(endings.cancel, current, "", parts(current, "stopped"), TurnEnd("interrupted"))
     assert shown(store) == [(1, 0, "one"), (1, 2, "stopped")]
 
 
@@ -173,8 +174,8 @@ def test_an_item_holds_the_time(store: Store) -> None:
 def test_what_is_said_before_an_answer_is_a_notice(store: Store, kind: str) -> None:
     """The answer is none, nor is what a person wrote."""
     current = store.run(turn_of, "one")
-    store.run(turns.notify, current, parts(current, "please wait", kind))
-    store.run(turns.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
+    store.run(steps.notify, current, parts(current, "please wait", kind))
+    store.run(endings.commit, current, [], parts(current, "late"), TurnEnd("final_text"))
     found = store.run(history.items, KEY, 0, 0)
     assert [item.notice for item in found] == [False, True, False]
 
@@ -219,10 +220,10 @@ def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
     """Messages, turns, tool calls and tokens over all turns."""
     current = store.run(turn_of, "one")
     end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turns.commit, current, [assistant_message("1")], [], end)
+    store.run(endings.commit, current, [assistant_message("1")], [], end)
     store.run(admit, inbound("two"))
     second = store.run(begin_turn, current.lease)
-    store.run(turns.commit, second, [assistant_message("2")], [], end)
+    store.run(endings.commit, second, [assistant_message("2")], [], end)
     assert store.run(history.work, current.lease.conversation) == Work(4, 2, 0, 278, 40)
 
 
@@ -234,7 +235,7 @@ def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
 def compacted(store: Store, **changes: Any) -> Turn:
     """Return a running turn that was compacted, its second message in view."""
     current = store.run(turn_of, "one")
-    store.run(turns.record_message, current, assistant_message("two"), model_call(USAGE))
+    store.run(steps.record_message, current, assistant_message("two"), model_call(USAGE))
     plan = ViewPlan(summaries=(Summary("asked", 1, 1),), tail_from=2)
     return store.run(compact, current, plan, **changes)
 
@@ -266,7 +267,7 @@ def test_an_overview_counts_all_segments(store: Store) -> None:
 def test_an_overview_tells_what_was_reported(store: Store) -> None:
     """As soon as the model has seen the new view."""
     current = compacted(store)
-    store.run(turns.record_message, current, assistant_message("three"), model_call(USAGE))
+    store.run(steps.record_message, current, assistant_message("three"), model_call(USAGE))
     found = store.run(history.overview, current.lease.conversation)
     assert found.reported_tokens == USAGE.prompt_tokens
 
@@ -307,7 +308,7 @@ def test_the_transcript_is_read_in_order(
 ) -> None:
     """The newest ones or those from a position on, of all segments or of one."""
     current = compacted(store)
-    store.run(turns.record_message, current, assistant_message("three"), model_call(USAGE))
+    store.run(steps.record_message, current, assistant_message("three"), model_call(USAGE))
     found = store.run(history.recorded, current.lease.conversation, **wanted)
     assert [row.seq for row in found] == expected
     assert [row.body for row in found] == [store.one(message, seq=n).body for n in expected]

@@ -8,10 +8,11 @@ from sqlalchemy import Connection
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
-from gateway.storage import turns
+from gateway.storage import endings, steps
+from gateway.storage.endings import TurnEnd
 from gateway.storage.insights import Insights, insights
 from gateway.storage.models import turn
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
 USAGE = Usage(100, 20, 300)
@@ -31,15 +32,15 @@ def look(store: Store, current: Turn, call_id: str, name: str = "look") -> None:
     """Have a step of the model call a tool."""
     call = tool_call(name, {}, call_id)
     asked = ChatMessage(role="assistant", content=None, tool_calls=[call])
-    store.run(turns.record_message, current, asked, model_call(USAGE))
-    store.run(turns.start_tool, current, call, "read")
-    store.run(turns.record_result, current, tool_message(call_id, name, "ok"), "ok")
+    store.run(steps.record_message, current, asked, model_call(USAGE))
+    store.run(steps.start_tool, current, call, "read")
+    store.run(steps.record_result, current, tool_message(call_id, name, "ok"), "ok")
 
 
 def finish(store: Store, current: Turn, outcome: str = "final_text") -> Turn:
     """End a turn and begin the next one."""
     end = TurnEnd(outcome, model_call(USAGE))
-    store.run(turns.commit, current, [assistant_message("ok")], parts(current), end)
+    store.run(endings.commit, current, [assistant_message("ok")], parts(current), end)
     store.run(admit, inbound("And then?"))
     return store.run(begin_turn, current.lease)
 

@@ -1,5 +1,6 @@
 """Leases and fencing: one owner at a time, and a stale token writes nothing."""
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -168,6 +169,22 @@ def test_a_reap_doubts_every_send_that_was_in_progress(store: Store) -> None:
     store.run(lambda conn: conn.execute(outbox.insert(), rows))
     store.run(leases.reap_others, store.run(leases.register, "me"))
     assert [row.state for row in store.rows(outbox)] == ["pending", "unknown", "sent"]
+
+
+def test_a_start_reads_nothing_that_was_sent(store: Store) -> None:
+    """What was being sent is found among what is unsent, however much there is on record."""
+    found = store.plans(leases.reap_others, 1)
+    assert [line for line in found if "outbox" in line] == [
+        "SCAN outbox USING INDEX ix_outbox_unsent"
+    ]
+
+
+def test_a_release_looks_only_at_what_waits(store: Store) -> None:
+    """It ends every turn: entries that were answered are not read."""
+    conversation_id, _ = store.run(admit, inbound())
+    found = store.plans(leases.release, store.run(claim_one, conversation_id))
+    looks = [line for line in found if re.search(r"\binbox\b", line)]
+    assert looks == ["SEARCH inbox USING INDEX ix_inbox_pending (conversation=?)"]
 
 
 def test_a_released_conversation_goes_to_the_end_of_the_line(store: Store) -> None:
@@ -380,7 +397,7 @@ class LeaseMachine(RuleBasedStateMachine):
         assert self.store.run(leases.ready_stuck) == 0
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.untraced
 def test_any_history_of_replicas_keeps_the_rules(database_template: Path) -> None:
     """At most one owner, stale tokens never write, nothing with work is left behind."""
     LeaseMachine.template = database_template

@@ -32,12 +32,24 @@ from agent.models.scripted import tool_call
 from agent.view import Entry as Message
 from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
-from gateway.storage import deadletters, inbox, leases, lineage, outbox, transcript, turns
+from gateway.storage import (
+    deadletters,
+    endings,
+    hiding,
+    inbox,
+    leases,
+    lineage,
+    outbox,
+    steps,
+    transcript,
+    turns,
+)
+from gateway.storage.endings import TurnEnd
 from gateway.storage.leases import Lease
 from gateway.storage.models import conversation, message, metadata, session, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.support.storage import (
     BASE,
     RECEIPT,
@@ -124,7 +136,7 @@ class LifeMachine(RuleBasedStateMachine):
             return
         made = [tool_call("look", {}, f"c{n}") for n in range(calls)]
         asked = ChatMessage(role="assistant", content=None, tool_calls=made)
-        self.store.run(turns.record_message, self.current(), asked, model_call(USAGE))
+        self.store.run(steps.record_message, self.current(), asked, model_call(USAGE))
 
     @rule(newest=st.booleans())
     def run_tool(self, newest: bool) -> None:
@@ -132,8 +144,8 @@ class LifeMachine(RuleBasedStateMachine):
         if waiting:
             call = waiting[-1 if newest else 0]
             result = tool_message(call["id"], "look", "seen")
-            self.store.run(turns.start_tool, self.current(), call, "side_effect")
-            self.store.run(turns.record_result, self.current(), result, "ok")
+            self.store.run(steps.start_tool, self.current(), call, "side_effect")
+            self.store.run(steps.record_result, self.current(), result, "ok")
 
     @rule(twice=st.booleans())
     def answer(self, twice: bool) -> None:
@@ -142,7 +154,7 @@ class LifeMachine(RuleBasedStateMachine):
         current, end = self.current(), TurnEnd("final_text", model_call(USAGE))
         final = [assistant_message("answer")]
         for _ in range(1 + twice):
-            self.store.run(turns.commit, current, final, parts(current), end)
+            self.store.run(endings.commit, current, final, parts(current), end)
         self.close()
 
     @rule(late=st.booleans())
@@ -175,15 +187,15 @@ class LifeMachine(RuleBasedStateMachine):
     def cancel(self, partial: str) -> None:
         current = self.current()
         shown = parts(current, "stopped", "stopped") if partial else []
-        self.store.run(turns.notify, current, parts(current, "wait", "trouble"))
-        self.store.run(turns.cancel, current, partial, shown, TurnEnd("interrupted"))
+        self.store.run(steps.notify, current, parts(current, "wait", "trouble"))
+        self.store.run(endings.cancel, current, partial, shown, TurnEnd("interrupted"))
         self.close()
 
     @rule()
     def bury(self) -> None:
         current = self.current()
         gone = parts(current, "gave up", "buried")
-        self.store.run(turns.bury, current, gone, TurnEnd("gave_up", error="crashed"))
+        self.store.run(endings.bury, current, gone, TurnEnd("gave_up", error="crashed"))
         self.close()
 
     @precondition(lambda self: self.turn is None)
@@ -191,7 +203,7 @@ class LifeMachine(RuleBasedStateMachine):
     def hide(self) -> None:
         self.held()
         if self.store.run(turns.find_running, self.held(), BASE) is None:
-            self.store.run(turns.hide_newest, self.chat)
+            self.store.run(hiding.hide_newest, self.chat)
 
     @precondition(lambda self: self.turn is None)
     @rule()
@@ -291,7 +303,7 @@ class LifeMachine(RuleBasedStateMachine):
         for row in self.store.rows(message, conversation=self.chat):
             shown.setdefault(row.turn_id, set()).add(plan.shows(row.seq))
         assert all(len(answers) == 1 for answers in shown.values())
-        entries = self.store.run(transcript.load_entries, self.chat, plan)
+        entries = transcript.decoded(self.store.run(transcript.load_rows, self.chat, plan))
         rows = self.store.rows(message, conversation=self.chat)
         stored = [Message(row.seq, decode(row.body)) for row in rows]
         assert entries == [entry for entry in stored if plan.shows(entry.seq)]
@@ -307,7 +319,7 @@ class LifeMachine(RuleBasedStateMachine):
             assert own[0] == user_message("\n".join(entry.text for entry in entries))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.untraced
 def test_any_life_keeps_the_books_in_order(database_template: Path) -> None:
     """Messages, edits, steps, crashes, ends of every kind, retries, `/new`, in any order."""
     LifeMachine.template = database_template

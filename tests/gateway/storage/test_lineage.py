@@ -15,10 +15,20 @@ from gateway.storage import lineage, transcript
 from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import session
 from gateway.storage.transcript import Place
-from tests.support.storage import Store, admit, begin_anew, inbound, model_call
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_anew,
+    fixed_base,
+    inbound,
+    load_view,
+    model_call,
+)
 
 USAGE = Usage(100, 20, 30, 4)
-BASE = PromptBase("Be brief. \u00e9\n", '["look"]', {"instructions": "0f", "model": "model-1"})
+PROMPT = "Be brief. \u00e9\n"
+BASE = fixed_base(PROMPT, '["look"]', instructions="0f", model="model-1")
+OTHER = fixed_base("Another prompt.").write
 PREFIX = Prefix("model-1", 3, "abcdef", 1_700_000_000.5, 134)
 CALL = model_call(USAGE, ratio=1.25, prefix=PREFIX)
 
@@ -88,7 +98,7 @@ def test_new_begins_behind_the_newest_message(store: Store, root: Session) -> No
     store.run(lineage.end, root.id, "new")
     fresh = store.run(lineage.start_root, root.conversation, "new", first_seq=head + 1)
     store.run(transcript.append, place, [user_message("fresh")])
-    view = store.run(transcript.load_view, root.conversation, fresh.plan)
+    view = store.run(load_view, root.conversation, fresh.plan)
     assert view == [user_message("fresh")]
     assert fresh.system_prompt is None
 
@@ -104,10 +114,10 @@ def test_exactly_one_segment_is_live(store: Store, root: Session) -> None:
 
 def test_a_base_is_stored_once(store: Store, root: Session) -> None:
     """Another prompt from the same inputs does not replace the bytes that a provider has cached."""
-    assert (root.system_prompt, root.tools) == (BASE.system, BASE.tools)
+    assert (root.system_prompt, root.tools) == (PROMPT, BASE.tools)
     assert (root.prompt_inputs, root.moved) == (BASE.inputs, None)
     before = store.rows(session)
-    assert settle(store, root, replace(BASE, system="Another prompt.")) == root
+    assert settle(store, root, replace(BASE, write=OTHER)) == root
     assert store.rows(session) == before
 
 
@@ -127,10 +137,10 @@ def test_a_base_follows_its_inputs(
     store: Store, root: Session, changes: dict[str, object], reason: str
 ) -> None:
     """Whatever was set otherwise takes effect with the next request, and says that it did."""
-    other = replace(BASE, system="Another prompt.", **changes)  # type: ignore[arg-type]
+    other = replace(BASE, write=OTHER, **changes)  # type: ignore[arg-type]
     settled = settle(store, root, other)
     assert settled.moved == reason
-    assert (settled.system_prompt, settled.tools) == (other.system, other.tools)
+    assert (settled.system_prompt, settled.tools) == ("Another prompt.", other.tools)
     assert settle(store, settled, other) == settled
 
 
@@ -149,8 +159,8 @@ def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:
     of_before = session.update().values(tools=None, prompt_inputs=None)
     store.run(lambda conn: conn.execute(of_before))
     old = store.run(lineage.get, root.id)
-    assert (old.system_prompt, old.tools, old.prompt_inputs) == (BASE.system, None, None)
-    assert settle(store, old, replace(BASE, system="Another prompt.")) == root
+    assert (old.system_prompt, old.tools, old.prompt_inputs) == (PROMPT, None, None)
+    assert settle(store, old, replace(BASE, write=OTHER)) == root
 
 
 def test_what_requests_begin_with_is_inherited(store: Store, root: Session) -> None:

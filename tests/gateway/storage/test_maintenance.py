@@ -17,25 +17,32 @@ from adapters.messages import Poison
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
+from agent.nodes import Node
+from agent.tools.services import Inquiry, TodoItem
 from agent.view import Summary, ViewPlan
 from gateway import control
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.storage import (
     attachments,
     compactions,
+    endings,
     files,
+    hiding,
     inbox,
+    inquiries,
     leases,
     maintenance,
     members,
+    notebook,
+    steps,
     transcript,
-    turns,
 )
+from gateway.storage.endings import TurnEnd
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, message, metadata, quarantine, replica
 from gateway.storage.opening import open_database
-from gateway.storage.turns import TurnEnd
 from gateway.wakeups import Wakeups
+from tests.support.searching import feed
 from tests.support.storage import (
     Store,
     admit,
@@ -57,22 +64,29 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     """Hold a conversation that uses every table; returns its id."""
     current = store.run(turn_of, words, chat=chat)
     call = tool_call("look", {"what": words}, f"call {words}")
-    asked = {"role": "assistant", "content": words, "tool_calls": [call]}
-    store.run(turns.record_message, current, asked, model_call(USAGE))  # type: ignore[arg-type]
-    store.run(turns.start_tool, current, call, "read")
-    store.run(turns.store_output, current, f"output {words}")
-    store.run(turns.set_preview, current, f"preview {words}")
+    said = {"role": "assistant", "content": words, "tool_calls": [call]}
+    store.run(steps.record_message, current, said, model_call(USAGE))  # type: ignore[arg-type]
+    store.run(steps.start_tool, current, call, "read")
+    store.run(steps.store_output, current, f"output {words}")
+    store.run(steps.set_preview, current, f"preview {words}")
     store.run(attachments.offer, current, f"{words}.txt", "text/plain", words.encode() * 9, 1)
     plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
-    current = store.run(compact, current, plan, failure=words)
+    nodes = (Node(1, 0, 1, 1, words, "model", 1, 1),)
+    current = store.run(compact, current, plan, failure=words, nodes=nodes)
     conversation_id, prepared = current.lease.conversation, Summary(words, 2, 2)
     store.run(members.enter_request, inbound(sender=words), words, words, conversation_id)
     store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
+    asked = Inquiry("approval", "call", "look", words)
+    store.run(inquiries.enter, conversation_id, current.id, "call", asked, 60)
+    store.run(notebook.set_todo, current, [TodoItem(words)])
+    noted = notebook.Change(f"conversation:{conversation_id}", "memory", None, words, 100)
+    store.run(notebook.change_notes, current, noted)
     end = TurnEnd("final_text", model_call(USAGE, reported_name="m"), error=words)
-    store.run(turns.commit, current, [assistant_message(words)], parts(current, words), end)
+    store.run(endings.commit, current, [assistant_message(words)], parts(current, words), end)
     if hide:
-        store.run(turns.hide_newest, conversation_id)
+        store.run(hiding.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
+    feed(store)
     return current.lease.conversation
 
 
@@ -91,10 +105,10 @@ def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
     before = dump(store.path)
     gone = talk(store, SECRET, chat="2")
     assert store.run(maintenance.forget, gone) == 3
-    after = [line for line in dump(store.path) if "sqlite_sequence" not in line]
-    assert [line for line in after if "replica" not in line] == [
-        line for line in before if "sqlite_sequence" not in line and "replica" not in line
-    ]
+    # The search index holds the same in other pages: tests/gateway/storage/test_searchindex.py.
+    others = ("sqlite_sequence", "replica", "search_index")
+    after = [line for line in dump(store.path) if not any(name in line for name in others)]
+    assert after == [line for line in before if not any(name in line for name in others)]
     assert store.conversation(kept).message_head == 3
 
 
@@ -173,7 +187,7 @@ def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store)
     current = store.run(turn_of, SECRET)
     store.run(maintenance.forget, current.lease.conversation)
     with pytest.raises(LeaseLost):
-        store.run(turns.commit, current, [assistant_message("x")], parts(current), TurnEnd("x"))
+        store.run(endings.commit, current, [assistant_message("x")], parts(current), TurnEnd("x"))
     assert store.rows(message) == []
 
 
@@ -287,7 +301,7 @@ def test_ids_are_not_given_again(store: Store) -> None:
     assert store.rows(conversation) == []
     current = store.run(turn_of, "fresh")
     assert current.lease.conversation > gone
-    store.run(turns.commit, current, [], [], TurnEnd("empty"))
+    store.run(endings.commit, current, [], [], TurnEnd("empty"))
     store.run(admit, inbound("next"))
     assert store.run(begin_turn, current.lease).id > current.id
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, select, text
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
@@ -235,7 +235,7 @@ def test_a_foreign_file_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(b"no database at all\n" * 100)
     with pytest.raises(StorageUnavailable, match=r"cannot read .*notes\.txt"):
-        files.conversations(path)
+        files.current(path)
 
 
 @pytest.mark.parametrize("folder", ["per%20cent", "what?", "#1"])
@@ -253,22 +253,13 @@ def test_upgrade_creates_and_names_the_revision(tmp_path: Path) -> None:
     assert files.check(path) == []
 
 
-def test_conversations_are_listed_by_id(store: Store) -> None:
-    """Id, platform, chat, messages on record and title, while the gateway has the file open."""
-    store.run(admit, inbound("How are you?", chat="7"))
-    store.run(admit, inbound("Good evening", chat="8"))
-    first, second = files.conversations(store.path)
-    assert (first.platform, first.chat, first.messages) == ("telegram", "7", 0)
-    assert [first.title, second.title] == ["How are you?", "Good evening"]
-    assert first.id < second.id
-
-
 def test_reading_does_not_disturb_a_writer(store: Store) -> None:
     """The command line reads while a write is in progress."""
     store.run(admit, inbound("first"))
     with store.connection.begin():
         store.connection.execute(conversation.update().values(title="changed"))
-        assert [row.title for row in files.conversations(store.path)] == ["first"]
+        with files.reading(store.path) as conn:
+            assert conn.scalars(select(conversation.c.title)).all() == ["first"]
 
 
 def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:

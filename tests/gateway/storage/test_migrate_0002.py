@@ -13,10 +13,10 @@ from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.ports import PlannerState
 from agent.view import ViewPlan
-from gateway.storage import files, leases, lineage, turns
+from gateway.storage import endings, files, hiding, leases, lineage, turns
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import REVISION, ledger, metadata, session
 from gateway.storage.opening import open_database
-from gateway.storage.turns import TurnEnd
 from tests.support.storage import (
     BASE,
     Store,
@@ -51,16 +51,16 @@ def lived(store: Store) -> Store:
     for chat in ("7", "8"):
         current = store.run(turn_of, "How are you?", chat=chat)
         end = TurnEnd("final_text", model_call(Usage(100, 20), reported_name="m"))
-        store.run(turns.commit, current, [assistant_message("Well.")], parts(current), end)
-        store.run(turns.hide_newest, current.lease.conversation)
+        store.run(endings.commit, current, [assistant_message("Well.")], parts(current), end)
+        store.run(hiding.hide_newest, current.lease.conversation)
         store.run(begin_anew, current.lease.conversation)
         for asked in ("one", "two"):
             store.run(admit, inbound(asked, chat=chat))
             answered = store.run(begin_turn, current.lease)
             said = [assistant_message(f"about {asked}")]
-            store.run(turns.commit, answered, said, parts(answered), end)
-        store.run(turns.hide_newest, current.lease.conversation)
-        store.run(turns.hide, current.lease.conversation, answered.id - 1)
+            store.run(endings.commit, answered, said, parts(answered), end)
+        store.run(hiding.hide_newest, current.lease.conversation)
+        store.run(hiding.hide, current.lease.conversation, answered.id - 1)
         store.run(admit, inbound("three", chat=chat))
         store.run(begin_turn, current.lease)
     return store
@@ -101,6 +101,7 @@ def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> Non
             report_model=None,
             tools=None,
             prompt_inputs=None,
+            prompt_layers=(),
             moved=None,
         )
     migrated.close()
@@ -115,6 +116,7 @@ CHANGED = {
     "view_plan",
     "tools",
     "prompt_inputs",
+    "prompt_layers",
     "moved",
     "usd",
 }

@@ -1,19 +1,17 @@
 """Migration 0003: what Parley 0.2 has journalled is booked, and its prompts stay in force."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway.storage import files, leases, lineage, turns
-from gateway.storage.models import REVISION, ledger, metadata, session, step, turn
+from gateway.storage import endings, files, leases, lineage, steps, turns
+from gateway.storage.endings import TurnEnd
+from gateway.storage.models import ledger, metadata, session, step, turn
 from gateway.storage.opening import open_database
-from gateway.storage.turns import TurnEnd
 from tests.support.storage import (
     BASE,
     Store,
@@ -22,15 +20,20 @@ from tests.support.storage import (
     begin_turn,
     claim_one,
     dump,
+    fixed_base,
     inbound,
     model_call,
     outdated_copy,
     parts,
+    rows_without,
     turn_of,
 )
 
 USAGE = Usage(100, 20, 30, 4, 5)
-NEW = {"session": {"tools", "prompt_inputs", "prefix", "moved"}, "turn": {"usd", "senders"}}
+NEW = {
+    "session": {"tools", "prompt_inputs", "prefix", "moved", "prompt_layers"},
+    "turn": {"usd", "senders"},
+}
 
 
 def as_of_0002(source: Path, target: Path) -> Path:
@@ -46,13 +49,13 @@ def lived(store: Store) -> Store:
     """A conversation with an answer, a `/new`, and a turn that was running; its last call broke."""
     first = store.run(turn_of, "How are you?")
     end = TurnEnd("final_text", model_call(USAGE, reported_name="m-2026"))
-    store.run(turns.commit, first, [assistant_message("Well.")], parts(first), end)
+    store.run(endings.commit, first, [assistant_message("Well.")], parts(first), end)
     store.run(begin_anew, first.lease.conversation)
     store.run(admit, inbound("and now?", sender="ada"))
     running = store.run(begin_turn, first.lease)
     for usage in (USAGE, None):
         said = assistant_message("part")
-        store.run(turns.record_message, running, said, model_call(usage))
+        store.run(steps.record_message, running, said, model_call(usage))
     return store
 
 
@@ -60,15 +63,6 @@ def lived(store: Store) -> Store:
 def old_file(lived: Store, tmp_path: Path) -> Path:
     """The same as of revision 0002."""
     return as_of_0002(lived.path, tmp_path / "old.db")
-
-
-@pytest.fixture
-def migrated(old_file: Path) -> Iterator[Store]:
-    """The same after its migration."""
-    assert files.upgrade(old_file) == REVISION
-    store = Store(old_file)
-    yield store
-    store.close()
 
 
 def test_the_0002_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
@@ -86,12 +80,8 @@ def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> No
     for table in metadata.sorted_tables:
         if table not in {ledger, step}:
             new = NEW.get(table.name, set())
-            plain = [column.name for column in table.c if column.name not in new]
-            for row, before in zip(migrated.rows(table), lived.rows(table), strict=True):
-                assert [getattr(row, name) for name in plain] == [
-                    getattr(before, name) for name in plain
-                ]
-                assert all(getattr(row, name) is None for name in new)
+            assert rows_without(new, migrated, table) == rows_without(new, lived, table)
+            assert {getattr(row, name) for row in migrated.rows(table) for name in new} <= {None}
 
 
 def test_older_calls_are_booked(lived: Store, migrated: Store) -> None:
@@ -110,7 +100,7 @@ def test_older_calls_are_booked(lived: Store, migrated: Store) -> None:
 
 async def test_an_older_turn_goes_on(old_file: Path) -> None:
     """Its prompt is kept with whatever tools there are now; its sum holds what it took before."""
-    newer = replace(BASE, system="Another prompt.", tools='["look"]')
+    newer = fixed_base("Another prompt.", '["look"]', **BASE.inputs)
     async with open_database(old_file) as database:
         replica = await database.write(leases.register, "newer")
         await database.write(leases.reap_others, replica)
@@ -118,10 +108,10 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         running = await database.write(turns.find_running, lease, newer)
         assert running is not None
         assert (running.session.moved, running.sender) == (None, "telegram:ada")
-        assert running.session.system_prompt == BASE.system
+        assert running.session.system_prompt == "You are a test."
         assert running.session.tools == newer.tools
         end = TurnEnd("final_text", model_call(USAGE))
-        totals = await database.write(turns.commit, running, [assistant_message("x")], [], end)
+        totals = await database.write(endings.commit, running, [assistant_message("x")], [], end)
         assert (totals.iterations, totals.usage) == (3, USAGE + USAGE)
         assert (totals.usd, totals.estimated) == (None, True)
 

@@ -1,21 +1,20 @@
 """Migration 0004: what Parley 0.3 has stored stays, and what is new is empty."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Table
 
 from agent.messages import assistant_message
-from gateway.storage import files, models, outbox, turns
-from gateway.storage.models import REVISION, metadata
-from gateway.storage.turns import TurnEnd
-from tests.support.storage import Store, dump, outdated_copy, parts, turn_of
+from gateway.storage import endings, files, models, outbox
+from gateway.storage.endings import TurnEnd
+from gateway.storage.models import metadata
+from tests.support.storage import Store, dump, outdated_copy, parts, rows_without, turn_of
 
 NEW_TABLES = {models.attachment, models.attachment_part, models.member, models.pairing}
 NEW_COLUMNS = {
     "outbox": {"choices", "attachment"},
     "quarantine": {"chat"},
+    "session": {"prompt_layers"},
     "turn": {"senders"},
 }
 
@@ -25,7 +24,7 @@ def lived(store: Store) -> Store:
     """A conversation with an answer that was not sent yet."""
     first = store.run(turn_of, "How are you?")
     end = TurnEnd("final_text")
-    store.run(turns.commit, first, [assistant_message("Well.")], parts(first), end)
+    store.run(endings.commit, first, [assistant_message("Well.")], parts(first), end)
     return store
 
 
@@ -33,21 +32,6 @@ def lived(store: Store) -> Store:
 def old_file(lived: Store, tmp_path: Path) -> Path:
     """The same as of revision 0003."""
     return outdated_copy(lived.path, tmp_path / "old.db", "0003")
-
-
-@pytest.fixture
-def migrated(old_file: Path) -> Iterator[Store]:
-    """The same after its migration."""
-    assert files.upgrade(old_file) == REVISION
-    store = Store(old_file)
-    yield store
-    store.close()
-
-
-def plain_rows(store: Store, table: Table) -> list[list[object]]:
-    """Return a table's rows without what is new."""
-    names = [c.name for c in table.c if c.name not in NEW_COLUMNS.get(table.name, set())]
-    return [[getattr(row, name) for name in names] for row in store.rows(table)]
 
 
 def test_the_0003_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
@@ -62,7 +46,8 @@ def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> No
     """Every row is there after the migration; the new tables are empty."""
     assert files.check(migrated.path) == []
     for table in set(metadata.sorted_tables) - NEW_TABLES:
-        assert plain_rows(migrated, table) == plain_rows(lived, table)
+        new = NEW_COLUMNS.get(table.name, set())
+        assert rows_without(new, migrated, table) == rows_without(new, lived, table)
     assert all(migrated.rows(table) == [] for table in NEW_TABLES)
 
 

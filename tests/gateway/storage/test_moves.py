@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from adapters.messages import Address, Cursor, Move, Poison
+from adapters.messages import Address, Choice, Cursor, Move, Poison, Receipt
 from agent.messages import assistant_message
 from gateway.sessions import address_key
-from gateway.storage import inbox, maintenance, outbox, turns
+from gateway.storage import endings, inbox, maintenance, outbox, steps, turns
+from gateway.storage.endings import TurnEnd
 from gateway.storage.models import alias, quarantine, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import TurnEnd
 from tests.support.storage import BASE, Store, admit, begin_turn, inbound, part, turn_of
 
 MOVE = Move("telegram", "default", "-5", "-1005")
@@ -47,6 +47,21 @@ def test_what_waits_is_sent_to_the_new_id(store: Store, group: int) -> None:
     due = store.run(outbox.next_due, group)
     assert due is not None
     assert due.message.address.chat == "-1005"
+
+
+def test_buttons_that_stayed_behind_are_not_taken_off(store: Store, group: int) -> None:
+    """Their message's id may be another message's in the new chat."""
+    asked = replace(part("inquiry:1:buttons:1"), choices=(Choice("Yes", "/approve 1"),))
+    store.run(outbox.append, group, [asked], inbox_seq=1)
+    due = store.run(outbox.next_due, group)
+    assert due is not None
+    store.run(outbox.mark_sent, due.message, Receipt("m1"))
+    store.run(inbox.move, MOVE)
+    store.run(outbox.withdraw, group, "inquiry:1", "stopped", 1)
+    due = store.run(outbox.next_due, group)
+    assert due is not None
+    assert due.withdraws is not None
+    assert due.withdraws.message_ref == ""
 
 
 def test_a_move_that_is_told_twice_changes_nothing(store: Store, group: int) -> None:
@@ -101,24 +116,24 @@ def test_positions_are_found_by_the_beginning_of_their_source(store: Store) -> N
 def test_ids_of_messages_do_not_move(store: Store) -> None:
     """They begin anew: neither a reply, a preview nor an edit means an old one."""
     current = store.run(turn_of, "one", chat="-5")
-    store.run(turns.set_preview, current, "p1")
+    store.run(steps.set_preview, current, "p1")
     store.run(admit, inbound("two", chat="-5", message_ref="102"))
     store.run(inbox.move, MOVE)
     assert {row.message_ref for row in store.rows(inbox_table)} == {None}
     assert store.one(turn).preview_ref is None
 
 
-@pytest.mark.parametrize("end", [turns.commit, turns.bury, turns.cancel])
+@pytest.mark.parametrize("end", [endings.commit, endings.bury, endings.cancel])
 def test_a_turn_that_runs_while_its_chat_moves_forgets_ids(store: Store, end: Any) -> None:
     """Its answer is a new message in the new chat; so is what it tells meanwhile."""
     current = store.run(turn_of, "one", chat="-5")
     store.run(inbox.move, MOVE)
-    store.run(turns.set_preview, current, "p2")
+    store.run(steps.set_preview, current, "p2")
     old = [replace(part(key), preview_ref="p1", reply_to="101") for key in "ab"]
-    store.run(turns.notify, current, old[:1])
-    said = "" if end is turns.cancel else [assistant_message("hi")]
+    store.run(steps.notify, current, old[:1])
+    said = "" if end is endings.cancel else [assistant_message("hi")]
     more = [old[1:], TurnEnd("x")]
-    store.run(end, current, *(more if end is turns.bury else [said, *more]))
+    store.run(end, current, *(more if end is endings.bury else [said, *more]))
     assert [(row.preview_ref, row.reply_to) for row in store.rows(outbox_table)] == [
         (None, None)
     ] * 2
@@ -132,7 +147,7 @@ def test_the_next_turn_knows_where_its_chat_is(store: Store) -> None:
     resumed = store.run(turns.find_running, lease, BASE)
     assert resumed is not None
     assert resumed.lease.address.chat == "-1005"
-    store.run(turns.commit, resumed, [], [], TurnEnd("empty"))
+    store.run(endings.commit, resumed, [], [], TurnEnd("empty"))
     store.run(admit, inbound("two", chat="-1005"))
     assert store.run(begin_turn, lease).lease.address.chat == "-1005"
 

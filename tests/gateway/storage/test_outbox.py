@@ -171,6 +171,16 @@ def test_a_delayed_row_waits(store: Store, chat: int) -> None:
     assert store.rows(table)[0].error == "flood wait"
 
 
+def test_the_next_row_is_found_among_thousands(store: Store, chat: int) -> None:
+    """In the order of an index: who was away for a day may have as many."""
+    add(store, chat, "a", "b")
+    found = store.plans(outbox.next_due, chat)
+    assert [line for line in found if "outbox" in line] == [
+        "SEARCH outbox USING INDEX ix_outbox_unsent (conversation=?)"
+    ]
+    assert not any("TEMP B-TREE" in line for line in found)
+
+
 def test_a_row_of_unknown_outcome_is_to_be_resolved(store: Store, chat: int, me: int) -> None:
     """It may have been shown: the next attempt knows that."""
     add(store, chat, "a")

@@ -6,9 +6,10 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Usage
 from agent.ports import Compaction, PlannerState
 from agent.view import ViewPlan
-from gateway.storage import compactions, timeline, turns
+from gateway.storage import compactions, endings, steps, timeline
+from gateway.storage.endings import TurnEnd
 from gateway.storage.timeline import Timeline
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.turns import Turn
 from tests.agent.tools.doubles import call
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
@@ -17,7 +18,7 @@ STEP = ChatMessage(role="assistant", content=None, tool_calls=[call("look", call
 
 def think(store: Store, current: Turn, tokens: int) -> None:
     """Record a step of the model."""
-    store.run(turns.record_message, current, STEP, model_call(Usage(tokens, 1)))
+    store.run(steps.record_message, current, STEP, model_call(Usage(tokens, 1)))
 
 
 def ask_again(store: Store, before: Turn) -> Turn:
@@ -30,7 +31,7 @@ def answer(store: Store, current: Turn, tokens: int, *, said: str = "Yes.") -> N
     """Commit the turn's answer; without words there is no message."""
     end = TurnEnd("final_text", model_call(Usage(tokens, 1)))
     messages = [assistant_message(said)] if said else []
-    store.run(turns.commit, current, messages, parts(current), end)
+    store.run(endings.commit, current, messages, parts(current), end)
 
 
 def compact(store: Store, current: Turn, before: int) -> Turn:
@@ -100,7 +101,7 @@ def test_a_call_that_said_nothing_counts(store: Store) -> None:
 def test_a_call_without_a_report_is_left_out(store: Store) -> None:
     """There is nothing to draw; those after it keep their place."""
     current = store.run(turn_of, "one")
-    store.run(turns.record_message, current, STEP, model_call(None))
+    store.run(steps.record_message, current, STEP, model_call(None))
     current = compact(store, current, 1)
     answer(store, current, 20)
     told = found(store, current)

@@ -5,14 +5,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Select, update
+from sqlalchemy import update
 
 from agent.messages import assistant_message, decode, encode, tool_message, user_message
-from agent.view import Entry, ViewPlan
+from agent.view import ViewPlan
 from gateway.storage import transcript
 from gateway.storage.models import message
 from gateway.storage.transcript import Place
-from tests.support.storage import Store, admit, inbound, seqs
+from tests.support.storage import (
+    Store,
+    admit,
+    inbound,
+    load_view,
+    seqs,
+)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_appending_nothing_changes_nothing(store: Store, place: Place) -> None:
 def test_a_view_is_what_the_plan_shows(store: Store, place: Place) -> None:
     """Hidden ranges and what lies before the first seq are left out."""
     fill(store, place, *"abcdef")
-    view = store.run(transcript.load_view, place.conversation, ViewPlan(2, ((3, 4),)))
+    view = store.run(load_view, place.conversation, ViewPlan(2, ((3, 4),)))
     assert view == [user_message(text) for text in "bef"]
 
 
@@ -72,6 +78,7 @@ def test_the_ranges_of_a_plan_are_what_it_shows(plan: ViewPlan) -> None:
     ranges = transcript.shown_ranges(plan)
     for seq in range(1, 40):
         assert sum(low <= seq <= high for low, high in ranges) == plan.shows(seq)
+    assert ranges == sorted(ranges)
 
 
 def test_many_hidden_ranges_are_no_trouble() -> None:
@@ -91,7 +98,8 @@ def test_only_what_is_shown_is_read(
     fill(store, place, *map(str, range(1, 1_001)))
     decoded: list[str] = []
     monkeypatch.setattr(transcript, "decode", lambda body: decoded.append(body) or decode(body))
-    entries = store.run(transcript.load_entries, place.conversation, COMPACTED)
+    rows = store.run(transcript.load_rows, place.conversation, COMPACTED)
+    entries = transcript.decoded(rows)
     assert [entry.seq for entry in entries] == [1, 3, 500, 998, 999, 1_000]
     assert [entry.message["content"] for entry in entries] == [str(e.seq) for e in entries]
     assert len(decoded) == len(entries)
@@ -99,23 +107,9 @@ def test_only_what_is_shown_is_read(
 
 def test_what_is_not_shown_is_not_searched(store: Store, place: Place) -> None:
     """The index leads to both ends of every range."""
-    query = transcript._within(place.conversation, transcript.shown_ranges(COMPACTED))
-    plan = store.run(explain, query)
-    assert any("(conversation=? AND seq>? AND seq<?)" in step for step in plan), plan
-
-
-def explain(conn: Connection, query: Select[int, str]) -> list[str]:
-    text = query.compile(conn.engine, compile_kwargs={"literal_binds": True})
-    return [str(row) for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {text}")]
-
-
-def test_a_range_of_originals_is_read(store: Store, place: Place) -> None:
-    """Both ends included, in order; nothing of another conversation."""
-    fill(store, place, *"abcdef")
-    other, _ = store.run(admit, inbound(chat="other"))
-    fill(store, Place(other, 1, None), *"uvwxyz")
-    entries = store.run(transcript.load_range, place.conversation, 2, 4)
-    assert entries == [Entry(n, user_message(text)) for n, text in ((2, "b"), (3, "c"), (4, "d"))]
+    plans = store.plans(transcript.load_rows, place.conversation, COMPACTED)
+    assert len(plans) == len(transcript.shown_ranges(COMPACTED))
+    assert all("(conversation=? AND seq>? AND seq<?)" in plan for plan in plans), plans
 
 
 def test_the_tokens_of_a_plan_are_summed_up(store: Store, place: Place) -> None:

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
 
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.base import Usage
 from agent.tokens import estimate_messages
 from agent.view import ViewPlan
-from gateway.storage import ledger, lineage, transcript, turns, usage
+from gateway.storage import endings, hiding, ledger, lineage, steps, transcript, usage
 from gateway.storage.costs import Spent
-from gateway.storage.turns import Turn, TurnEnd
+from gateway.storage.endings import TurnEnd
+from gateway.storage.turns import Turn
 from gateway.storage.usage import Context, Figures, Report
 from tests.support.storage import (
     Store,
@@ -54,7 +54,7 @@ def finish(
 ) -> None:
     call = None if reported is None else model_call(reported, ratio=ratio)
     end = TurnEnd("final_text", call)
-    store.run(turns.commit, current, [assistant_message("Rain.")], parts(current), end)
+    store.run(endings.commit, current, [assistant_message("Rain.")], parts(current), end)
 
 
 def next_turn(store: Store, before: Turn, text: str) -> Turn:
@@ -70,9 +70,9 @@ def shrink(store: Store, current: Turn, plan: ViewPlan, **figures: Any) -> Turn:
 
 def use_tool(store: Store, current: Turn, reported: Usage | None = USAGE) -> None:
     """Record a step of the model that calls a tool, and the tool's result."""
-    store.run(turns.record_message, current, CALL, model_call(reported))
-    store.run(turns.start_tool, current, CALL["tool_calls"][0], "read")
-    store.run(turns.record_result, current, RESULT, "ok")
+    store.run(steps.record_message, current, CALL, model_call(reported))
+    store.run(steps.start_tool, current, CALL["tool_calls"][0], "read")
+    store.run(steps.record_result, current, RESULT, "ok")
 
 
 def estimate(messages: Sequence[ChatMessage]) -> int:
@@ -109,7 +109,7 @@ def test_messages_out_of_view_do_not_count(store: Store, current: Turn) -> None:
     """Neither what `/new` left behind nor what `/retry` hides."""
     finish(store, current)
     conversation = current.lease.conversation
-    store.run(turns.hide_newest, conversation)
+    store.run(hiding.hide_newest, conversation)
     assert context(store, current) == Context(FIXED, "estimated")
     following = next_turn(store, current, "x" * 5_000)
     finish(store, following)
@@ -123,7 +123,7 @@ def test_pinned_messages_and_the_head_count(store: Store, current: Turn) -> None
     store.run(transcript.append, current.place, said)
     plan = ViewPlan(head_upto=2, pinned=(4,), tail_from=8, hidden=((9, 9),))
     child = store.run(lineage.split, current.session, "retry", plan)
-    entries = store.run(transcript.load_entries, child.conversation, plan)
+    entries = transcript.decoded(store.run(transcript.load_rows, child.conversation, plan))
     shown = [entry.message for entry in entries]
     assert len(shown) == 5
     assert context(store, current) == Context(FIXED + estimate(shown), "estimated")
@@ -201,7 +201,7 @@ def test_figures_sum_up_turns(store: Store, current: Turn) -> None:
 def test_what_a_running_turn_did_counts_already(store: Store, current: Turn) -> None:
     """Its journal is read, also where a call has no report."""
     use_tool(store, current)
-    store.run(turns.record_message, current, assistant_message("One more."), model_call(None))
+    store.run(steps.record_message, current, assistant_message("One more."), model_call(None))
     whole = report(store, current).whole
     assert (whole.turns, whole.tool_calls, whole.spent.calls) == (1, 1, 2)
     assert whole.spent.usage == USAGE
@@ -290,15 +290,7 @@ def test_nothing_of_another_conversation_counts(store: Store, current: Turn) -> 
 def test_what_usage_asks_goes_by_indexes(store: Store) -> None:
     """It is asked while messages are admitted: no query looks at rows of other conversations."""
     current = store.run(turn_of, "hello")
-    plans: list[str] = []
-
-    def explain(conn: Connection, _: object, statement: str, values: Any, *__: object) -> None:
-        if not statement.startswith("EXPLAIN"):
-            rows = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values).all()
-            plans.extend(str(row.detail) for row in rows)
-
-    event.listen(store.connection, "before_cursor_execute", explain)
-    report(store, current)
+    plans = store.plans(usage.report, current.lease.conversation, current.session.id)
     assert plans
     scans = [plan.removeprefix("SCAN ") for plan in plans if plan.startswith("SCAN")]
     found_by_index = ("reported", "(subquery-")

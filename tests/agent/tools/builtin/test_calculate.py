@@ -67,10 +67,10 @@ async def test_arithmetic(expression: str, told: str) -> None:
 )
 def test_what_would_be_too_large_is_refused_at_once(expression: str) -> None:
     """Neither the size of a number nor the depth of an expression keeps the process busy."""
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(ToolError):
         evaluate(expression)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""`lcm_grep`, `lcm_describe` and `lcm_expand` on records in memory."""
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.engines.lcm import tools
+from agent.errors import ToolError
+from agent.messages import assistant_message, encode, user_message
+from agent.nodes import Node
+from tests.agent.tools.doubles import MemoryArchive
+
+LEAF = Node(1, 0, 2, 4, "Goal: tea.", "extract", 4, 90)
+OTHER = Node(2, 0, 5, 6, "Goal: cake.", "model", 4, 80)
+ROOT = Node(3, 1, 2, 6, "Tea, cake.", "model", 3, 8, children=(1, 2))
+
+
+def archive(count: int = 8) -> MemoryArchive:
+    rows = {
+        seq: encode(user_message(f"message {seq} about tea{seq}")) for seq in range(1, count + 1)
+    }
+    return MemoryArchive(rows, [LEAF, OTHER, ROOT], {"o1": "line\n" * 5_000})
+
+
+def ask(name: str, records: MemoryArchive | None = None, **arguments: Any) -> str:
+    return tools.answer(f"lcm_{name}", arguments, records or archive())
+
+
+def test_words_are_found_under_their_node() -> None:
+    """The lowest one that covers them; with neighbours, the hit marked."""
+    told = ask("grep", query="tea4", neighbours=1)
+    assert told.splitlines() == [
+        "in node 1 (messages 2 to 4):",
+        "  #3 user: message 3 about tea3",
+        "* #4 user: message 4 about tea4",
+        "  #5 user: message 5 about tea5",
+    ]
+    assert ask("grep", query="tea8").startswith("in no node yet:")
+
+
+def test_results_come_in_pages() -> None:
+    """The pages together are all of it, none twice."""
+    pages = [ask("grep", query="message", limit=3, page=page) for page in (1, 2, 3)]
+    assert [page.count("* #") for page in pages] == [3, 3, 2]
+    assert "page=2" in pages[0]
+    assert "page=" not in pages[2]
+    assert ask("grep", query="coffee") == "No message of this conversation matches."
+
+
+def test_a_pattern_is_matched_in_a_range() -> None:
+    """Letter case is ignored."""
+    told = ask("grep", pattern=r"TEA[3-7]$", from_seq=4, to_seq=6)
+    assert [seq for seq in range(1, 9) if f"* #{seq} " in told] == [4, 5, 6]
+
+
+def test_a_long_scan_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The amount of text is bounded."""
+    monkeypatch.setattr(tools, "ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(tools, "SCANNED_CHARS", 60)
+    assert "go on with from_seq=5" in ask("grep", pattern="coffee")
+    monkeypatch.setattr(tools, "SCANNED_CHARS", 10**6)
+    assert "go on with" not in ask("grep", pattern="coffee")
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", r"(?:a|a)*b\1", "((((a", "(?:(?:a{9999}){9999}){99}"]
+)
+def test_a_pattern_cannot_hang_the_gateway(pattern: str) -> None:
+    """It is refused, or stopped within its time."""
+    records = MemoryArchive({1: encode(user_message("a" * 5_000 + "!"))})
+    began = time.process_time()
+    with pytest.raises(ToolError, match=r"pattern"):
+        ask("grep", records, pattern=pattern)
+    assert time.process_time() - began < 5 * tools.PATTERN_TIMEOUT_S
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tools, "PATTERN_TIMEOUT_S", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("grep", {}),
+        ("grep", {"query": "a", "pattern": "b"}),
+        ("grep", {"query": "a", "limit": 0}),
+        ("expand", {}),
+        ("describe", {"number": 1}),
+    ],
+)
+def test_wrong_arguments_are_told(name: str, arguments: dict[str, Any]) -> None:
+    """In words for the model."""
+    with pytest.raises(ToolError, match=f"the arguments of lcm_{name} do not fit"):
+        ask(name, **arguments)
+
+
+def test_nodes_are_described() -> None:
+    """All in a line each, or one with what it condenses and its text."""
+    assert len(ask("describe").splitlines()) == 3
+    told = ask("describe", node=3)
+    assert told.startswith(
+        "node 3: level 1, messages 2 to 6, of nodes 1, 2, 3 tokens for 8, by model"
+    )
+    assert told.endswith("\n\nTea, cake.")
+    assert "nothing" not in told
+    with pytest.raises(ToolError, match="no node 9"):
+        ask("describe", node=9)
+    assert "no nodes yet" in ask("describe", MemoryArchive())
+
+
+def test_an_unknown_tool_is_an_error() -> None:
+    """The model is told."""
+    with pytest.raises(ToolError, match="offers no tool"):
+        tools.answer("lcm_forget", {}, archive())
+
+
+def test_a_node_is_expanded_to_its_originals() -> None:
+    """As they are stored."""
+    records = archive()
+    head, _, body = ask("expand", records, node=1).partition("\n")
+    assert head == "[messages 2 to 4 as they are stored; that is all of it]"
+    assert body == "".join(f"{records.rows[seq]}\n" for seq in (2, 3, 4))
+    assert ask("expand", from_seq=90) == "There are no messages from 90 to 90."
+
+
+texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=400)
+
+
+@given(st.lists(texts, min_size=1, max_size=8), st.integers(100, 400))
+def test_pages_put_together_are_the_stored_bytes(said: list[str], max_tokens: int) -> None:
+    """Of every row, whatever is in it."""
+    rows = {seq: encode(assistant_message(text * 9)) for seq, text in enumerate(said, start=1)}
+    records, shown, place = MemoryArchive(rows), "", (1, 0)
+    for _ in range(2_000):
+        page = tools.page_of(records, place[0], len(rows), place[1], max_tokens)
+        assert page is not None
+        shown += page.text
+        if page.next is None:
+            break
+        place = page.next
+    assert shown.encode() == "".join(f"{body}\n" for body in rows.values()).encode()
+
+
+def test_the_next_page_is_named_so_that_it_can_be_asked_for() -> None:
+    """With the arguments of the tool."""
+    records = MemoryArchive({
+        1: encode(user_message("word " * 400)),
+        2: encode(user_message("end")),
+    })
+    first = ask("expand", records, from_seq=1, to_seq=2, max_tokens=100)
+    assert "go on with from_seq=1, from_char=" in first
+    assert "to_seq=2" in first
+
+
+def test_a_stored_output_is_paged() -> None:
+    """By characters."""
+    first = ask("expand", output_id="o1", max_tokens=100)
+    head, _, body = first.partition("\n")
+    assert f"go on with from_char={len(body)}" in head
+    rest = ask("expand", output_id="o1", from_char=24_995)
+    assert rest.endswith("that is all of it]\nline\n")
+    with pytest.raises(ToolError, match="no stored output"):
+        ask("expand", output_id="o2")

@@ -1,0 +1,315 @@
+"""Plugins are found without running them, and loaded only where they are enabled."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from structlog.testing import capture_logs
+from typing_extensions import override
+
+from agent.engines import registry
+from agent.plugins.active import Plugins
+from agent.plugins.contracts import MemoryProvider, Query
+from agent.plugins.finding import PLUGINS, PluginInfo, available
+from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
+from agent.prompt import Told
+from agent.settings import PluginSettings
+from tests.agent.plugins.plugins import BOMB, install, tool, write_plugin
+
+FULL = """
+from agent.context_engine import ContextEngine
+from agent.plugins.contracts import MemoryProvider
+from agent.tools.registry import Arguments, Tool
+
+class Where(Arguments):
+    place: str
+
+async def weather(context, arguments):
+    return "sun"
+
+class Diary(MemoryProvider):
+    name = "diary"
+    def prompt(self):
+        return "There is a diary: " + self.options["where"]
+    async def prefetch(self, query):
+        return ""
+    def tools(self):
+        return [Tool("diary", "Reads the diary.", "read", Where, weather)]
+
+class Engine(ContextEngine):
+    name = "from_plugin"
+    def compress(self, request):
+        return None
+
+def register(registry):
+    registry.register_tool(Tool("weather", "Tells the weather.", "read", Where, weather))
+    registry.register_memory_provider(Diary)
+    registry.register_hook("pre_tool_call", lambda call: None)
+    registry.register_hook("pre_tool_call", lambda call: None)
+    registry.register_context_engine(Engine)
+"""
+ABOUT = """
+name: full
+description: Offers everything.
+version: 1.2
+provides:
+  tools: [weather]
+  memory_providers: [diary]
+  hooks: [pre_tool_call]
+  context_engines: [from_plugin]
+"""
+OPTIONS = {"full": {"where": "home"}}
+
+
+@pytest.fixture(autouse=True)
+def _forget_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_registered", {})
+    yield
+    for name in [name for name in sys.modules if name.startswith("parley_plugin_")]:
+        del sys.modules[name]
+
+
+def load(home: Path, *enabled: str) -> Plugins:
+    settings = PluginSettings(enabled=enabled, options=OPTIONS)
+    return load_plugins(settings, home)
+
+
+def refusal(home: Path, name: str) -> tuple[str, bool]:
+    """Return why a plugin is not loaded, and whether guarded tools are refused for that."""
+    with capture_logs() as logs:
+        found = load(home, name)
+    assert found.loaded == ()
+    [event] = [each for each in logs if each["event"] == "plugin_unavailable"]
+    assert event["tools_refused"] == bool(found.missing_guards)
+    return event["reason"], event["tools_refused"]
+
+
+def test_a_plugin_offers_all_kinds(tmp_path: Path) -> None:
+    """Its provider's tools and standing text among them; the log says what was loaded."""
+    write_plugin(tmp_path, "full", FULL, ABOUT)
+    with capture_logs() as logs:
+        found = load(tmp_path, "full", "full")
+    [plugin] = found.loaded
+    assert [each.name for each in found.tools([])] == ["weather", "diary"]
+    assert found.external() == (Told("memory full", "There is a diary: home"),)
+    assert [provider.name for _, provider in found.providers] == ["diary"]
+    assert {name: len(hooks) for name, hooks in plugin.hooks.items()} == {"pre_tool_call": 2}
+    assert registry.resolve("from_plugin", tmp_path, {}).source == "registered"
+    assert [each["event"] for each in logs] == ["plugin_loaded"]
+
+
+def test_nothing_runs_that_is_not_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when plugins are listed, nor when others are loaded."""
+    write_plugin(tmp_path, "full", FULL)
+    write_plugin(tmp_path, "quiet", BOMB, ABOUT.replace("full", "quiet"))
+    write_plugin(tmp_path, "context_engine/mine")
+    install(monkeypatch, tools__box=lambda: pytest.fail("loaded"))
+    listed = available(tmp_path)
+    assert [each.name for each in load(tmp_path, "full").loaded] == ["full"]
+    assert [(each.name, each.offers) for each in listed] == [
+        ("full", ()),
+        (
+            "quiet",
+            (
+                "tools: weather",
+                "memory_providers: diary",
+                "hooks: pre_tool_call",
+                "context_engines: from_plugin",
+            ),
+        ),
+        ("box", ("tools",)),
+    ]
+    assert listed[1].description == "Offers everything. (version 1.2)"
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise ValueError('no')", "importing it failed: ValueError: no"),
+        ("x = 1", "no function register"),
+        (
+            "def register(registry): raise SystemExit('bye')",
+            r"register\(\) failed: SystemExit: bye",
+        ),
+        ("def register(it): it.register_hook('pre_tool_cal', print)", "no hook 'pre_tool_cal'"),
+        ("def register(it): it.register_hook('pre_tool_call', 7)", "is no function: 7"),
+        ("def register(it): it.register_memory_provider(7)", "7 is not a class derived"),
+        (FULL + "    registry.options.clear()", "failed: KeyError: 'where'"),
+        (FULL.replace('name = "diary"', "pass"), "Diary has no class attribute name"),
+        (FULL.replace('name = "from_plugin"', 'name = "compressor"'), "name of the built-in"),
+        ("def register(it): it.tools = 7", "taking what it offers failed: TypeError"),
+    ],
+)
+def test_a_plugin_that_is_wrong_is_not_loaded(tmp_path: Path, source: str, reason: str) -> None:
+    """Since nobody knows what it was there for, guarded tools are refused."""
+    write_plugin(tmp_path, "full", source)
+    found, refused = refusal(tmp_path, "full")
+    assert refused
+    assert re.search(reason, found), found
+
+
+@pytest.mark.parametrize(
+    ("about", "reason", "refused"),
+    [
+        ("provides: {tools: [weather]}", "does not name memory_providers: diary", False),
+        ("provides: {tools: [], hooks: [post_tool_call]}", "does not name tools: weather", False),
+        ("provides: {hooks: [pre_tool_call]}", "does not name tools: weather", True),
+        ("provides: {tool: [weather]}", "`provides` in its plugin.yaml must be lists", True),
+        ("provides: weather", "`provides` in its plugin.yaml must be lists", True),
+        ("name: other", "calls it 'other'", True),
+        ("a: &a [x, x]\nname: [*a, *a]", "plugin.yaml cannot be read: aliases", True),
+    ],
+)
+def test_a_plugin_offers_what_it_says(
+    tmp_path: Path, about: str, reason: str, refused: bool
+) -> None:
+    """Operators read that and not its code; what says that it forbids nothing closes nothing."""
+    write_plugin(tmp_path, "full", FULL, about)
+    found, closed = refusal(tmp_path, "full")
+    assert reason in found
+    assert closed == refused
+
+
+def test_a_plugin_that_is_not_there_closes_guarded_tools(tmp_path: Path) -> None:
+    """A name that is misspelt may be that of a guard; so may one that is none."""
+    assert refusal(tmp_path, "guard") == (
+        f"there is neither {tmp_path / PLUGINS / 'guard'} nor an entry point 'guard'",
+        True,
+    )
+    assert refusal(tmp_path, "../x")[1]
+    assert "no name of a plugin" in refusal(tmp_path, "../x")[0]
+
+
+def test_an_unsafe_folder_is_not_loaded(tmp_path: Path) -> None:
+    """Others may write to it, to the folder above, or a link leads out of it."""
+    folder = write_plugin(tmp_path, "full")
+    (tmp_path / PLUGINS).chmod(0o777)
+    assert "chmod go-w" in refusal(tmp_path, "full")[0]
+    (tmp_path / PLUGINS).chmod(0o755)
+    (folder / "more.py").symlink_to(tmp_path / "elsewhere.py")
+    assert "link that leads out" in refusal(tmp_path, "full")[0]
+    assert "link that leads out" in str(available(tmp_path)[0].problem)
+
+
+class Memory(MemoryProvider):
+    """Remembers nothing; its tools stand in the options."""
+
+    name: ClassVar[str] = "memory"
+
+    @override
+    def prompt(self) -> str:
+        return "x" * 3_000
+
+    @override
+    async def prefetch(self, query: Query) -> str:
+        return ""
+
+
+class Guard:
+    """Hooks with options."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.where = options["where"]
+
+    def pre_tool_call(self, call: dict[str, Any]) -> str:
+        return f"not at {self.where}"
+
+
+def test_installed_packages_have_entry_points(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One name in several groups is one plugin; classes and functions get the options."""
+    weather = tool(lambda *_: None)
+    install(
+        monkeypatch,
+        tools__full=lambda: lambda options: [weather],
+        tools__one=lambda: weather,
+        memory_providers__full=lambda: Memory,
+        hooks__full=lambda: Guard,
+    )
+    found = load(tmp_path, "full", "one")
+    assert [len(each.tools) for each in found.loaded] == [1, 1]
+    assert found.loaded[0].hooks["pre_tool_call"][0]({}) == "not at home"
+    [told] = found.external()
+    assert len(told.text) == MAX_PROMPT_CHARS
+
+
+def broken() -> None:
+    """Be an entry point that cannot be loaded."""
+    raise ImportError("no such module")
+
+
+@pytest.mark.parametrize(
+    ("points", "reason", "refused"),
+    [
+        ({"tools__full": broken}, "pkg:full failed: ImportError: no such module", False),
+        ({"tools__full": lambda: 7}, "pkg:full failed: TypeError", False),
+        ({"hooks__full": lambda: "x"}, "has none of pre_tool_call", True),
+        ({"hooks__full": lambda: Guard, "tools__full": broken}, "ImportError", True),
+    ],
+)
+def test_entry_points_that_are_wrong_are_not_loaded(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    points: dict[str, Callable[[], Any]],
+    reason: str,
+    refused: bool,
+) -> None:
+    """Here the group says whether it may have forbidden something."""
+    install(monkeypatch, **points)
+    found, closed = refusal(tmp_path, "full")
+    assert reason in found
+    assert closed == refused
+
+
+def test_a_folder_goes_before_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list says so, and that a name cannot be used."""
+    write_plugin(tmp_path, "full", FULL)
+    install(monkeypatch, tools__full=broken, **{"tools__No Name": broken})
+    assert [each.name for each in load(tmp_path, "full").tools(["diary"])] == ["weather"]
+    assert available(tmp_path)[1:] == [
+        PluginInfo(
+            "No Name",
+            "entry point",
+            "From a package.",
+            ("tools",),
+            "'No Name' is no name of a plugin: only a-z, 0-9, _ and - are allowed",
+        ),
+        PluginInfo(
+            "full", "entry point", "From a package.", ("tools",), "a plugin's folder has its name"
+        ),
+    ]
+
+
+def test_tools_whose_name_is_taken_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a built-in one or by a plugin before; the log says which."""
+    install(
+        monkeypatch,
+        tools__one=lambda: [tool(lambda *_: 1), tool(lambda *_: 1, name="todo")],
+        tools__two=lambda: tool(lambda *_: 2),
+    )
+    with capture_logs() as logs:
+        found = load(tmp_path, "one", "two").tools({"todo"})
+    assert [each.name for each in found] == ["weather"]
+    skipped = [each for each in logs if each["event"] == "plugin_tool_skipped"]
+    assert [(each["plugin"], each["tool"]) for each in skipped] == [
+        ("one", "todo"),
+        ("two", "weather"),
+    ]
+
+
+def test_a_tool_that_is_no_use_is_left_out_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others of its plugin are there."""
+    bad = tool(lambda *_: 1, name="bad name")
+    install(monkeypatch, tools__one=lambda: [bad, tool(lambda *_: 1)])
+    with capture_logs() as logs:
+        found = load(tmp_path, "one").tools(())
+    assert [each.name for each in found] == ["weather"]
+    assert [each["tool"] for each in logs if each["log_level"] == "warning"] == ["bad name"]

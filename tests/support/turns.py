@@ -1,0 +1,67 @@
+"""What happens to turns in tests: calls, crashes, stops."""
+
+from sqlalchemy import Connection, update
+
+from agent.messages import ChatMessage, ToolCall, decode
+from agent.models.base import Usage
+from agent.models.scripted import tool_call
+from agent.ports import Effect
+from gateway.storage import leases, steps, turns
+from gateway.storage.endings import TurnEnd
+from gateway.storage.leases import Lease
+from gateway.storage.models import conversation, ledger, message, session, step, turn
+from gateway.storage.models import inbox as inbox_table
+from gateway.storage.models import outbox as outbox_table
+from gateway.storage.turns import Turn
+from tests.support.storage import BASE, Store, claim_one, model_call
+
+USAGE = Usage(100, 20, 30, 4, 5)
+ANSWERED = TurnEnd("final_text", model_call(USAGE, reported_name="model-1-2026"))
+
+
+def asked(*calls: ToolCall, text: str | None = None) -> ChatMessage:
+    """Return what a model says that makes these calls."""
+    return ChatMessage(role="assistant", content=text, tool_calls=list(calls))
+
+
+def ask(store: Store, current: Turn, *ids: str, effect: Effect = "read") -> list[ToolCall]:
+    """Record an assistant message with these calls, and start them."""
+    calls = [tool_call("look", {}, call_id) for call_id in ids]
+    store.run(steps.record_message, current, asked(*calls), model_call(USAGE))
+    for call in calls:
+        store.run(steps.start_tool, current, call, effect)
+    return calls
+
+
+def crash(store: Store, lease: Lease) -> Lease:
+    """Claim the conversation as a process does that starts after a crash."""
+    heir = store.run(leases.register, "heir")
+    store.run(leases.reap_others, heir)
+    return store.run(claim_one, lease.conversation, heir)
+
+
+def resume(store: Store, current: Turn) -> Turn:
+    """Return a turn as the process after a crash finds it."""
+    found = store.run(turns.find_running, crash(store, current.lease), BASE)
+    assert found is not None
+    return found
+
+
+def stop(conn: Connection, current: Turn) -> None:
+    """Do what `/stop` does to the turn."""
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == current.lease.conversation)
+        .values(cancel_upto_seq=current.upto_seq)
+    )
+
+
+def view(store: Store, current: Turn) -> list[ChatMessage]:
+    """Return the transcript of a turn's conversation."""
+    return [decode(body) for body in store.bodies(current.lease.conversation)]
+
+
+def everything(store: Store) -> list[object]:
+    """Return the rows of all that a turn writes."""
+    tables = (turn, step, message, session, outbox_table, inbox_table, ledger)
+    return [store.rows(table) for table in tables]
