@@ -12,6 +12,7 @@ import pytest
 
 from tests.crash.points import around
 from tests.support.crash import KILLED, Crashes, describe
+from tests.support.crash_script import RESENT
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -83,6 +84,20 @@ async def test_a_kill_once_somebody_has_answered(crashes: Crashes, verb: str, po
     assert len(crashes.events("effect begins")) <= 1
 
 
+@pytest.mark.parametrize("point", around("start_tool", "record_result"))
+async def test_a_kill_once_somebody_has_denied(crashes: Crashes, point: str) -> None:
+    """Nothing runs, whatever the next process would ask about; the model is told once."""
+    await die_at(crashes, "note", "after commit of suspend")
+    await crashes.platform.push("a", "/deny")
+    assert await crashes.ended(crashes.start(kill=[point, 1])) == KILLED, crashes.log()
+    crashes.configure(approval="never", mode="followup")
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+    assert inquiries(crashes) == [("answered",)]
+    assert not crashes.events("effect begins")
+    assert results(crashes) == 1
+
+
 OFF = ("withdraw: before the request", "withdraw: done, not stored yet")
 
 
@@ -104,9 +119,9 @@ async def test_a_kill_when_nobody_has_answered_in_time(
     assert inquiries(crashes) == [("expired",)]
     assert len(crashes.events("effect begins")) == (verb == "ask")
     shown = crashes.platform.chats["a"]
-    assert [text for text in crashes.platform.finals("a") if "Nobody answered" in text] == [
-        GIVEN_UP[verb]
-    ]
+    # Again, with a mark, where the process died while it was on its way.
+    finals = {text.removeprefix(RESENT) for text in crashes.platform.finals("a")}
+    assert [text for text in finals if "Nobody answered" in text] == [GIVEN_UP[verb]]
     [question] = [each for each in shown if ASKED[verb] in each.text]
     assert question.text.endswith("\n→ not answered in time")
     assert not question.buttons
