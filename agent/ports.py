@@ -136,6 +136,11 @@ class Archive(Protocol):
     For engines, which run in threads: never to be used on the event loop's own.
     """
 
+    @property
+    def turn_begins_at(self) -> int:
+        """Seq of the turn's first message: it and what follows is in view, if not compacted."""
+        ...
+
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
         """Return (seq, message as it is stored) of a range, both ends included, in order."""
         ...
@@ -144,8 +149,11 @@ class Archive(Protocol):
         """Return every node, in order of number."""
         ...
 
-    def find(self, words: str, limit: int) -> Sequence[int]:
-        """Return the seqs of messages that a search for these words finds, best first."""
+    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
+        """Return the seqs of messages that a search for these words finds, best first.
+
+        Nothing from `before_seq` on is looked at.
+        """
         ...
 
     def output(self, output_id: str) -> str | None:

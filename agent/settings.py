@@ -36,7 +36,10 @@ class FactsSettings(Section):
 
 
 class ModelSettings(Section):
-    """Which model answers."""
+    """Which model answers.
+
+    `idle_timeout_s` is for the silence of a stream, `request_timeout_s` for one call as a whole.
+    """
 
     provider: Provider = "auto"
     name: str | None = None
@@ -46,6 +49,7 @@ class ModelSettings(Section):
     context_length: int | None = Field(default=None, ge=1024)
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
+    request_timeout_s: float = Field(default=1800, gt=0)
     retry_for_s: float = Field(default=120, ge=0)
     facts: FactsSettings = FactsSettings()
     extra_body: dict[str, Any] = {}

@@ -13,14 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import structlog
 import yaml
 
 from agent.errors import ToolError
 from agent.plainyaml import load_plain
 from agent.threats import Finding, scan
-
-log = structlog.get_logger()
 
 FILE = "SKILL.md"
 MAX_SKILL_BYTES = 100_000
@@ -67,17 +64,16 @@ class SkillShelf:
     def names(self) -> list[str]:
         """Return the names of all folders, in order; hidden ones are left out.
 
-        None where the directory is not there, or cannot be read, which is logged.
+        None where the directory is not there.
+
+        Raises:
+            OSError: It cannot be read.
         """
         try:
             with os.scandir(self.root) as found:
-                names = [each.name for each in found if _may_be_skill(each)]
-        except (FileNotFoundError, NotADirectoryError):
+                return sorted(each.name for each in found if _may_be_skill(each))
+        except FileNotFoundError:
             return []
-        except OSError as exc:
-            log.warning("prompt_file_unreadable", file=self.root.name, error=exc.strerror)
-            return []
-        return sorted(names)
 
     def stamp(self, name: str) -> tuple[int, int]:
         """Return what changes with a skill's SKILL.md: its time and size; zeros where it is not."""

@@ -17,6 +17,8 @@ from gateway.indexing import Indexer
 from gateway.searching import CATCH_UP_S
 from gateway.storage import nodes, search, transcript
 from gateway.storage.engine import Database
+from gateway.storage.search import Only
+from gateway.storage.transcript import END
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +34,7 @@ class Archive:
     database: Database
     conversation: int
     loop: asyncio.AbstractEventLoop
+    turn_begins_at: int = END
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
         """Return stored messages of a range in order."""
@@ -43,16 +46,19 @@ class Archive:
         """Return every node."""
         return self._read(nodes.of_conversation, self.conversation)
 
-    def find(self, words: str, limit: int) -> Sequence[int]:
+    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
         """Return the seqs of messages that the search finds, best first."""
-        return self._wait(self._found(words, limit))
+        only = Only(before=(self.conversation, before_seq))
+        return self._wait(self._found(words, limit, only))
 
-    async def _found(self, words: str, limit: int) -> list[int]:
+    async def _found(self, words: str, limit: int, only: Only) -> list[int]:
         """Search, once what was said last is in the index, if that does not take long."""
         with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(CATCH_UP_S):
                 await Indexer(self.database).catch_up([self.conversation])
-        found = await self.database.search(search.find, [self.conversation], words, limit=limit)
+        found = await self.database.search(
+            search.find, [self.conversation], words, limit=limit, only=only
+        )
         return [match.seq for match in found]
 
     def output(self, output_id: str) -> str | None:

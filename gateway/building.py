@@ -77,10 +77,18 @@ def build_agent(
 def _offered(settings: Settings) -> ToolSettings:
     """Return the settings of the tools without `skill_view` where there is no skill to view."""
     enabled = settings.tools.enabled
-    if "skill_manage" in enabled or SkillShelf(settings.home / SKILLS).names():
+    if "skill_manage" in enabled or _has_any(SkillShelf(settings.home / SKILLS)):
         return settings.tools
     kept = tuple(name for name in enabled if name != "skill_view")
     return settings.tools.model_copy(update={"enabled": kept})
+
+
+def _has_any(shelf: SkillShelf) -> bool:
+    try:
+        return bool(shelf.names())
+    except OSError:
+        # What cannot be read counts as not there; `OperatorFiles` tells of it.
+        return False
 
 
 def build_context(settings: Settings, agent: Agent) -> ContextParts:

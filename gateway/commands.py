@@ -54,6 +54,8 @@ ANSWERING: frozenset[Name] = frozenset({"approve", "deny", "answer"})
 BYPASSING: frozenset[Name] = ANSWERING | {"stop", "status", "usage", "insights", "help"}
 URGENT: frozenset[Name] = frozenset({"stop", "status"})
 """These pass whatever `access.rate_per_min` says; they have a wide limit of their own."""
+HOUSEKEEPING: frozenset[Name] = frozenset({"compress", "model"})
+"""These take a turn of their own, in which the agent answers nobody."""
 ALIASES: dict[str, Name] = {"start": "help", "compact": "compress"}
 """Telegram sends `/start` by itself when a chat is opened."""
 

@@ -97,10 +97,7 @@ class Delivery:
         while True:
             self._again[conversation_id] = False
             try:
-                due = await self._database.write(outbox.next_due, conversation_id)
-                if due is not None and due.account in self._adapters:
-                    await self._deliver_from(due)
-                    continue
+                await self._send_all(conversation_id)
             except StorageError as exc:
                 log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
@@ -110,17 +107,21 @@ class Delivery:
         del self._again[conversation_id]
         self._note_idle()
 
-    async def _deliver_from(self, first: Due) -> None:
-        """Send this row and those behind it, as long as nothing goes wrong."""
-        due: Due | None = first
-        while due is not None:
-            if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
-                await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
-                return
-            due = await self._deliver(due)
+    async def _send_all(self, conversation_id: int) -> None:
+        """Send a conversation's rows, in order, until a look or a receipt finds no other."""
+        due = await self._database.write(outbox.next_due, conversation_id)
+        while due is not None and due.account in self._adapters:
+            receipt = await self._deliver(due)
+            if receipt is not None:
+                due = await self._record(due, receipt)
+            else:
+                due = await self._database.write(outbox.next_due, conversation_id)
 
-    async def _deliver(self, due: Due) -> Due | None:
-        """Send one row; return the next one where it was shown."""
+    async def _deliver(self, due: Due) -> Receipt | None:
+        """Send one row when its time has come; None where nothing was shown now."""
+        if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+            await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
+            return None
         if due.withdraws is not None:
             return await self._withdraw(due, due.withdraws)
         message = due.message
@@ -129,7 +130,7 @@ class Delivery:
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
             return None
         try:
-            receipt = await adapter.send(await self._with_file(due))
+            return await adapter.send(await self._with_file(due))
         except ChatMoved as exc:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
@@ -141,11 +142,9 @@ class Delivery:
         except Exception as exc:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)
             await self._fail(due, repr(exc))
-        else:
-            return await self._record(due, receipt)
         return None
 
-    async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Due | None:
+    async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
         """Take the buttons off a question, best effort: no answer waits for that for long."""
         if not withdrawal.message_ref:
             await self._leave_buttons(due, "the question is not shown")
@@ -167,7 +166,7 @@ class Delivery:
             log.exception("send_failed", conversation=due.message.conversation, seq=due.message.seq)
             await self._leave_buttons(due, repr(exc))
         else:
-            return await self._store(due.message, Receipt(withdrawal.message_ref))
+            return Receipt(withdrawal.message_ref)
         return None
 
     async def _leave_buttons(self, due: Due, reason: str) -> None:
@@ -192,15 +191,17 @@ class Delivery:
         await self._database.write(outbox.mark_delayed, due.message, 0.0, f"moved to {new_chat}")
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
+        """Store a receipt; return the next row."""
         following = await self._store(due.message, receipt)
-        log.info(
-            "message_sent",
-            conversation=due.message.conversation,
-            seq=due.message.seq,
-            platform=due.message.address.platform,
-            resent=receipt.resent,
-            age_ms=round(due.message.age_s * 1000),
-        )
+        if due.withdraws is None:
+            log.info(
+                "message_sent",
+                conversation=due.message.conversation,
+                seq=due.message.seq,
+                platform=due.message.address.platform,
+                resent=receipt.resent,
+                age_ms=round(due.message.age_s * 1000),
+            )
         return following
 
     async def _store(self, message: Outgoing, receipt: Receipt) -> Due | None:

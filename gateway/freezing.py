@@ -16,7 +16,6 @@ from gateway.asked import burst, merged_text, with_notes
 from gateway.sessions import reset_due
 from gateway.settings import QueueSettings, SessionSettings
 from gateway.storage import (
-    attachments,
     endings,
     hiding,
     inbox,
@@ -30,7 +29,7 @@ from gateway.storage import (
 from gateway.storage.contents import content_of
 from gateway.storage.endings import TurnEnd
 from gateway.storage.inbox import Entry
-from gateway.storage.leases import Lease
+from gateway.storage.leases import Held, Lease
 from gateway.storage.lineage import PromptBase
 from gateway.storage.outbox import Part, Renderer, parts_of
 from gateway.storage.turns import Turn
@@ -64,20 +63,21 @@ class Freezer:
             lease: The conversation's lease.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
         """
-        here = leases.look(conn, lease)
-        if here.waits:
+        held = leases.look(conn, lease)
+        if held.waits:
             leases.release(conn, lease)
             return None, []
-        base = replace(self.base(here.model), context=recalled)
-        if here.runs:
-            return turns.find_running(conn, lease, base), []
+        base = replace(self.base(held.model), context=recalled)
+        running = turns.find_running(conn, held, base)
+        if running is not None:
+            return running, []
         waiting = inbox.queued(conn, lease.conversation)
-        if waiting and attachments.is_waited_for(conn, lease.conversation):
+        if any(entry.awaits_files for entry in waiting):
             waiting = []
         carried_out: list[Entry] = []
         while waiting and waiting[0].kind == "command":
             command = waiting.pop(0)
-            asked_by_it = self._carry_out(conn, lease, command, base)
+            asked_by_it = self._carry_out(conn, held, command, base)
             if asked_by_it is not None:
                 return asked_by_it, carried_out
             carried_out.append(command)
@@ -89,12 +89,15 @@ class Freezer:
         notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
         asked = self._asked(conn, lease, notes, entries)
         others = senders.of_entries(lease, notes)
-        return turns.begin(conn, lease, entries, asked, base, others), carried_out
+        return turns.begin(conn, held, entries, asked, base, others), carried_out
 
     def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
-        """Bury what could not be frozen, and tell its chat; None where nothing waits any more."""
+        """Bury what could not be frozen, and tell its chat; None where nothing waits any more.
+
+        A turn that its user has stopped stays as it is: it needs nothing but its end.
+        """
         turn = turns.take_up(conn, lease)
-        if turn is not None:
+        if turn is not None and not turn.stopped:
             parts = self._parts(lease, f"turn:{turn.id}:buried", notices.NEVER_BEGAN, turn.reply_to)
             endings.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
         return turn
@@ -107,7 +110,7 @@ class Freezer:
         return content_of(conn, lease.conversation, [*notes, *entries], text, self.file_chars)
 
     def _carry_out(
-        self, conn: Connection, lease: Lease, command: Entry, base: PromptBase
+        self, conn: Connection, held: Held, command: Entry, base: PromptBase
     ) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
 
@@ -116,9 +119,10 @@ class Freezer:
         """
         asked: Content
         others: tuple[str, ...] = ()
+        lease = held.lease
         name = commands.parse(command.text)
-        if name in {"compress", "model"}:
-            return turns.begin(conn, lease, [command], None, base)
+        if name in commands.HOUSEKEEPING:
+            return turns.begin(conn, held, [command], None, base)
         if name == "new":
             words = commands.argument(command.text)
             # What was said before it belongs to the old conversation.
@@ -131,7 +135,7 @@ class Freezer:
             asked = hiding.hide_newest(conn, lease.conversation) or ""
             otherwise = commands.NOTHING_TO_RETRY
         if asked:
-            return turns.begin(conn, lease, [command], asked, base, others)
+            return turns.begin(conn, held, [command], asked, base, others)
         self._reply(conn, lease, command, otherwise)
         inbox.finish(conn, command, "done")
         return None

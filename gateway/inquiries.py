@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from adapters.base import Adapter
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
-from agent.messages import text_of
+from agent.messages import open_calls, text_of
 from agent.tools.services import Inquiry, InquiryKind, Reply
 from gateway.access import Access, may_approve
 from gateway.commands import quoted
@@ -147,11 +147,21 @@ class TurnPeople:
         found, is_new = await self.inquiries.database.write(self._ask, inquiry)
         if is_new:
             self._announce(found)
-        if found.state == "pending":
-            raise TurnSuspended(f"{inquiry.kind} {found.id} waits for an answer")
-        if found.state != "answered":
-            return Reply("expired")
-        return Reply("answered", found.answer, found.by)
+        return _reply(found)
+
+    async def decided(self, call_id: str) -> Reply | None:
+        """Return what became of the question whether a call may run, if an earlier attempt asked.
+
+        A call of this attempt was not asked about: nothing is read for it.
+        """
+        if all(call["id"] != call_id for call in open_calls(list(self.turn.messages))):
+            return None
+        found = await self.inquiries.database.read(self._of_call, call_id)
+        return _reply(found) if found is not None and found.kind == "approval" else None
+
+    def _of_call(self, conn: Connection, call_id: str) -> Found | None:
+        call = steps.call_key(conn, self.turn, call_id)
+        return inquiries.of_call(conn, self.turn.id, call)
 
     def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Found, bool]:
         """Return what is asked for the call, and whether that is new; entered with its message."""
@@ -197,6 +207,14 @@ class TurnPeople:
             tool=found.tool,
         )
         self.inquiries.wakeups.outbox(found.conversation)
+
+
+def _reply(found: Found) -> Reply:
+    if found.state == "pending":
+        raise TurnSuspended(f"{found.kind} {found.id} waits for an answer")
+    if found.state != "answered":
+        return Reply("expired")
+    return Reply("answered", found.answer, found.by)
 
 
 def _for_whom(turn: Turn) -> str:

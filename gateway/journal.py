@@ -113,7 +113,8 @@ class Journal:
     def archive(self) -> Archive:
         """Return the conversation's records; must be called in the event loop."""
         loop = asyncio.get_running_loop()
-        return Archive(self.database, self.turn.lease.conversation, loop)
+        turn = self.turn
+        return Archive(self.database, turn.lease.conversation, loop, turn.begins_at)
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""

@@ -46,7 +46,7 @@ def _cells(row: Overview) -> tuple[str, ...]:
         row.chat,
         row.thread or "-",
         row.sender or "-",
-        title_of(row, row.number),
+        title_of(row.title, row.number),
         f"{row.segments:,}",
         f"{row.messages:,}",
         iso_time(row.last_at),
@@ -59,9 +59,9 @@ def facts_of(here: Overview) -> dict[str, Any]:
     return asdict(here) | {"last_at": iso_time(here.last_at)}
 
 
-def title_of(here: Overview, number: int) -> str:
-    """Return the title on one line, as the segment of this number carries it."""
-    return titled(" ".join(here.title.split()), number)
+def title_of(title: str, number: int) -> str:
+    """Return a title on one line, as the segment of this number carries it."""
+    return titled(" ".join(title.split()), number)
 
 
 def _tokens_in_view(row: Overview) -> str:
@@ -143,11 +143,11 @@ def show_lineage(
         nodes: All of its nodes.
     """
     for chain in lineages(segments):
-        root = f"conversation {here.id}: {title_of(here, 1)}"
+        root = f"conversation {here.id}: {title_of(chain[0].title, 1)}"
         console.print(Text(printable(root), "bold"), soft_wrap=True)
         shown: tuple[Summary, ...] = ()
         for segment in chain:
-            console.print(Text("  ") + _segment_line(here, segment), soft_wrap=True)
+            console.print(Text("  ") + _segment_line(segment), soft_wrap=True)
             details = "\n".join(_details(segment, shown, whole=whole))
             if details:
                 console.print(Text(indent(printable(details), " " * 6)), soft_wrap=True)
@@ -202,10 +202,10 @@ def lineages(segments: Sequence[Segment]) -> list[list[Segment]]:
     return chains
 
 
-def _segment_line(here: Overview, segment: Segment) -> Text:
+def _segment_line(segment: Segment) -> Text:
     return Text.assemble(
         (f"session {segment.id}  ", "bold" if segment.ended_at is None else ""),
-        (printable(title_of(here, segment.number)), "cyan"),
+        (printable(title_of(segment.title, segment.number)), "cyan"),
         (f"  {span_of(segment)}", "dim"),
     )
 

@@ -9,6 +9,7 @@ import structlog
 import typer
 
 from agent.redaction import Redactor
+from agent.tools.excerpt import beginning_of
 from gateway.commandline import AsJson, settings_of
 from gateway.console import out, say, show_json, table
 from gateway.settings import Settings, secret_values
@@ -119,4 +120,4 @@ def _show_server(
 
 
 def _first_line(text: str) -> str:
-    return text.partition("\n")[0][:DESCRIPTION_CHARS]
+    return beginning_of(text.partition("\n")[0], DESCRIPTION_CHARS)

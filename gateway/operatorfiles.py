@@ -42,7 +42,7 @@ REFRESH_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A file that counts as not there, and why."""
+    """A file or folder that counts as not there, and why."""
 
     name: str
     reason: str
@@ -58,7 +58,7 @@ class Snapshot:
         skills: Those that can be used, by name.
         bad_skills: The others.
         findings: What the scan took out, by file.
-        unreadable: Files that stand there and cannot be read, with why.
+        unreadable: What stands there and cannot be read, with why.
     """
 
     identity: str | None = None
@@ -90,6 +90,7 @@ class OperatorFiles:
     current: Snapshot = field(default_factory=Snapshot)
     _texts: dict[Path, tuple[Stamp, Scan | Unreadable | None]] = field(default_factory=dict)
     _skills: dict[str, tuple[Stamp, Skill | BadSkill]] = field(default_factory=dict)
+    _no_shelf: Unreadable | None = None
     _looked_at: float = -REFRESH_S
 
     @property
@@ -123,7 +124,9 @@ class OperatorFiles:
             skills=skills,
             bad_skills=tuple(each for each in found if isinstance(each, BadSkill)),
             findings=findings,
-            unreadable=tuple(text for text in known if isinstance(text, Unreadable)),
+            unreadable=tuple(
+                each for each in (*known, self._no_shelf) if isinstance(each, Unreadable)
+            ),
         )
         return self.current
 
@@ -146,7 +149,7 @@ class OperatorFiles:
         return known[1] if isinstance(known[1], Scan) else None
 
     def _found_skills(self) -> Iterator[Skill | BadSkill]:
-        names = self.shelf.names()
+        names = self._skill_names()
         self._skills = {name: known for name, known in self._skills.items() if name in names}
         for name in names[:MAX_SKILLS]:
             stamp = self.shelf.stamp(name)
@@ -154,6 +157,15 @@ class OperatorFiles:
             if known is None or known[0] != stamp:
                 known = self._skills[name] = stamp, _load(self.shelf, name)
             yield known[1]
+
+    def _skill_names(self) -> list[str]:
+        try:
+            names = self.shelf.names()
+        except OSError as exc:
+            self._no_shelf = self._no_shelf or _unreadable(self.shelf.root, exc)
+            return []
+        self._no_shelf = None
+        return names
 
 
 def flagged(source: str, found: Scan) -> Scan:
@@ -191,9 +203,7 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
             content = file.read(10 * most_chars)
             size = os.fstat(file.fileno()).st_size
     except OSError as exc:
-        reason = exc.strerror or "is no file"
-        log.warning("prompt_file_unreadable", file=path.name, error=reason)
-        return Unreadable(path.name, reason)
+        return _unreadable(path, exc)
     text = content.decode(errors="replace").replace("\r\n", "\n").strip()
     if size > len(content):
         text += f"\n[… {size - len(content):,} bytes more …]"
@@ -201,6 +211,13 @@ def _read(path: Path, most_chars: int, *, scanned: bool) -> Scan | Unreadable | 
     if not text:
         return None
     return flagged(path.name, scan(text)) if scanned else Scan(text)
+
+
+def _unreadable(path: Path, error: OSError) -> Unreadable:
+    """Log what stands there and cannot be read; returns it."""
+    reason = error.strerror or "is no file"
+    log.warning("prompt_file_unreadable", file=path.name, error=reason)
+    return Unreadable(path.name, reason)
 
 
 def _open_now(path: Path) -> int:

@@ -22,7 +22,7 @@ from gateway.access import Access
 from gateway.asked import merged_text
 from gateway.errors import StorageError
 from gateway.standing import standing_of
-from gateway.storage import attachments, inbox, notebook
+from gateway.storage import inbox, notebook
 from gateway.storage.engine import Database
 from gateway.storage.leases import Lease
 from gateway.storage.models import is_running, turn
@@ -123,7 +123,7 @@ def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
     if conn.execute(*_running(conversation_id)).first() is not None:
         return None
     waiting = inbox.queued(conn, conversation_id)
-    if not waiting or attachments.is_waited_for(conn, conversation_id):
+    if not waiting or any(entry.awaits_files for entry in waiting):
         return None
     asked = [entry for entry in waiting if entry.kind == "message"]
     text = merged_text(asked, named=False).strip()[:MAX_QUERY_CHARS]

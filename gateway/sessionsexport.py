@@ -52,7 +52,7 @@ class JsonLines:
         """Return the line of a segment, with its summaries and what its compaction did."""
         made = segment.compaction
         changes = {
-            "title": title_of(self._here, segment.number),
+            "title": title_of(segment.title, segment.number),
             "started_at": iso_time(segment.started_at),
             "ended_at": None if segment.ended_at is None else iso_time(segment.ended_at),
             "plan": orjson.Fragment(dump_plan(segment.plan)),
@@ -83,14 +83,14 @@ class Markdown:
         """Return the head of the document."""
         here = self._here
         place = f"Conversation {here.id} on {here.platform}, chat {here.chat}"
-        return printable(f"# {title_of(here, 1)}\n\n{place}: {here.messages:,} messages.\n")
+        return printable(f"# {title_of(here.title, 1)}\n\n{place}: {here.messages:,} messages.\n")
 
     def segment(self, segment: Segment) -> str:
         """Return a segment's heading, what its compaction did, and its new summaries, quoted."""
         made, fresh = segment.compaction, new_summaries(segment, self._shown)
         self._shown = segment.plan.summaries
         parts = [
-            f"\n## {title_of(self._here, segment.number)} (session {segment.id})",
+            f"\n## {title_of(segment.title, segment.number)} (session {segment.id})",
             span_of(segment),
             *([] if made is None else [figures(made)]),
             *(f"{heading_of(each)}:\n\n{_quoted(each.text)}" for each in fresh),

@@ -38,7 +38,6 @@ from gateway.recall import Finished, Recall
 from gateway.spending import Budgets, TurnSpending
 from gateway.stops import Stops
 from gateway.storage import (
-    attachments,
     compactions,
     endings,
     inquiries,
@@ -50,7 +49,7 @@ from gateway.storage import (
 from gateway.storage.endings import TurnEnd
 from gateway.storage.engine import Database
 from gateway.storage.leases import Lease
-from gateway.storage.outbox import Part, file_part, parts_of
+from gateway.storage.outbox import Part, parts_of
 from gateway.storage.totals import Totals
 from gateway.storage.turns import Turn
 from gateway.toolkit import Toolkit
@@ -136,11 +135,18 @@ class TurnRunner:
         return turn
 
     async def give_up(self, lease: Lease, error: str) -> bool:
-        """Make a dead letter of what `next_turn` fails at, and tell its chat; False for nothing."""
+        """Make a dead letter of what `next_turn` fails at, and tell its chat; False for nothing.
+
+        What its user has stopped ends as that.
+        """
         turn = await self.database.write(self.freezer.give_up, lease, error)
-        if turn is not None:
+        if turn is None:
+            return False
+        if turn.stopped:
+            await self.run(turn)
+        else:
             self._tell_buried(turn, self.max_attempts, error)
-        return turn is not None
+        return True
 
     def is_suspect(self, turn: Turn) -> bool:
         """Whether this is the last attempt at a turn that crashed before: it runs alone."""
@@ -155,7 +161,7 @@ class TurnRunner:
         with structlog.contextvars.bound_contextvars(
             conversation=turn.lease.conversation, session=turn.session.id, turn=turn.id
         ):
-            if turn.attempt > self.max_attempts:
+            if turn.attempt > self.max_attempts and not turn.stopped:
                 end = TurnEnd("gave_up", error="the process crashed at every attempt")
                 await self.bury(turn, end)
             else:
@@ -222,7 +228,6 @@ class TurnRunner:
         try:
             done = await self._think(journal, live)
             parts = self._parts(journal.turn, done.kind, done.text, live.ref)
-            parts += await self._made_files(journal.turn)
             totals = await self.database.write(
                 endings.commit, journal.turn, done.messages, parts, done.end
             )
@@ -362,11 +367,6 @@ class TurnRunner:
             reply_to=turn.reply_to,
             choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
         )
-
-    async def _made_files(self, turn: Turn) -> list[Part]:
-        """Return the rows of the files that the turn's tools have made."""
-        made = await self.database.read(attachments.of_turn, turn.id)
-        return [file_part(f"turn:{turn.id}:file:{file.id}", file.id, file.name) for file in made]
 
     def _adapter(self, lease: Lease) -> Adapter:
         return self.adapters[lease.address.platform, lease.address.account]

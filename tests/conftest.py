@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test
+from hypothesis import is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
 
 from agent.tools.world import confinement
@@ -20,6 +20,10 @@ from gateway.storage.opening import open_database
 from tests.support.browser import CHROMIUM
 from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

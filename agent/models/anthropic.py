@@ -35,7 +35,7 @@ REMEMBERED_ANSWERS = 1024
 
 
 class AnthropicModel:
-    """A Claude model. `base_url` has no /v1; silence of `idle_timeout_s` ends a call.
+    """A Claude model. `base_url` has no /v1; `idle_timeout_s` and `request_timeout_s` end a call.
 
     Attributes:
         label: The name, and which key it is used with if it is not the first.
@@ -53,7 +53,8 @@ class AnthropicModel:
         self.context_length = settings.context_length or context_length(self.name)
         self._key = required_key(settings, "ANTHROPIC_API_KEY")
         self._extra = extra_fields(settings)
-        self._idle_timeout_s = idle = settings.idle_timeout_s
+        self._settings = settings
+        idle = settings.idle_timeout_s
         self._client = anthropic.AsyncAnthropic(
             api_key=self._key,
             base_url=settings.base_url,
@@ -68,7 +69,7 @@ class AnthropicModel:
 
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
-        clock = StreamClock(self._idle_timeout_s)
+        clock = StreamClock(self._settings)
         answer = AnthropicAnswer(AnswerDraft(sink, request.messages), clock)
         try:
             with anthropic_errors(self._key):

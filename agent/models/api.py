@@ -90,26 +90,36 @@ def extra_fields(settings: "ModelSettings") -> dict[str, Any]:
 
 
 class StreamClock:
-    """Ends a stream that brings nothing but pings; the SDK's read timeout sees only silence."""
+    """Ends a stream that brings nothing but pings, or that never ends.
 
-    def __init__(self, idle_timeout_s: float) -> None:
-        """`idle_timeout_s` is the longest silence of the connection."""
-        self._step_s = idle_timeout_s
+    The SDK's read timeout sees only silence.
+    """
+
+    def __init__(self, settings: "ModelSettings") -> None:
+        """Take the limits of one call from the settings."""
+        self._step_s = settings.idle_timeout_s
+        self._whole_s = settings.request_timeout_s
         self._deadline = asyncio.timeout(None)
         self._set_at = 0.0
+        self._end_at = 0.0
 
     @asynccontextmanager
     async def running(self) -> "AsyncIterator[None]":
         """Watch what happens in here.
 
         Raises:
-            ModelUnreachable: Nothing was noted for 4 to 5 times the idle timeout.
+            ModelUnreachable: Nothing was noted for 4 to 5 times the idle timeout, or the time for
+                the whole call is over.
         """
         try:
             async with self._deadline:
-                self._start_anew(asyncio.get_running_loop().time())
+                now = asyncio.get_running_loop().time()
+                self._end_at = now + self._whole_s
+                self._start_anew(now)
                 yield
         except TimeoutError as exc:
+            if self._deadline.when() == self._end_at:
+                raise ModelUnreachable(f"no end within {self._whole_s:g} s") from exc
             limit_s = PING_PATIENCE * self._step_s
             raise ModelUnreachable(f"no content for {limit_s:g} s") from exc
 
@@ -121,7 +131,7 @@ class StreamClock:
 
     def _start_anew(self, now: float) -> None:
         self._set_at = now
-        self._deadline.reschedule(now + PING_PATIENCE * self._step_s)
+        self._deadline.reschedule(min(now + PING_PATIENCE * self._step_s, self._end_at))
 
 
 def model_info(context_length: object) -> ModelInfo | None:

@@ -59,7 +59,8 @@ class OpenAIModel:
         self._origin = origin_of(base_url, self.name)
         self._key = _key(settings, official=self._official)
         self._extra = extra_fields(settings)
-        self._idle_timeout_s = idle = settings.idle_timeout_s
+        self._settings = settings
+        idle = settings.idle_timeout_s
         self._client = openai.AsyncOpenAI(
             # The SDK would look for a key in the environment if it got none.
             api_key=self._key or "none",
@@ -72,7 +73,7 @@ class OpenAIModel:
 
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
-        clock = StreamClock(self._idle_timeout_s)
+        clock = StreamClock(self._settings)
         answer = OpenAIAnswer(AnswerDraft(sink, request.messages), clock, self._origin)
         try:
             with openai_errors(self._key):

@@ -56,6 +56,8 @@ async def refusal(
 ) -> ToolOutcome | None:
     """Return why a call must not run, as its outcome; None where it may.
 
+    What was decided about a call holds for it, also where nobody would be asked any more.
+
     Raises:
         TurnSuspended: A person was asked, and has not answered yet.
     """
@@ -71,9 +73,10 @@ async def refusal(
         if veto is not None:
             log.info("tool_vetoed", tool=name)
             return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
-    if not needs_approval(name, toolbox, rules.mode):
-        return None
-    return await _asked(call, _definition(name, toolbox), context, rules.redactor)
+    if needs_approval(name, toolbox, rules.mode):
+        return await _asked(call, _definition(name, toolbox), context, rules.redactor)
+    decided = await context.people.decided(call["id"]) if context.people else None
+    return None if decided is None else _outcome(name, decided)
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:

@@ -76,6 +76,14 @@ class People(Protocol):
         """
         ...
 
+    async def decided(self, call_id: str) -> Reply | None:
+        """Return what became of the question whether a call may run; None if nobody was asked.
+
+        Raises:
+            TurnSuspended: Nobody has answered yet.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class TodoItem:

@@ -175,16 +175,6 @@ def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
     return list(conn.scalars(query))
 
 
-def is_waited_for(conn: Connection, conversation_id: int) -> bool:
-    """Whether any message that waits here came with a file that is not there yet."""
-    return conn.execute(*_waited_for(conversation_id)).first() is not None
-
-
-@built_once
-def _waited_for(conversation_id: int) -> Any:
-    return _awaited(attachment.c.id).where(attachment.c.conversation == conversation_id).limit(1)
-
-
 def attempt(conn: Connection, attachment_id: int) -> int:
     """Count an attempt that is about to begin; returns how many that makes.
 

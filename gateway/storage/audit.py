@@ -30,7 +30,8 @@ class AuditRow:
             once or conversation (what it was approved for); waiting, cancelled; answered (of a
             question).
         by: Who decided, "platform:sender id"; empty for nobody.
-        outcome: As in the journal; "running", "cut off", or empty where it has not begun.
+        outcome: As in the journal. Of a call without a result: "running", or empty where it has
+            not begun; "cut off" or "not run" once its turn has ended.
         arguments: As the model gave them: JSON.
         senders: Whose words the turn holds.
     """
@@ -140,9 +141,10 @@ def _key(call_id: str, seen: Counter[str]) -> str:
 
 def _ran(current: Row[Any], ran: Row[Any], asked: Row[Any] | None, arguments: str) -> AuditRow:
     """Return a call that the journal knows."""
-    outcome = str(orjson.loads(ran.result)["status"]) if ran.state == "done" else "running"
-    if outcome == "running" and current.state != "running":
-        outcome = "cut off"
+    if ran.state == "done":
+        outcome = str(orjson.loads(ran.result)["status"])
+    else:
+        outcome = _without_result(current, ran.effect)
     return AuditRow(
         at=ran.at,
         conversation=current.conversation,
@@ -171,10 +173,17 @@ def _asked(current: Row[Any], asked: Row[Any], arguments: str) -> AuditRow:
         decision=_decision("", asked),
         by=asked.answered_by or "",
         decided_at=asked.answered_at,
-        outcome="",
+        outcome=_without_result(current, "none"),
         arguments=arguments,
         senders=_senders(current),
     )
+
+
+def _without_result(current: Row[Any], effect: str) -> str:
+    """Return the outcome of a call that has no result; of effect "none": that did not begin."""
+    if current.state == "running":
+        return "" if effect == "none" else "running"
+    return "not run" if effect == "none" else "cut off"
 
 
 def _senders(current: Row[Any]) -> tuple[str, ...]:

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from agent.messages import ChatMessage, assistant_message, open_calls, tool_message
 from agent.ports import ModelCall
-from gateway.storage import inbox, inquiries, lineage, outbox, steps, transcript
+from gateway.storage import attachments, inbox, inquiries, lineage, outbox, steps, transcript
 from gateway.storage.inbox import InboxState
 from gateway.storage.leases import fence
 from gateway.storage.models import conversation, is_running, now_s, turn
-from gateway.storage.outbox import Part
+from gateway.storage.outbox import Part, file_part
 from gateway.storage.statements import built_once
 from gateway.storage.totals import Totals, of_turn
 from gateway.storage.turns import Turn, load, proceed
@@ -51,7 +51,8 @@ def commit(
 ) -> Totals:
     """Answer: final messages, outbox rows, inbox done and counters in one transaction.
 
-    A repeat of a commit that succeeded has no effect.
+    The files that its tools have made are shown behind `parts`. A repeat of a commit that succeeded
+    has no effect.
 
     Raises:
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
@@ -68,7 +69,15 @@ def commit(
     if end.chosen is not None:
         here = conversation.c.id == current.lease.conversation
         conn.execute(update(conversation).where(here).values(model=end.chosen or None))
-    return _close(conn, current, "done", "done", end)
+    totals = _close(conn, current, "done", "done", end)
+    if totals.tool_calls:
+        steps.enter(conn, current, place, _made_files(conn, current))
+    return totals
+
+
+def _made_files(conn: Connection, current: Turn) -> list[Part]:
+    made = attachments.of_turn(conn, current.id)
+    return [file_part(f"turn:{current.id}:file:{file.id}", file.id, file.name) for file in made]
 
 
 def _is_running(conn: Connection, current: Turn) -> bool:

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, Row, Select, and_, func, literal, null, selec
 from adapters.base import ChatFile, ChatItem, ChatSummary
 from agent.view import ViewPlan, load_plan
 from gateway.errors import NotFound
-from gateway.storage import compactions
+from gateway.storage import compactions, titles
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.models import (
     alias,
@@ -318,11 +318,13 @@ class Segment:
     """One segment of a conversation's lineage; times are seconds since the epoch.
 
     Attributes:
+        title: Of its lineage; empty where nothing was asked in it.
         plan: What it shows of the transcript.
         compaction: The one that began it; None for a root and for what `/retry` began.
     """
 
     id: int
+    title: str
     parent_session_id: int | None
     number: int
     start_reason: str
@@ -342,9 +344,11 @@ def segments(conn: Connection, conversation_id: int) -> list[Segment]:
     rows = conn.execute(
         select(*_OF_SEGMENT).where(session.c.conversation == conversation_id).order_by(session.c.id)
     )
+    named = titles.of_segments(conn, conversation_id)
     return [
         Segment(
             id=row.id,
+            title=named[row.id],
             parent_session_id=row.parent_session_id,
             number=row.number,
             start_reason=row.start_reason,

@@ -24,6 +24,7 @@ from gateway.storage.models import (
     attachment,
     conversation,
     cursor,
+    file_is_awaited,
     inbox,
     is_noted,
     is_pending,
@@ -49,6 +50,7 @@ class Entry:
     Attributes:
         turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
         has_files: Whether files came with it.
+        awaits_files: Whether any of them is not there yet.
     """
 
     conversation: int
@@ -61,6 +63,7 @@ class Entry:
     at: float
     turn_id: int | None = None
     has_files: bool = False
+    awaits_files: bool = False
 
 
 def source_of(message: InboundMessage) -> str:
@@ -504,12 +507,14 @@ def _entries(conn: Connection, query: tuple[Any, dict[str, Any]]) -> list[Entry]
     return [Entry(*row) for row in conn.execute(*query).all()]
 
 
-_OF_ENTRY = (
-    *(inbox.c[field.name] for field in fields(Entry) if field.name in inbox.c),
+_its_files = (
     select(attachment.c.id)
     .where(attachment.c.conversation == inbox.c.conversation, attachment.c.inbox_seq == inbox.c.seq)
     .correlate(inbox)
-    .exists()
-    .label("has_files"),
+)
+_OF_ENTRY = (
+    *(inbox.c[field.name] for field in fields(Entry) if field.name in inbox.c),
+    _its_files.exists().label("has_files"),
+    _its_files.where(file_is_awaited).exists().label("awaits_files"),
 )
 """The columns of an `Entry`; not the update as it came, which may be long."""

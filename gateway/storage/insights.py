@@ -1,4 +1,4 @@
-"""How a conversation fared lately: `/insights`. Sums only, no message texts."""
+"""How a conversation fared lately: `/insights`. Sums only, no texts but those of commands."""
 
 import math
 from collections import Counter
@@ -8,9 +8,10 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+from gateway import commands
 from gateway.storage import costs
 from gateway.storage.costs import Group
-from gateway.storage.models import step, turn
+from gateway.storage.models import inbox, step, turn
 from gateway.storage.statements import built_once
 
 
@@ -19,10 +20,11 @@ class Insights:
     """What happened in a conversation since a point in time.
 
     Attributes:
-        outcomes: How many turns ended in which way; those that run are "running".
+        outcomes: How many turns that answer people ended in which way; those that run are
+            "running".
         tools: How often each tool was called.
         models: What was spent, by model; the dearest first.
-        durations_s: Of the turns that ended, from their beginning, waits included; ascending.
+        durations_s: Of those that ended, from their beginning, waits included; ascending.
     """
 
     outcomes: Counter[str]
@@ -44,7 +46,11 @@ def insights(conn: Connection, conversation_id: int, since: float) -> Insights:
         conversation_id: Which conversation.
         since: Seconds since the epoch.
     """
-    turns = conn.execute(*_turns(conversation_id, since)).all()
+    turns = [
+        row
+        for row in conn.execute(*_turns(conversation_id, since))
+        if commands.parse(row.command or "") not in commands.HOUSEKEEPING
+    ]
     tools = conn.execute(*_tools(conversation_id, since)).all()
     ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
     return Insights(
@@ -57,8 +63,18 @@ def insights(conn: Connection, conversation_id: int, since: float) -> Insights:
 
 @built_once
 def _turns(conversation_id: int, since: float) -> Any:
-    ended_as = func.coalesce(turn.c.outcome, turn.c.state)
-    return select(ended_as.label("outcome"), turn.c.started_at, turn.c.finished_at).where(
+    ended_as = func.coalesce(turn.c.outcome, turn.c.state).label("outcome")
+    its_command = (
+        select(inbox.c.text)
+        .where(
+            inbox.c.conversation == turn.c.conversation,
+            inbox.c.seq == turn.c.first_seq,
+            inbox.c.kind == "command",
+        )
+        .scalar_subquery()
+        .label("command")
+    )
+    return select(ended_as, its_command, turn.c.started_at, turn.c.finished_at).where(
         turn.c.conversation == conversation_id, turn.c.started_at >= since
     )
 

@@ -99,6 +99,25 @@ class Lease:
         return replace(self, conversation=conversation_id, parent=self.conversation)
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A conversation as a transaction that works on it has found it.
+
+    Attributes:
+        lease: The lease on it, with the chat's id of now: it may have moved since it was taken.
+        cancel_upto_seq: Newest entry that a `/stop` was about.
+        model: What `/model` has chosen; None for the settings' own.
+        waits: Whether something waits for a person's answer.
+        runs: Whether a turn has begun and not ended.
+    """
+
+    lease: Lease
+    cancel_upto_seq: int
+    model: str | None
+    waits: bool
+    runs: bool
+
+
 def register(conn: Connection, name: str) -> int:
     """Enter a new replica and return its id."""
     values = {"name": name, "heartbeat_until": now_s() + LEASE_S}
@@ -141,15 +160,13 @@ def claim(
     Returns:
         Everything that the replica owns now, also what it took in a claim whose answer was lost.
     """
-    ids = list(conn.scalars(*_ready(accounts, limit)))
-    if ids:
-        conn.execute(*_take(ids, replica_id))
+    conn.execute(*_take_ready(replica_id, accounts, limit))
     return [_lease(row) for row in conn.execute(*_owned(replica_id))]
 
 
 @built_once
-def _ready(accounts: Sequence[tuple[str, str]], limit: int) -> Any:
-    return (
+def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int) -> Any:
+    ready = (
         select(conversation.c.id)
         .where(
             conversation.c.owner.is_(None),
@@ -160,14 +177,11 @@ def _ready(accounts: Sequence[tuple[str, str]], limit: int) -> Any:
         .order_by(conversation.c.ready_no)
         .limit(limit)
         .with_for_update(skip_locked=True)
+        .correlate(None)
     )
-
-
-@built_once
-def _take(ids: list[int], replica_id: int) -> Any:
     return (
         update(conversation)
-        .where(conversation.c.id.in_(ids))
+        .where(conversation.c.id.in_(ready))
         .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
     )
 
@@ -207,10 +221,8 @@ def _is_held(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnE
     )
 
 
-def look(conn: Connection, lease: Lease) -> Row[Any]:
-    """Fence, and return the row with what goes on in the conversation.
-
-    `waits`: something waits for a person's answer; `runs`: a turn has begun and not ended.
+def look(conn: Connection, lease: Lease) -> Held:
+    """Fence, and return what goes on in the conversation.
 
     Raises:
         LeaseLost: As for `fence`.
@@ -218,15 +230,17 @@ def look(conn: Connection, lease: Lease) -> Row[Any]:
     row = conn.execute(*_looked_at(lease.conversation, lease.replica, lease.epoch)).one_or_none()
     if row is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
-    return row
+    here = replace(lease, address=replace(lease.address, chat=row.chat))
+    return Held(here, row.cancel_upto_seq, row.model, row.waits, row.runs)
 
 
 @built_once
 def _looked_at(conversation_id: int, replica_id: int, epoch: int) -> Any:
     begun = select(turn.c.id).where(turn.c.conversation == conversation.c.id, is_running)
     runs = begun.correlate(conversation).exists().label("runs")
+    known = (conversation.c.chat, conversation.c.cancel_upto_seq, conversation.c.model)
     return (
-        select(conversation.c.model, inquiries.waits, runs)
+        select(*known, inquiries.waits, runs)
         .where(*_is_held(conversation_id, replica_id, epoch))
         .with_for_update(of=conversation)
     )

@@ -309,6 +309,8 @@ turn = Table(
 is_running = turn.c.state == literal_column("'running'")
 """Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
+# For the foreign key: without it each segment that is erased costs a look at all turns.
+Index("ix_turn_session_id", turn.c.session_id)
 _partial_index("uq_turn_running", turn.c.conversation, where="state = 'running'", unique=True)
 _partial_index("ix_turn_dead", turn.c.id, where="state = 'dead'")
 

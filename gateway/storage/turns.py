@@ -16,7 +16,7 @@ from agent.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage import inbox, lineage, senders, transcript
 from gateway.storage.inbox import Entry
-from gateway.storage.leases import Lease, fence
+from gateway.storage.leases import Held, Lease, fence, look
 from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, is_running, now_s, step, turn
 from gateway.storage.statements import built_once
@@ -83,20 +83,22 @@ class Turn:
         return tuple(entry.message for entry in self.entries)
 
 
-def find_running(conn: Connection, lease: Lease, base: PromptBase) -> Turn | None:
+def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
     """Return the conversation's unfinished turn, counting one more attempt at it.
 
     What its requests begin with is settled anew: see `lineage.settle_base`.
     """
-    owned = fence(conn, lease)
-    lease = _where_it_is(lease, owned)
-    row = conn.execute(*_running(lease.conversation)).one_or_none()
-    if row is None:
+    if not held.runs:
         return None
-    attempt = count_attempt(conn, row, lease)
+    row = conn.execute(*_running(held.lease.conversation)).one()
+    attempt = count_attempt(conn, row, held.lease)
     session = lineage.settle_base(conn, lineage.get(conn, row.session_id), base)
-    found = replace(load(conn, lease, row, session), attempt=attempt, model=owned.model)
-    return replace(found, stopped=owned.cancel_upto_seq >= row.upto_seq)
+    return replace(
+        load(conn, held.lease, row, session),
+        attempt=attempt,
+        model=held.model,
+        stopped=held.cancel_upto_seq >= row.upto_seq,
+    )
 
 
 def count_attempt(conn: Connection, row: Row[Any], lease: Lease) -> int:
@@ -120,11 +122,6 @@ def _progress_of_children(turn_id: int) -> Any:
     return select(func.sum(turn.c.progress)).where(turn.c.conversation.in_(children))
 
 
-def _where_it_is(lease: Lease, owned: Row[Any]) -> Lease:
-    """Return a lease with the chat's id of now: it may have moved since the lease was taken."""
-    return replace(lease, address=replace(lease.address, chat=owned.chat))
-
-
 @built_once
 def _running(conversation_id: int) -> Any:
     return select(turn).where(turn.c.conversation == conversation_id, is_running)
@@ -132,7 +129,7 @@ def _running(conversation_id: int) -> Any:
 
 def begin(
     conn: Connection,
-    lease: Lease,
+    held: Held,
     entries: Sequence[Entry],
     asked: Content | None,
     base: PromptBase,
@@ -142,7 +139,7 @@ def begin(
 
     Args:
         conn: The writing connection.
-        lease: The conversation's lease.
+        held: The conversation, as this transaction has found it.
         entries: At least one queued message, in order.
         asked: What the model reads of them; None for a command, which is no message of the
             transcript.
@@ -150,16 +147,15 @@ def begin(
             its prefill, and its context is told beside the question.
         others: Whose words the question holds beside those of the entries' senders.
     """
+    lease = held.lease
     whose = (*senders.of_entries(lease, entries), *others, *senders.earlier(conn, entries))
     whose = tuple(dict.fromkeys(whose))
-    owned = fence(conn, lease)
-    lease = _where_it_is(lease, owned)
-    active = lineage.get(conn, owned.active_session_id)
+    active = lineage.active(conn, lease.conversation)
     session = lineage.settle_base(conn, active, base)
     if active.system_prompt is None:
         transcript.append(conn, Place(lease.conversation, session.id, None), base.prefill)
     turn_id = _enter(conn, lease, entries, session.id, whose)
-    if owned.cancel_upto_seq >= entries[0].seq:
+    if held.cancel_upto_seq >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
     recorded: tuple[Message, ...] = ()
     if asked is not None:
@@ -179,7 +175,7 @@ def begin(
         command=entries[0].text if asked is None else None,
         sender=senders.newest(lease, entries),
         senders=whose,
-        model=owned.model,
+        model=held.model,
     )
 
 
@@ -188,17 +184,17 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
 
     Nothing is settled or recorded for it, since that is what fails.
     """
-    owned = fence(conn, lease)
-    lease = _where_it_is(lease, owned)
-    row = conn.execute(*_running(lease.conversation)).one_or_none()
-    if row is None:
+    held = look(conn, lease)
+    if not held.runs:
         entries = inbox.queued(conn, lease.conversation)[:1]
         if not entries:
             return None
         whose = senders.of_entries(lease, entries)
-        _enter(conn, lease, entries, owned.active_session_id, whose)
-        row = conn.execute(*_running(lease.conversation)).one()
-    return load(conn, lease, row, lineage.get(conn, row.session_id))
+        _enter(conn, lease, entries, lineage.active(conn, lease.conversation).id, whose)
+    row = conn.execute(*_running(lease.conversation)).one()
+    taken_up = load(conn, held.lease, row, lineage.get(conn, row.session_id))
+    # A `/stop` from before does not count for an entry that an operator queued again since.
+    return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
 
 
 def _enter(

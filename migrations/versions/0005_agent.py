@@ -15,6 +15,7 @@ depends_on = None
 def upgrade() -> None:
     _extend_conversations()
     op.add_column("session", sa.Column("prompt_layers", sa.Text(), nullable=True))
+    op.create_index("ix_turn_session_id", "turn", ["session_id"])
     _create_inquiries()
     _create_notes()
     _create_nodes()

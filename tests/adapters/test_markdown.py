@@ -43,7 +43,7 @@ def test_bare_links(markdown: str, found: list[str]) -> None:
     assert links(markdown) == found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(HOSTILE | LONG)
 def test_all_else_is_plain_commonmark(markdown: str) -> None:
     """What makes the parser quicker does not change what it finds."""

@@ -310,7 +310,7 @@ SENDERS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(SENDERS, st.sampled_from([LIMITS, PATIENT]))
 def test_no_limit_is_ever_broken(
     senders: list[tuple[str, int, float, float]], limits: PaceLimits

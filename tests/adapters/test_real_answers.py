@@ -50,7 +50,7 @@ if SHARED is not None:
 
 
 @every_platform
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(markdown=HOSTILE)
 @example(markdown="a ahttps://e.org/a_b_ <**b**https://e.org/a_b_")
 @example(markdown="~~`~~`c`~~ ~~\\~~~~ *[**t**](https://e.org)`c`[**t**](https://e.org)**")
@@ -64,7 +64,7 @@ def test_hostile_signs(platform: Platform, markdown: str) -> None:
 
 
 @every_platform
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(markdown=LONG)
 @example(markdown="https://e.org/_a*" * 400)
 @example(markdown="[a](https://e.org) [ **a**](https://e.org)**a** " + "## x#&#32;\nword " * 200)

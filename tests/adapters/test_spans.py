@@ -40,7 +40,7 @@ MARKS = st.frozensets(st.sampled_from([BOLD, ITALIC, STRIKETHROUGH, LINK]), max_
 RUNS = st.lists(st.tuples(st.text("ab .(é中)", min_size=1, max_size=4), MARKS), max_size=8)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(RUNS)
 @example([("a", frozenset(B)), (".", frozenset(I)), ("a", NO_MARKS)])
 def test_no_sign_is_ever_shown(runs: list[Run]) -> None:

@@ -408,7 +408,7 @@ def conversations(draw: st.DrawFn) -> list[tuple[list[Block], float]]:
     return requests
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(conversations())
 def test_agrees_with_the_slow_one(requests: list[tuple[list[Block], float]]) -> None:
     """Every request of any conversation is billed as by the plain rules."""
@@ -417,7 +417,7 @@ def test_agrees_with_the_slow_one(requests: list[tuple[list[Block], float]]) -> 
         assert cache.bill(blocks, at_s) == slow.bill(blocks, at_s)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(conversations(), st.sampled_from(["claude-opus-5", "gpt-4.1", "gpt-5.6"]))
 def test_bills_every_token_once(requests: list[tuple[list[Block], float]], model: str) -> None:
     """The parts of a bill, and of the minimum, sum up to the request."""
@@ -429,7 +429,7 @@ def test_bills_every_token_once(requests: list[tuple[list[Block], float]], model
         assert minimum.bill(blocks).prompt_tokens == tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(conversations(), st.sampled_from(["claude-opus-5", "gpt-4.1", "gpt-5.6"]))
 def test_reads_no_more_than_was_sent_before(
     requests: list[tuple[list[Block], float]], model: str
@@ -442,7 +442,7 @@ def test_reads_no_more_than_was_sent_before(
         assert read_tokens <= minimum.bill(blocks).cache_read_tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(conversations())
 def test_no_bill_is_below_the_minimum(requests: list[tuple[list[Block], float]]) -> None:
     """Where the end is marked, money spent is at least the minimum's."""
@@ -460,7 +460,7 @@ def test_no_bill_is_below_the_minimum(requests: list[tuple[list[Block], float]])
         assert paid >= least - 1e-12
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.sampled_from([0, 3, 90, 700, 5000]), min_size=1, max_size=30))
 def test_least_from_sizes_is_the_minimum_where_a_conversation_only_grows(new: list[int]) -> None:
     """Whatever is billed for it."""

@@ -42,6 +42,27 @@ async def test_a_call_of_a_program_that_died_with_its_gateway(crashes: Crashes) 
     ]
 
 
+async def test_a_deaf_program_ends_with_all_that_it_started(crashes: Crashes) -> None:
+    """It looks neither at its stdin nor at SIGTERM, and what it started has left its session."""
+    log, plan, alive = (crashes.home / name for name in ("far.log", "plan", "alive"))
+    os.mkfifo(alive)
+    plan.write_text(json.dumps({"log": str(log), "deaf": True}))
+    command = 'exec 7> "$0"; setsid sleep 300 & exec "$@"'
+    server = (sys.executable, "-I", "-S", mcp_server.__file__, f"@{plan}")
+    args = ("-c", command, str(alive), *server)
+    crashes.configure(mcp={"far": {"command": "sh", "args": args}})
+    await crashes.write("a", "far")
+    with read_end(alive) as held:
+        pid = crashes.start()
+        await noted(log, "called wait")
+        plan.write_text(json.dumps({"log": str(log)}))
+        assert await crashes.kill(pid) == KILLED
+        # The pipe ends with the last process that could write into it.
+        ended, _, _ = await asyncio.to_thread(select.select, [held], [], [], 30)
+        assert ended
+        await reported(crashes)
+
+
 async def test_a_call_over_http_that_was_under_way(crashes: Crashes) -> None:
     """The server is asked once; the next gateway has a session of its own."""
     async with mcp_over_http() as server:
@@ -75,6 +96,16 @@ async def noted(log: Path, line: str) -> None:
         # Another process writes them.
         while line not in lines(log):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+@contextmanager
+def read_end(pipe: Path) -> Iterator[int]:
+    """Open a pipe before anybody writes into it."""
+    held = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield held
+    finally:
+        os.close(held)
 
 
 @contextmanager

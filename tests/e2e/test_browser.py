@@ -127,6 +127,21 @@ async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
         await shoot(tab, "10-commands")
 
 
+async def test_the_commands_are_readable_at_any_width(parley: ParleyProcess) -> None:
+    """On a phone none takes more than three lines; with more room their meanings are a column."""
+    async with page(width=360, height=640) as tab:
+        await open_page(tab, parley)
+        await tab.fill("#composer", "/")
+        await expect(tab.locator("#commands b")).to_have_count(len(DESCRIPTIONS))
+        heights = "all => all.map((each) => each.offsetHeight)"
+        assert max(await tab.locator("#commands button").evaluate_all(heights)) < 100
+        wider = "it => it.scrollWidth > it.clientWidth"
+        assert not await tab.locator("#commands").evaluate(wider)
+        await tab.set_viewport_size({"width": 1200, "height": 800})
+        edges = "all => all.map((each) => each.offsetLeft)"
+        assert len({*await tab.locator("#commands span").evaluate_all(edges)}) == 1
+
+
 async def test_files_go_in_and_edits_too(parley: ParleyProcess) -> None:
     """A picture and a text file reach the model and stay in the chat; a message can be changed."""
     async with page() as tab:

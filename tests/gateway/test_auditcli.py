@@ -128,6 +128,26 @@ def test_calls_that_wait_or_were_given_up(store: Store) -> None:
     assert listed(store)[0].decision == "cancelled"
 
 
+def test_what_became_of_calls_whose_turn_was_stopped(store: Store) -> None:
+    """What had not begun was not run, whatever was decided; what had begun was cut off."""
+    calls = Calls(store)
+    for answer in ("", "once", "deny"):
+        calls.ask("act", calls.call("act"), answer)
+    begun, refused = calls.call("act"), calls.call("act")
+    calls.start("act", begun)
+    calls.start("act", refused, "none")
+    found = {row.call: row.outcome for row in listed(store)}
+    assert found == {"c1": "", "c2": "", "c3": "", begun: "running", refused: ""}
+    store.run(endings.cancel, calls.turn, "", [], TurnEnd("interrupted"))
+    assert {row.call: (row.decision, row.outcome) for row in listed(store)} == {
+        "c1": ("cancelled", "not run"),
+        "c2": ("once", "not run"),
+        "c3": ("denied", "not run"),
+        begun: ("not asked", "cut off"),
+        refused: ("not asked", "not run"),
+    }
+
+
 def test_a_question_is_in_it(store: Store) -> None:
     """With who answered."""
     calls = Calls(store)

@@ -23,6 +23,7 @@ from gateway.storage import deadletters, models, outbox
 from gateway.storage.outbox import Part
 from tests.support.gateway import Running, running
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.storage import statements_of
 
 pytestmark = pytest.mark.usefixtures("no_backoff")
 
@@ -383,6 +384,16 @@ async def test_an_idle_delivery_says_so(tmp_path: Path) -> None:
         gate.set()
         await chat.gateway.delivery.wait_idle()
         assert len(chat.texts()) == 1
+
+
+async def test_a_receipt_tells_whether_more_is_to_be_sent(tmp_path: Path) -> None:
+    """Nobody looks again behind the last message: a row is marked, sent, and marked as sent."""
+    async with running(tmp_path) as chat:
+        with statements_of(chat.gateway.database._connection) as statements:
+            await chat.ask("one")
+            await chat.gateway.delivery.wait_idle()
+        verbs = [each.split()[0] for each in statements if each.endswith(" outbox")]
+        assert verbs == ["INSERT", "SELECT", "UPDATE", "UPDATE", "SELECT", "SELECT"]
 
 
 async def test_every_receipt_has_its_line(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ async def test_a_fault_that_stays_leads_to_the_fallback(
         assert (at.calls, at.actions) == ((len(row.instead), 1), list(row.instead))
         assert at.clock.waits == list(row.waits)[: len(row.instead) - 1]
         assert await at.outcomes() == ["final_text"]
-        assert at.chat.events("turn_finished")[0]["model"] == at.models[-1].name
+        assert (await at.chat.logged("turn_finished"))["model"] == at.models[-1].name
         await lost(at, row)
         await at.mend()
         await at.check()
@@ -299,6 +299,20 @@ async def test_a_stream_that_falls_silent_is_left(
         assert (at.actions, at.clock.waits) == (["retry"], [1])
         if isinstance(silence, Reply):
             assert at.main.left.is_set()
+        await at.check()
+
+
+@every_provider
+async def test_a_stream_without_an_end_is_left(opened: Open, provider: ProviderName) -> None:
+    """Once the time for one call is over it is made again; what it wrote is booked as lost."""
+    async with opened(provider, main={"request_timeout_s": 2}) as at:
+        at.main.script(Reply(text="word " * 4000, piece=5, pause_s=0.02))
+        assert await at.ask() == [ANSWER]
+        assert (at.actions, at.clock.waits) == (["retry"], [1])
+        assert at.main.left.is_set()
+        [(purpose, _, written), (second, *_)] = await at.ledger()
+        assert (purpose, second) == ("lost", "answer")
+        assert 0 < written < 4000
         await at.check()
 
 

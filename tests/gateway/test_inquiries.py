@@ -22,6 +22,7 @@ from agent.models.scripted import Step, tool_call
 from agent.settings import AgentSettings
 from agent.tools import gate
 from agent.tools.builtin import clarify, delegate_task
+from agent.tools.gate import ApprovalMode
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import answering, commands
 from gateway.access import Access
@@ -91,10 +92,12 @@ def calling(*calls: tuple[str, dict[str, Any]]) -> Callable[[ModelRequest], Step
     return script
 
 
-def acting(acts: Acting, *what: str, **changes: Any) -> Agent:
+def acting(
+    acts: Acting, *what: str, approval: ApprovalMode = "side_effects", **changes: Any
+) -> Agent:
     """Return an agent that acts once for each word, and asks before."""
     script = calling(*(("act", {"what": word}) for word in what or ("it",)))
-    return agent_of(RecordingModel(script), tools=[acts.tool(**changes)], approval="side_effects")
+    return agent_of(RecordingModel(script), tools=[acts.tool(**changes)], approval=approval)
 
 
 def asking(*choices: str) -> Agent:
@@ -653,6 +656,26 @@ async def test_a_wait_survives_a_restart(tmp_path: Path, answered: bool) -> None
         assert acts.done == ["it"]
         [turn] = await chat.rows(models.turn)
         assert (turn.state, turn.attempt) == ("done", 1)
+
+
+@pytest.mark.parametrize("end", ["denied", "expired"])
+async def test_a_no_holds_whatever_the_mode_is_by_now(tmp_path: Path, end: str) -> None:
+    """For the call that was asked about, after a restart; other calls go by the mode of now."""
+    acts = Acting()
+    async with asked(tmp_path, acting(acts)) as chat:
+        pass
+    async with running_quietly(tmp_path, acting(acts), at_work=False) as chat:
+        if end == "denied":
+            await chat.say(DENY)
+        else:
+            async with sweeping(chat):
+                await chat.logged("inquiry_expired")
+    async with running_quietly(tmp_path, acting(acts, approval="never")) as chat:
+        await chat.logged("turn_finished")
+        assert acts.done == []
+        await chat.say("again")
+        await chat.until(lambda: "did it" in chat.texts())
+        assert acts.done == ["it"]
 
 
 async def test_the_preview_of_a_turn_that_waits_stays_where_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The engine `lcm` in a running gateway: its nodes, its tools, restarts, other engines."""
 
 import asyncio
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from agent.view import ViewPlan, load_plan
 from gateway.archive import Archive
 from gateway.lineageview import node_lines
 from gateway.storage import models, nodes
-from tests.support.gateway import Running, running
+from gateway.storage.transcript import END
+from tests.support.gateway import RecordingModel, Running, running
 from tests.support.long_chats import (
     LongChatModel,
     chatted,
@@ -121,14 +123,36 @@ async def test_the_model_finds_and_opens_what_is_out_of_view(tmp_path: Path) -> 
     }
 
 
+async def test_a_search_finds_neither_its_question_nor_itself(tmp_path: Path) -> None:
+    """By words or by a pattern: the running turn is in view; earlier calls are records."""
+
+    def script(request: ModelRequest) -> Step:
+        asked = text_of(request.messages[-1])
+        if request.messages[-1]["role"] == "tool":
+            return asked
+        if "zebra?" not in asked:
+            return "noted"
+        way = "pattern" if "pattern" in asked else "query"
+        return [tool_call("lcm_grep", {way: "zebra"}, f"c{len(request.messages)}")]
+
+    async with running(tmp_path, RecordingModel(script, context_length=64_000), **LCM) as chat:
+        await chat.ask("I saw a zebra")
+        for question, begins_at in (("where was the zebra?", 3), ("zebra? by a pattern", 7)):
+            found = await chat.ask(question)
+            seqs = [int(seq) for seq in re.findall(r"^\* #(\d+) ", found, re.MULTILINE)]
+            assert seqs[0] == 1
+            assert max(seqs) < begins_at
+
+
 async def test_an_archive_serves_one_conversation_and_no_other(tmp_path: Path) -> None:
     """And never on the loop's own thread, which it would block for ever."""
     async with running(tmp_path) as chat:
         await chat.ask("where is the teapot?")
         database, loop = chat.gateway.database, asyncio.get_running_loop()
         own, other = Archive(database, 1, loop), Archive(database, 2, loop)
-        assert await asyncio.to_thread(own.find, "teapot", 5) == [1, 2]
-        assert await asyncio.to_thread(other.find, "teapot", 5) == []
+        assert await asyncio.to_thread(own.find, "teapot", 5, END) == [1, 2]
+        assert await asyncio.to_thread(own.find, "teapot", 5, 2) == [1]
+        assert await asyncio.to_thread(other.find, "teapot", 5, END) == []
         assert len(await asyncio.to_thread(own.bodies, 1, 9, 5)) == 2
         assert await asyncio.to_thread(other.bodies, 1, 9, 5) == []
         assert await asyncio.to_thread(own.output, "o1") is None

@@ -17,7 +17,7 @@ from agent.models.scripted import tool_call
 from agent.view import ViewPlan, load_plan
 from gateway.archive import Archive
 from gateway.storage import delegates, hiding, lineage, models, steps, transcript
-from gateway.storage.transcript import Place
+from gateway.storage.transcript import END, Place
 from gateway.storage.turns import Turn
 from tests.support.storage import BASE, Store, begin_anew, copy_database, turn_of
 
@@ -61,9 +61,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(100, 500))
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_search_and_views_have_the_same_rows(
     database_template: Path, tmp_path: Path, steps: list[tuple[str, str, str]], max_tokens: int
 ) -> None:
@@ -111,10 +109,10 @@ async def check(store: Store, max_tokens: int) -> None:
         views = [store.run(transcript.load_rows, talk.id, plan) for plan in (ViewPlan(), *plans)]
         assert set().union(*views) == set(own)
         assert await asyncio.to_thread(records.bodies, 1, 10**9, 10**6) == own
-        found = await asyncio.to_thread(records.find, "word0 word1 go look", 1_000)
+        found = await asyncio.to_thread(records.find, "word0 word1 go look", 1_000, END)
         assert set(found) <= {seq for seq, _ in own}
         said = {row.conversation for row in rows if "word0 " in row.body}
-        assert (talk.id in said) == bool(await asyncio.to_thread(records.find, "word0", 9))
+        assert (talk.id in said) == bool(await asyncio.to_thread(records.find, "word0", 9, END))
         opened = await asyncio.to_thread(expanded, records, own, max_tokens)
         assert opened.encode() == "".join(f"{body}\n" for _, body in own).encode()
 

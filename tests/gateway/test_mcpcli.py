@@ -15,6 +15,7 @@ from tests.support import mcp_server
 from tests.support.command_line import Result, Run
 
 SECRET = "very-secret-token"
+ANY = {"inputSchema": {"type": "object"}}
 
 
 def program(plan: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -73,6 +74,19 @@ def test_what_keeps_a_server_away_is_told_without_secrets(listed: Callable[..., 
     assert "(it said: no such token: ********); these are its tools as last seen" in result.out
     assert "mcp_s_echo" in result.out
     assert SECRET not in result.out
+
+
+def test_what_is_too_long_is_cut_between_words(listed: Callable[..., Result]) -> None:
+    """The end of what a program said, the beginning of a description; a mark says so."""
+    described = "Finds whatever was written down, " * 3 + "everywhere."
+    listed({"s": program({"tools": [{"name": "f", "description": described, **ANY}]})})
+    words = [f"word{n}" for n in range(200)]
+    broken = program({})
+    broken["args"] = ["-c", f"import sys; sys.exit({' '.join(words)!r})"]
+    lines = listed({"s": broken}).out.splitlines()
+    said = lines[0].partition("(it said: …")[2].partition(")")[0].split()
+    assert said == words[-len(said) :]
+    assert lines[-1].endswith("written down, Finds whatever was written down, Finds…")
 
 
 def test_without_servers_there_is_nothing_to_list(listed: Callable[..., Result]) -> None:

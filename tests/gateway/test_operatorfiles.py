@@ -165,10 +165,29 @@ def test_what_is_no_file_is_told(
     ]
 
 
-def test_skills_that_cannot_be_read_are_not_there(tmp_path: Path) -> None:
-    """No conversation stands still for that: the folder may be anything."""
-    (tmp_path / "skills").symlink_to(tmp_path / "skills")
-    with capture_logs() as log:
-        assert OperatorFiles(tmp_path).read().skills == ()
-    [line] = log
-    assert (line["event"], line["file"]) == ("prompt_file_unreadable", "skills")
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+        (Path.touch, "Not a directory"),
+    ],
+    ids=["loop", "file"],
+)
+def test_skills_that_cannot_be_read_are_not_there(
+    tmp_path: Path, make: Callable[[Path], object], reason: str
+) -> None:
+    """No conversation stands still for that; it is told once, and again when it is so again."""
+    files = OperatorFiles(tmp_path)
+    told = []
+    for _ in range(2):
+        make(tmp_path / "skills")
+        with capture_logs() as log:
+            found = [files.read(), files.read()][-1]
+        told += [(line["event"], line["file"], line["error"]) for line in log]
+        assert found.skills == ()
+        assert list(problems(found)) == [
+            f"! skills cannot be read and counts as not there: {reason}"
+        ]
+        (tmp_path / "skills").unlink()
+        assert list(problems(files.read())) == []
+    assert told == [("prompt_file_unreadable", "skills", reason)] * 2

@@ -633,9 +633,7 @@ rules = st.fixed_dictionaries({
 })
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(updates, rules)
 def test_nothing_a_stranger_sends_is_worked_on(
     store: Store, sent: list[dict[str, Any]], access: dict[str, Any]
@@ -662,9 +660,7 @@ def test_nothing_a_stranger_sends_is_worked_on(
         transaction.rollback()
 
 
-@settings(
-    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.floats(0, 3 * DECIDED_S), st.sampled_from(["pending", "denied"]))
 def test_a_code_grants_within_its_hour_only(store: Store, passed_s: float, state: str) -> None:
     """However old a request is, and whether it was denied before."""

@@ -25,6 +25,17 @@ def test_what_a_new_conversation_begins_with(parley: Run, tmp_path: Path) -> Non
     assert "Use tabs" not in result.out
 
 
+def test_a_folder_of_skills_that_cannot_be_read_is_shown(parley: Run, tmp_path: Path) -> None:
+    """As any other file; there is no skill to view then."""
+    (tmp_path / "skills").symlink_to(tmp_path / "skills")
+    result = parley("prompt", "show")
+    assert (
+        "! skills cannot be read and counts as not there: Too many levels of symbolic links"
+        in result.out
+    )
+    assert "skill_view" not in result.out
+
+
 def test_the_texts_on_request(parley: Run, tmp_path: Path) -> None:
     """As they stand in the prompt."""
     (tmp_path / "SOUL.md").write_text("You are [bold]Ada[/bold].")

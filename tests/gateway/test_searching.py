@@ -175,7 +175,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory, database_template: Path) -
     opened.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(CHATS, WORDS), min_size=2, max_size=6))
 def test_no_search_reaches_anybody_else(
     scratch: Store, chats: list[tuple[tuple[str, str, str], list[str]]]

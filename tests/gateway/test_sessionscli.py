@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from sqlalchemy import Connection
 
 from adapters.messages import Address
 from agent.messages import ChatMessage, assistant_message, decode, tool_message
@@ -16,14 +17,17 @@ from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.view import Edit, Summary, ViewPlan
 from gateway import cli, sessionsexport
-from gateway.storage import endings, hiding, steps
+from gateway.storage import endings, hiding, inbox, leases, steps
 from gateway.storage.endings import TurnEnd
+from gateway.storage.inbox import InboxKind
 from gateway.storage.models import session
 from tests.support.command_line import Result, Run, one_line
 from tests.support.storage import (
     Store,
     admit,
     begin_anew,
+    begin_turn,
+    claim_one,
     compact,
     inbound,
     model_call,
@@ -215,6 +219,53 @@ def test_lineage_prints_each_lineage(sessions: Run, talked: Store) -> None:
     printed = sessions("lineage", "1").out
     assert printed.count("conversation 1:") == 2
     assert words(printed.splitlines()[-1]).endswith("Z (new), active")
+
+
+def answer(conn: Connection, text: str, *, kind: InboxKind = "message") -> None:
+    """Have an entry answered, and give its conversation back."""
+    conversation, _ = admit(conn, inbound(text), kind=kind)
+    current = begin_turn(conn, claim_one(conn, conversation))
+    end = TurnEnd("final_text", model_call(Usage(5, 3)))
+    endings.commit(conn, current, [assistant_message("Yes.")], parts(current), end)
+    leases.release(conn, current.lease)
+
+
+@pytest.fixture
+def begun_anew(store: Store) -> Store:
+    """A conversation with two segments, begun anew by `/new` with words and by a reset."""
+    store.run(answer, TITLE)
+    store.run(hiding.hide_newest, 1)
+    store.run(answer, "And then?")
+    store.run(begin_anew, 1)
+    store.run(inbox.rename, 1, "Plan a trip")
+    store.run(answer, "/new  Plan a\ntrip", kind="command")
+    store.run(begin_anew, 1, "daily")
+    store.run(inbox.rename, 1, "Hi")
+    store.run(answer, "Hi")
+    return store
+
+
+def test_each_lineage_has_the_title_that_it_began_with(sessions: Run, begun_anew: Store) -> None:
+    """The conversation is named after the newest one; its second segment keeps its number."""
+    printed = sessions("lineage", "1").out.splitlines()
+    assert [line for line in printed if line.startswith("conversation")] == [
+        f"conversation 1: {title}" for title in (TITLE, "Plan a trip", "Hi")
+    ]
+    records = exported(sessions("export", "1"))
+    assert records[0]["title"] == "Hi"
+    titles = [each["title"] for each in records if each["type"] == "segment"]
+    assert titles == [TITLE, f"{TITLE} #2", "Plan a trip", "Hi"]
+
+
+def test_a_document_names_its_lineages(sessions: Run, begun_anew: Store) -> None:
+    """Its head is what the list says."""
+    text = sessions("export", "1", "--format", "md").out
+    assert [words(line) for line in text.splitlines() if line.startswith(("# ", "## "))][:4] == [
+        "# Hi",
+        f"## {TITLE} (session 1)",
+        f"## {TITLE} #2 (session 2)",
+        "## Plan a trip (session 3)",
+    ]
 
 
 def test_an_estimate_alone_is_printed_before_the_next_call(sessions: Run, store: Store) -> None:

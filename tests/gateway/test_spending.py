@@ -250,7 +250,7 @@ _CALLS = st.lists(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(calls=_CALLS, each_usd=_USD, all_usd=_USD, at_once=st.integers(1, 6))
 def test_only_the_outputs_overshoot(
     database_template: Path, calls: list[Planned], each_usd: float, all_usd: float, at_once: int

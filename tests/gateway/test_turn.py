@@ -398,7 +398,7 @@ async def test_an_interrupted_turn_is_resumed(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         assert await chat.answers(1) == ["re: one"]
         assert chat.events("conversations_reclaimed")[0]["count"] == 1
-        assert chat.events("turn_finished")[0]["attempt"] == 2
+        assert (await chat.logged("turn_finished"))["attempt"] == 2
         assert [m["role"] for m in await chat.transcript()] == ["user", "assistant"]
 
 
@@ -498,6 +498,38 @@ async def test_what_cannot_begin_is_buried(
         await chat.gateway.database.write(deadletters.retry, "t1")
         chat.gateway.worker.notify(1)
         assert (await chat.answers(3))[-1] == "re: poison"
+
+
+@pytest.mark.usefixtures("no_pause")
+async def test_what_was_stopped_and_cannot_go_on_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no dead letter, and its chat reads of one end."""
+    await crash_while_held(tmp_path, {"c1": "poison"})
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/stop")
+    async with running(tmp_path) as chat:
+        with monkeypatch.context() as broken:
+            broken.setattr(lineage, "settle_base", Mock(side_effect=KeyError("bug")))
+            await chat.until_rows(models.turn, lambda rows: rows[0].state != "running")
+        await chat.say("next")
+        await chat.until(lambda: "re: next" in chat.texts())
+        assert notices.NEVER_BEGAN not in chat.texts()
+        assert await states(chat) == [("cancelled", "interrupted"), ("done", "final_text")]
+        assert (await chat.logged("turn_finished"))["outcome"] == "interrupted"
+
+
+async def test_what_was_stopped_after_its_last_attempt_is_stopped(tmp_path: Path) -> None:
+    """The same for a turn that crashed at every attempt."""
+    for _ in range(3):
+        await crash_while_held(tmp_path, {"c1": "poison"})
+    async with running(tmp_path, at_work=False) as chat:
+        await chat.say("/stop")
+    async with running(tmp_path) as chat:
+        await chat.say("next")
+        await chat.until(lambda: "re: next" in chat.texts())
+        assert notices.GAVE_UP not in chat.texts()
+        assert await states(chat) == [("cancelled", "interrupted"), ("done", "final_text")]
 
 
 @pytest.mark.usefixtures("no_pause")
@@ -677,7 +709,7 @@ async def test_the_user_is_told_why_there_is_no_answer(
         assert told in answer
         assert str(failure()) not in answer
         assert await states(chat) == [("done", outcome)]
-        assert chat.events("turn_finished")[0]["error"] == str(failure())
+        assert (await chat.logged("turn_finished"))["error"] == str(failure())
 
 
 async def test_trouble_is_told_once_and_the_answer_still_comes(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Real SQLite files for tests, and factories for what is entered in them."""
 
 import itertools
+import re
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -12,7 +13,7 @@ from alembic import command
 from sqlalchemy import Connection, Row, Table, event, select
 
 from adapters.messages import Address, InboundMessage, Receipt
-from agent.messages import ChatMessage
+from agent.messages import ChatMessage, Content
 from agent.models.base import Usage
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.prompt import SystemPrompt
@@ -29,7 +30,7 @@ from gateway.storage import (
     turns,
 )
 from gateway.storage.engine import connect
-from gateway.storage.inbox import InboxKind, InboxState
+from gateway.storage.inbox import Entry, InboxKind, InboxState
 from gateway.storage.leases import Lease
 from gateway.storage.lineage import PromptBase, Session
 from gateway.storage.models import conversation, message
@@ -79,11 +80,16 @@ class Store:
                 rows = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
                 found.extend(str(row.detail) for row in rows)
 
-        event.listen(self.connection, "before_cursor_execute", explain)
-        try:
+        with _listening(self.connection, explain):
             self.run(fn, *args, **kwargs)
-        finally:
-            event.remove(self.connection, "before_cursor_execute", explain)
+        return found
+
+    def statements(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> list[str]:
+        """Run a function; return its statements as `statements_of` has them."""
+        with statements_of(self.connection) as found:
+            self.run(fn, *args, **kwargs)
         return found
 
     def rows(self, table: Table, **where: Any) -> list[Row[Any]]:
@@ -114,6 +120,28 @@ class Store:
         """Close the file."""
         self.connection.close()
         self.connection.engine.dispose()
+
+
+@contextmanager
+def statements_of(connection: Connection) -> Iterator[list[str]]:
+    """Collect the statements of a connection, each with its table ("SELECT conversation")."""
+    found: list[str] = []
+
+    def note(_conn: Connection, _: object, statement: str, *__: object) -> None:
+        if (table := re.search(r"\b[a-z]\w*", statement)) is not None:
+            found.append(f"{statement.split()[0]} {table[0]}")
+
+    with _listening(connection, note):
+        yield found
+
+
+@contextmanager
+def _listening(connection: Connection, before: Callable[..., None]) -> Iterator[None]:
+    event.listen(connection, "before_cursor_execute", before)
+    try:
+        yield
+    finally:
+        event.remove(connection, "before_cursor_execute", before)
 
 
 def migrated_file(path: Path) -> Path:
@@ -187,7 +215,24 @@ def begin_turn(conn: Connection, lease: Lease) -> Turn:
     """Freeze everything that waits in a conversation into a turn."""
     entries = inbox.queued(conn, lease.conversation)
     text = "\n".join(entry.text for entry in entries)
-    return turns.begin(conn, lease, entries, text, BASE)
+    return begin(conn, lease, entries, text)
+
+
+def begin(
+    conn: Connection,
+    lease: Lease,
+    entries: Sequence[Entry],
+    asked: Content | None,
+    base: PromptBase = BASE,
+    others: Sequence[str] = (),
+) -> Turn:
+    """Freeze these entries into a turn."""
+    return turns.begin(conn, leases.look(conn, lease), entries, asked, base, others)
+
+
+def find_running(conn: Connection, lease: Lease, base: PromptBase = BASE) -> Turn | None:
+    """Return the turn that runs in a conversation."""
+    return turns.find_running(conn, leases.look(conn, lease), base)
 
 
 def turn_of(conn: Connection, *texts: str, chat: str = "42") -> Turn:

@@ -6,14 +6,14 @@ from agent.messages import ChatMessage, ToolCall, decode
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import Effect
-from gateway.storage import leases, steps, turns
+from gateway.storage import leases, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.leases import Lease
 from gateway.storage.models import conversation, ledger, message, session, step, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn
-from tests.support.storage import BASE, Store, claim_one, model_call
+from tests.support.storage import BASE, Store, claim_one, find_running, model_call
 
 USAGE = Usage(100, 20, 30, 4, 5)
 ANSWERED = TurnEnd("final_text", model_call(USAGE, reported_name="model-1-2026"))
@@ -42,7 +42,7 @@ def crash(store: Store, lease: Lease) -> Lease:
 
 def resume(store: Store, current: Turn) -> Turn:
     """Return a turn as the process after a crash finds it."""
-    found = store.run(turns.find_running, crash(store, current.lease), BASE)
+    found = store.run(find_running, crash(store, current.lease), BASE)
     assert found is not None
     return found
 

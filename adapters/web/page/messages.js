@@ -28,6 +28,7 @@ export class MessageList {
   #pending = new Map();
   #synced = false;
   #stick = true;
+  #end = 0; // where the list could be scrolled to when it was last looked at
   #frame = 0;
   #html = null;
   #workingTimer = 0;
@@ -316,13 +317,16 @@ export class MessageList {
     this.#welcome.hidden = !this.#synced || this.#items.size + this.#pending.size > 0;
   }
 
+  // Where the end has moved since, nobody has scrolled away from it; #follow comes next.
   #noteScroll() {
     const { scrollHeight, scrollTop, clientHeight } = this.#scroller;
-    this.#stick = scrollHeight - scrollTop - clientHeight < NEAR_BOTTOM_PX;
+    if (scrollHeight - clientHeight !== this.#end) return;
+    this.#stick = this.#end - scrollTop < NEAR_BOTTOM_PX;
     if (this.#stick) this.#jump.hidden = true;
   }
 
   #follow() {
+    this.#end = this.#scroller.scrollHeight - this.#scroller.clientHeight;
     if (this.#stick) this.#scroller.scrollTop = this.#scroller.scrollHeight;
   }
 }

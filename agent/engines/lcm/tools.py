@@ -116,28 +116,40 @@ def grep(arguments: GrepArguments, archive: "Archive") -> str:
     """Return the messages that were found, under the nodes that cover them."""
     first = (arguments.page - 1) * arguments.limit
     most = min(MOST_FOUND, first + arguments.limit + 1)
+    end = _out_of_view_upto(archive)
+    last = min(arguments.to_seq or LAST_SEQ, end)
     note = ""
     if arguments.query is not None:
-        within = range(arguments.from_seq, (arguments.to_seq or LAST_SEQ) + 1)
-        found = [seq for seq in archive.find(arguments.query, MOST_FOUND) if seq in within][:most]
+        within = range(arguments.from_seq, last + 1)
+        found = archive.find(arguments.query, MOST_FOUND, end + 1)
+        found = [seq for seq in found if seq in within][:most]
     else:
-        found, note = _matching(arguments, archive, most)
+        found, note = _matching(arguments, archive, last, most)
     page = found[first : first + arguments.limit]
     if not page:
         return f"No message of this conversation matches. {note}".strip()
     lines = [note] if note else []
     if len(found) > first + arguments.limit:
         lines.append(f"[there are more: page={arguments.page + 1}]")
-    return "\n".join([*_found_lines(page, arguments, archive), *lines])
+    return "\n".join([*_found_lines(page, arguments, archive, end), *lines])
 
 
-def _matching(arguments: GrepArguments, archive: "Archive", most: int) -> tuple[list[int], str]:
+def _out_of_view_upto(archive: "Archive") -> int:
+    """Return the last message that may be recalled: what the running turn has in view may not.
+
+    A long turn is compacted while it runs; what nodes stand for is out of view then.
+    """
+    return max((archive.turn_begins_at - 1, *(node.last_seq for node in archive.nodes())))
+
+
+def _matching(
+    arguments: GrepArguments, archive: "Archive", last: int, most: int
+) -> tuple[list[int], str]:
     """Return the seqs of messages that a pattern matches, and where to go on looking."""
     pattern = _compiled(arguments.pattern or "")
     deadline = time.monotonic() + PATTERN_TIMEOUT_S
     found: list[int] = []
     seq, left_chars = arguments.from_seq, SCANNED_CHARS
-    last = arguments.to_seq or LAST_SEQ
     for _ in range(SCANNED_ROWS // ROWS_AT_ONCE):
         rows = archive.bodies(seq, last, ROWS_AT_ONCE)
         for place, body in rows:
@@ -187,14 +199,14 @@ def _covering(seq: int, nodes: Sequence[Node]) -> Node | None:
 
 
 def _found_lines(
-    page: Sequence[int], arguments: GrepArguments, archive: "Archive"
+    page: Sequence[int], arguments: GrepArguments, archive: "Archive", end: int
 ) -> Iterator[str]:
     look_for = arguments.query or arguments.pattern or ""
     for node, seqs in _by_node(page, archive.nodes()).items():
         yield "in no node yet:" if node is None else f"in node {node.number} ({_span(node)}):"
         for seq in seqs:
             low, high = max(1, seq - arguments.neighbours), seq + arguments.neighbours
-            for place, body in archive.bodies(low, high, high - low + 1):
+            for place, body in archive.bodies(low, min(high, end), high - low + 1):
                 mark = "*" if place == seq else " "
                 message = decode(body)
                 text = _excerpt(full_text(message), look_for if place == seq else "")

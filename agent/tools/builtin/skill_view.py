@@ -36,8 +36,12 @@ def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:
 
 
 def _listed(shelf: SkillShelf) -> list[str]:
+    try:
+        names = shelf.names()
+    except OSError as exc:
+        raise ToolError(f"the skills cannot be read: {exc.strerror}") from exc
     lines = []
-    for name in shelf.names():
+    for name in names:
         try:
             lines.append(f"- {name}: {shelf.load(name).description}")
         except ToolError as exc:

@@ -2,16 +2,18 @@
 
 Like the SDK's own transport, but what the child gets and what it may do is bounded: it sees PATH,
 HOME and what its settings give, a line has a longest length, and what it says to stderr is kept
-away from the terminal. It ends when its stdin closes, so also when this process is killed.
+away from the terminal. `keeper.py` stands between and ends it, also when this process is killed.
 """
 
 import asyncio
+import json
 import os
-import signal
+import socket
 from asyncio import StreamReader, StreamWriter
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from typing import Any, cast
 
 import anyio
@@ -22,7 +24,11 @@ from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
 from agent.settings import McpServerSettings
+from agent.tools.excerpt import end_of
+from agent.tools.mcp import keeper
 from agent.tools.mcp.streams import MAX_MESSAGE_BYTES, Incoming
+from agent.tools.world import descent
+from agent.tools.world.processes import LANGUAGE, PATH, program
 
 log = structlog.get_logger()
 
@@ -32,7 +38,7 @@ ENDS_WITHIN_S = 2.0
 Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
 """
 GONE_WITHIN_S = 10.0
-"""How long a killed child may take to be gone."""
+"""How long its keeper may take beside that."""
 _INHERITED = ("PATH", "HOME")
 _STDERR_CHUNK = 4_096
 _TAIL_CHARS = 500
@@ -42,11 +48,17 @@ class Tail:
     """The end of what a program said to stderr."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self._kept = ""
+
+    @property
+    def text(self) -> str:
+        """It, cut between words."""
+        return end_of(self._kept, _TAIL_CHARS)
 
     def add(self, text: str) -> None:
         """Take note of more."""
-        self.text = (self.text + text)[-_TAIL_CHARS:]
+        # One character too many tells that there were more.
+        self._kept = (self._kept + text)[-_TAIL_CHARS - 1 :]
 
 
 @asynccontextmanager
@@ -54,31 +66,67 @@ async def running(name: str, server: McpServerSettings, tail: Tail) -> AsyncIter
     """Run the program while the body runs; yields the streams of its messages.
 
     Raises:
-        OSError: It cannot be started.
+        ExceptionGroup: Of an OSError, if it cannot be started.
     """
-    process = await asyncio.create_subprocess_exec(
-        server.command or "",
-        *server.args,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        cwd=server.cwd,
-        env=environment(server),
-        limit=MAX_MESSAGE_BYTES,
-        start_new_session=True,
-    )
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    with incoming, received, sent, outgoing:
+    lifeline, far_end = socket.socketpair()
+    with incoming, received, sent, outgoing, lifeline:
+        with far_end:
+            process = await _keeper(far_end.fileno())
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read, name, process, incoming)
             tasks.start_soon(_write, process, outgoing, incoming)
             tasks.start_soon(_listen, name, process, tail)
+            group = None
             try:
+                group = await _start(lifeline, server)
                 yield received, sent
             finally:
-                await _end(process)
+                await _end(process, lifeline, group)
                 tasks.cancel_scope.cancel()
+
+
+async def _keeper(lifeline: int) -> Process:
+    """Return a keeper; its pipes are those of the program that it will be told to start."""
+    return await asyncio.create_subprocess_exec(
+        *program("agent.tools.mcp.keeper"),
+        str(lifeline),
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=PIPE,
+        env={"PATH": PATH, "LANG": LANGUAGE},
+        limit=MAX_MESSAGE_BYTES,
+        pass_fds=(lifeline,),
+        start_new_session=True,
+    )
+
+
+async def _start(lifeline: socket.socket, server: McpServerSettings) -> int:
+    """Have the keeper start the program; returns its process group.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    order = keeper.Order(
+        command=[server.command or "", *server.args],
+        directory=None if server.cwd is None else str(server.cwd),
+        environment=environment(server),
+        ends_within_s=ENDS_WITHIN_S,
+    )
+    lifeline.settimeout(0)
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(lifeline, json.dumps(asdict(order)).encode() + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        part = await loop.sock_recv(lifeline, 4_096)
+        if not part:
+            raise OSError("its keeper has ended")
+        answer += part
+    told = keeper.Answer(**json.loads(answer))
+    if told.group is None:
+        raise OSError(told.error, os.strerror(told.error), told.file)
+    return told.group
 
 
 def environment(server: McpServerSettings) -> dict[str, str]:
@@ -134,27 +182,20 @@ async def _listen(name: str, process: Process, tail: Tail) -> None:
         log.debug("mcp_server_wrote", server=name, text=text)
 
 
-async def _end(process: Process) -> None:
-    """Close stdin and wait; then end the whole group, by force if need be."""
+async def _end(process: Process, lifeline: socket.socket, group: int | None) -> None:
+    """Close stdin and wait: the keeper does the rest."""
     cast("StreamWriter", process.stdin).close()
+    lifeline.close()
     with anyio.CancelScope(shield=True):
         try:
-            if not await _ends(process, ENDS_WITHIN_S):
-                _signal(process, signal.SIGTERM)
-                await _ends(process, ENDS_WITHIN_S)
+            await _ends(process, 2 * ENDS_WITHIN_S + GONE_WITHIN_S)
         finally:
-            # Also where nobody waits any longer; what it has started must not stay behind either.
-            _signal(process, signal.SIGKILL)
-        await _ends(process, GONE_WITHIN_S)
+            # Where nobody waits any longer, or something has killed the keeper.
+            if group is not None:
+                descent.kill_group(group)
 
 
-def _signal(process: Process, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-async def _ends(process: Process, within_s: float) -> bool:
+async def _ends(process: Process, within_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             await process.wait()
-    return process.returncode is not None

@@ -1,16 +1,40 @@
 """Which processes descend from one, and the end of all of them (Linux; elsewhere: none are seen).
 
-Standard library only: the supervisor uses it.
+Standard library only: the supervisor and the keeper of MCP servers use it.
 """
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 _PROC = "/proc"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def adopt_orphans() -> None:
+    """Have every orphaned descendant become a child of this process (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent() -> None:
+    """Have this process killed when the thread that forked it ends (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def dead_child() -> Any:
+    """Return how a child has ended, without taking leave of it; None where all live."""
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +109,11 @@ def _parsed(pid: int, line: bytes) -> Process:
 def stop_group(group: int) -> None:
     """Have a process group stand still, so that it does not grow while it is counted."""
     _signal_group(group, signal.SIGSTOP)
+
+
+def terminate_group(group: int) -> None:
+    """Ask a process group to end."""
+    _signal_group(group, signal.SIGTERM)
 
 
 def kill_group(group: int) -> None:

@@ -33,6 +33,11 @@ import_module(sys.argv[2]).main()
 _PACKAGE = Path(__file__).parents[2]
 
 
+def program(module: str) -> tuple[str, ...]:
+    """Return the command that runs a module's `main`; further arguments stand behind it."""
+    return (sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE), module)
+
+
 class HelperFailed(Exception):
     """A helper ended without its answer, or gave more than was allowed."""
 
@@ -76,11 +81,9 @@ async def helper(module: str) -> AsyncIterator[Helper]:
     Raises:
         HelperFailed: It cannot be started.
     """
-    interpreter = [sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE)]
     try:
         process = await asyncio.create_subprocess_exec(
-            *interpreter,
-            f"agent.tools.world.{module}",
+            *program(f"agent.tools.world.{module}"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,

@@ -9,7 +9,6 @@ In: one line of JSON (`Order`). Out: a line with the process group as soon as th
 line with a `Report`, then what is kept of the output. Standard library only.
 """
 
-import ctypes
 import json
 import os
 import resource
@@ -21,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from agent.errors import ToolError
 from agent.tools.world import confinement, descent
@@ -42,7 +41,6 @@ SPARE_PROCESSES = 512
 only the second line behind the count."""
 MAX_FILES = 256
 NICENESS = 10
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ class Output:
 def main() -> None:
     """Serve one order from stdin."""
     order = _order()
-    _adopt_orphans()
+    descent.adopt_orphans()
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with suppress(BrokenPipeError):
         _say(*Supervisor(order).run())
@@ -131,12 +129,6 @@ def _order() -> Order:
             sys.exit(1)
         line += part
     return Order(**json.loads(line))
-
-
-def _adopt_orphans() -> None:
-    """Have every orphaned descendant become a child of this process (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def _say(*parts: bytes) -> None:
@@ -269,7 +261,7 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Take leave of dead orphans; the command itself stays, so that its group keeps its id."""
-        while (end := _dead_child()) is not None:
+        while (end := descent.dead_child()) is not None:
             if end.si_pid == self._child:
                 if self._report.ended == "failed":
                     is_exit = end.si_code == os.CLD_EXITED
@@ -331,14 +323,6 @@ def _own_processes() -> int:
     return sum(each.threads for each in descent.descendants(0))
 
 
-def _dead_child() -> Any:
-    """Return how a child has ended, without taking leave of it; None where all live."""
-    try:
-        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return None
-
-
 def _reaped_one() -> bool:
     """Take leave of one dead child; False where there is none any more."""
     try:
@@ -363,8 +347,7 @@ def _become(order: Order, output: int, trouble: int, processes: int) -> NoReturn
 
 def _prepare(order: Order, output: int, processes: int) -> None:
     os.setsid()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    descent.die_with_parent()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -367,7 +367,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*sorted(payload()), "mentions", "attachments"]), JSON))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_message_breaks_the_decoder(changes: dict[str, Any]) -> None:
     """Whatever Discord sends is read, set aside or kept as poison."""
     item = to_inbound(payload("x") | changes, BOT, CHANNEL)
@@ -390,7 +390,6 @@ def test_a_thread_is_named_by_its_first_words(text: str, title: str) -> None:
 
 
 @given(st.text())
-@settings(deadline=None)
 def test_a_title_is_neither_empty_nor_long(text: str) -> None:
     """Discord takes 1 to 100 characters."""
     assert 1 <= len(title_of(text)) <= MAX_TITLE_CHARS + 1
@@ -506,7 +505,6 @@ def test_a_callback_survives_its_ref() -> None:
 
 
 @given(st.integers(min_value=1_500_000_000, max_value=4_000_000_000))
-@settings(deadline=None)
 def test_snowflakes_are_times(seconds: int) -> None:
     """The least id of a moment was made at that moment."""
     assert snowflake_s(str(snowflake_at(seconds))) == seconds

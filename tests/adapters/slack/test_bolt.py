@@ -70,7 +70,7 @@ def app_with(store: Any) -> Any:
     return bolt_app(client, ANYBODY, store)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(payload=objects(SHAPES) | SHAPES)
 def test_a_payload_of_any_shape_is_stored_once(payload: Any) -> None:
     """Where Bolt cannot read it, our own reading gets it; what comes is never refused for ever."""

@@ -290,7 +290,7 @@ def test_what_no_database_takes_is_replaced() -> None:
     assert said(text="a\x00b\ud800c").text == "a\ufffdb\ufffdc"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(),

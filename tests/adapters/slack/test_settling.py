@@ -32,7 +32,7 @@ def test_what_may_still_change_is_held_back(text: str, shown: str) -> None:
 WORDS = st.lists(st.sampled_from(["alpha", "beta.", "**bold**", "`code`", "a_b", "\n\n", "1 < 2"]))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(WORDS, st.integers(1, 9))
 def test_what_is_settled_stays(words: list[str], step: int) -> None:
     """Each longer text begins with what was settled before, so that a stream can go on."""

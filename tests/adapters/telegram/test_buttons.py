@@ -31,8 +31,8 @@ async def asking(
 
 
 def row(adapter: TelegramAdapter, text: str, **fields: object) -> Outgoing:
-    values = {"conversation": 1, "seq": 1, "nonce": "0" * 24} | fields
-    return Outgoing(address=ANN, payload=adapter.render(text)[0], **values)  # type: ignore[arg-type]
+    values = {"conversation": 1, "seq": 1, "nonce": "0" * 24, "address": ANN} | fields
+    return Outgoing(payload=adapter.render(text)[0], **values)  # type: ignore[arg-type]
 
 
 async def test_choices_are_buttons(api: BotApi, adapter: TelegramAdapter) -> None:
@@ -150,6 +150,31 @@ async def test_buttons_that_cannot_be_taken_off_now(api: BotApi, adapter: Telegr
     with pytest.raises(SendDelayed, match="budget"):
         await adapter.withdraw(withdrawal(adapter, sent.platform_ref))
     assert api.shown(7) == ["May I?"]
+
+
+async def test_a_pause_for_buttons_holds_for_the_next_answer(
+    api: BotApi, make: MakeAdapter
+) -> None:
+    """Telegram counts edits and messages of a chat together; another chat is not held up.
+
+    Source: https://github.com/tdlib/td/issues/3034 ("Limits for message editing and sending are
+    shared").
+    """
+    now = [1000.0]
+    adapter = make(clock=lambda: now[0])
+    for chat in (7, 8):
+        api.add_chat(chat)
+    sent = await adapter.send(row(adapter, "May I?", choices=CHOICES))
+    api.fail("editMessageText", flood(30))
+    with pytest.raises(SendDelayed):
+        await adapter.withdraw(withdrawal(adapter, sent.platform_ref))
+    with pytest.raises(SendDelayed) as failure:
+        await adapter.send(row(adapter, "The answer"))
+    assert failure.value.retry_after_s == 30
+    await adapter.send(row(adapter, "Elsewhere", address=Address("telegram", "default", "8")))
+    now[0] += 30
+    await adapter.send(row(adapter, "The answer"))
+    assert (api.shown(7), api.shown(8)) == (["May I?", "The answer"], ["Elsewhere"])
 
 
 async def test_nothing_is_answered_before_it_is_stored(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.messages import Address, InboundMessage, Move, Poison
@@ -470,7 +470,6 @@ FIELDS = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(FIELDS)
 def test_no_update_raises(fields: dict[str, Any]) -> None:
     """Whatever the JSON, decoding ends in one of its three outcomes."""

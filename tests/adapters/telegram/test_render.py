@@ -200,7 +200,7 @@ MARKDOWN = st.lists(
 ).map("".join)  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(MARKDOWN | st.text())
 @example("\ud83d lone \x00")
 @example("a\n\n" + "\u200b" * 5000)

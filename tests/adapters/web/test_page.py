@@ -187,6 +187,30 @@ async def test_the_reader_is_not_pulled_away(chat: Served) -> None:
         await expect(tab.locator("#jump")).to_be_hidden()
 
 
+AT_THE_END = """() => {
+    const it = document.querySelector("#scroller");
+    return it.scrollHeight - it.scrollTop - it.clientHeight < 1;
+}"""
+GROW_WHILE_SCROLLING = """() => {
+    document.querySelector("#scroller").scrollTop -= 9;
+    const message = document.createElement("article");
+    message.style.height = "500px";
+    document.querySelector("#messages").append(message);
+}"""
+
+
+async def test_what_comes_while_the_page_scrolls_is_in_sight(chat: Served) -> None:
+    """A message may come before the browser tells of the scrolling that the last one caused."""
+    chat.history.write("c1", "hi")
+    chat.history.answer("c1", "line\n\n" * 80)
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await expect(tab.locator("article.message")).to_have_count(2)
+        await tab.wait_for_function(AT_THE_END)
+        await tab.evaluate(GROW_WHILE_SCROLLING)
+        await tab.wait_for_function(AT_THE_END)
+
+
 async def test_chats_have_addresses_and_titles(chat: Served) -> None:
     """The list leads to each chat; a new one has an id of its own."""
     await chat.post("First chat", chat="c1")
@@ -469,6 +493,20 @@ async def test_what_is_to_be_approved_is_in_sight_on_a_phone(chat: Served) -> No
         hidden = "all => all.map((pre) => pre.scrollWidth > pre.clientWidth)"
         await expect(tab.locator("pre")).to_have_count(2)
         assert await tab.locator("pre").evaluate_all(hidden) == [True, False]
+
+
+async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
+    """Their labels are wrapped, also where there is no place to do so."""
+    labels = ("Yes", "word " * 12, "x" * 60)
+    await chat.answer("Which one?", choices=tuple(Choice(label, label) for label in labels))
+    async with page(width=360, height=640) as tab:
+        await open_chat(tab, chat)
+        buttons = tab.locator(".choices button")
+        await expect(buttons).to_have_count(len(labels))
+        edges = "all => all.map((each) => each.getBoundingClientRect().right)"
+        assert max(await buttons.evaluate_all(edges)) <= 360
+        clipped = "all => all.some((each) => each.scrollWidth > each.clientWidth)"
+        assert not await buttons.evaluate_all(clipped)
 
 
 async def test_the_newest_message_can_be_edited(chat: Served) -> None:

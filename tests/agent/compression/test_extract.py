@@ -391,7 +391,7 @@ spoken = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(spoken, max_size=30), texts, st.integers(0, 600))
 def test_budget_is_kept(messages: list[ChatMessage], previous: str, budget: int) -> None:
     """The text never takes more tokens than the budget, from generation to generation."""

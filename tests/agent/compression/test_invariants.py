@@ -44,7 +44,7 @@ def test_every_view_is_valid_small_and_true(shard: int) -> None:
     """All invariants of a compaction, of a second one on its result, and of one that goes on."""
 
     @seed(shard)
-    @settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
     @given(programs, st.sampled_from(WINDOWS), st.sampled_from(SUMMARIES))
     def check(program: bytes, window: int, summary: str | None) -> None:
         messages = [SYSTEM, *conversation_of(program)]
@@ -87,7 +87,7 @@ def test_every_view_of_the_lossless_engine_is_valid_small_and_true(shard: int) -
     """The same invariants; and its nodes cover all that is out of view, each within reach."""
 
     @seed(shard)
-    @settings(max_examples=LOSSLESS_CASES, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=LOSSLESS_CASES, suppress_health_check=list(HealthCheck))
     @given(programs, st.sampled_from(WINDOWS), st.sampled_from(SUMMARIES))
     def check(program: bytes, window: int, summary: str | None) -> None:
         chat = LosslessChat(window)
@@ -206,7 +206,7 @@ def test_a_plan_renders_the_same_after_a_restart() -> None:
     """The plan that was stored shows the very bytes that the turn saw."""
 
     @seed(1)
-    @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=500, suppress_health_check=list(HealthCheck))
     @given(programs, st.sampled_from(WINDOWS))
     def check(program: bytes, window: int) -> None:
         entries = [Entry(3 * n, m) for n, m in enumerate(conversation_of(program), start=5)]

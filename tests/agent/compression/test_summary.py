@@ -401,7 +401,7 @@ class TestMerging:
         assert len(model.prompts) - len(merges) > 15
         assert len(merges) > 3
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     @given(transcripts, texts, st.sampled_from([8192, 16_000]))
     def test_no_prompt_exceeds_the_window(
         self, entries: list[Entry], previous: str, window: int

@@ -56,6 +56,19 @@ def test_a_pattern_is_matched_in_a_range() -> None:
     assert [seq for seq in range(1, 9) if f"* #{seq} " in told] == [4, 5, 6]
 
 
+@pytest.mark.parametrize("looked_for", [{"query": "message"}, {"pattern": "message"}])
+@pytest.mark.parametrize(("begins_at", "upto"), [(9, 8), (8, 7), (6, 6), (3, 6)])
+def test_what_the_running_turn_has_in_view_is_not_found(
+    looked_for: dict[str, str], begins_at: int, upto: int
+) -> None:
+    """Nor shown as a neighbour. What a node stands for is out of view, also of the same turn."""
+    records = archive()
+    records.turn_begins_at = begins_at
+    told = ask("grep", records, **looked_for, neighbours=5, limit=50)
+    assert {seq for seq in range(1, 9) if f"* #{seq} " in told} == {*range(1, upto + 1)}
+    assert {seq for seq in range(1, 9) if f"#{seq} " in told} == {*range(1, upto + 1)}
+
+
 def test_a_long_scan_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """The amount of text is bounded."""
     monkeypatch.setattr(tools, "ROWS_AT_ONCE", 2)

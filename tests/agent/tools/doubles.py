@@ -119,6 +119,7 @@ class MemoryArchive:
         rows: Stored messages by seq.
         stored: The nodes, in order of number.
         outputs: By id.
+        turn_begins_at: Where the running turn begins.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class MemoryArchive:
         self.rows = dict(rows or {})
         self.stored = list(stored)
         self.outputs = dict(outputs or {})
+        self.turn_begins_at = 2**31 - 1
 
     def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
         within = [(seq, body) for seq, body in self.rows.items() if first_seq <= seq <= last_seq]
@@ -138,10 +140,12 @@ class MemoryArchive:
     def nodes(self) -> Sequence[Node]:
         return self.stored
 
-    def find(self, words: str, limit: int) -> Sequence[int]:
+    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
         wanted = words.lower().split()
         counts = {
-            seq: sum(word in body.lower() for word in wanted) for seq, body in self.rows.items()
+            seq: sum(word in body.lower() for word in wanted)
+            for seq, body in self.rows.items()
+            if seq < before_seq
         }
         ranked = sorted((seq for seq in counts if counts[seq]), key=lambda seq: -counts[seq])
         return ranked[:limit]

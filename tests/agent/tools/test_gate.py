@@ -40,6 +40,9 @@ class Folk:
             raise TurnSuspended("nobody has answered")
         return self.reply
 
+    async def decided(self, call_id: str) -> Reply | None:
+        """Nothing was asked before."""
+
 
 class Hooks:
     """A plugin that objects to one tool, and notes what ran."""

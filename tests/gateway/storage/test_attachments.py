@@ -28,6 +28,11 @@ def enter(
     return place
 
 
+def is_waited_for(store: Store, conversation: int) -> bool:
+    """Whether what waits in a conversation waits for a file."""
+    return any(entry.awaits_files for entry in store.run(inbox_rows.queued, conversation))
+
+
 def test_a_file_waits_to_be_fetched(store: Store) -> None:
     """With what its platform needs to find it, and where it was said."""
     conversation, seq = enter(store, PHOTO)
@@ -35,7 +40,7 @@ def test_a_file_waits_to_be_fetched(store: Store) -> None:
     assert (waiting.attachment, waiting.failures) == (PHOTO, 0)
     assert waiting.conversation == conversation
     assert waiting.address == Address("telegram", "default", "42")
-    assert store.run(attachments.is_waited_for, conversation)
+    assert is_waited_for(store, conversation)
     assert store.one(attachment).inbox_seq == seq
 
 
@@ -44,7 +49,7 @@ def test_nothing_is_fetched_for_a_message_that_no_turn_will_take(store: Store, s
     """It was taken, dropped or refused meanwhile."""
     conversation, _ = enter(store, PHOTO, state=state)
     assert store.run(attachments.next_pending, ACCOUNT, 9) == []
-    assert not store.run(attachments.is_waited_for, conversation)
+    assert not is_waited_for(store, conversation)
 
 
 def test_what_is_too_large_is_failed_at_once(store: Store) -> None:
@@ -71,7 +76,7 @@ def test_what_came_with_its_bytes_is_stored_in_parts(store: Store, size: int) ->
     assert row.sha256 == hashlib.sha256(content).hexdigest()
     assert len(store.rows(attachment_part)) == max(1, -(-size // PART_BYTES))
     assert store.run(attachments.outgoing, row.id) == OutgoingFile("a", "", content)
-    assert not store.run(attachments.is_waited_for, conversation)
+    assert not is_waited_for(store, conversation)
 
 
 def test_a_content_larger_than_the_limit_is_not_stored(store: Store) -> None:

@@ -11,7 +11,7 @@ from agent.models.base import Usage
 from agent.ports import PlannerState
 from agent.view import Edit, Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import compactions, endings, leases, lineage, steps, transcript, turns
+from gateway.storage import compactions, endings, leases, lineage, steps, transcript
 from gateway.storage.compactions import CompactionRow
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, message, metadata, session, summary_candidate, turn
@@ -25,6 +25,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     compaction,
+    find_running,
     inbound,
     load_view,
     model_call,
@@ -112,7 +113,7 @@ def test_a_resumed_turn_goes_on_in_the_child(store: Store, current: Turn) -> Non
     heir = store.run(leases.register, "heir")
     store.run(leases.reap_others, heir)
     lease = store.run(claim_one, current.lease.conversation, heir)
-    resumed = store.run(turns.find_running, lease, BASE)
+    resumed = store.run(find_running, lease, BASE)
     assert resumed is not None
     assert resumed.session == moved.session
     seq = store.run(steps.record_message, resumed, assistant_message("on"))

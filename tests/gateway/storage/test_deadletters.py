@@ -5,7 +5,7 @@ from sqlalchemy import update
 
 from agent.messages import assistant_message, user_message
 from gateway.errors import NotFound
-from gateway.storage import deadletters, endings, files, inbox, leases, lineage, outbox, turns
+from gateway.storage import deadletters, endings, files, inbox, leases, lineage, outbox
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, turn
 from gateway.storage.models import inbox as inbox_table
@@ -15,6 +15,7 @@ from tests.support.storage import (
     BASE,
     Store,
     admit,
+    begin,
     begin_turn,
     claim_one,
     inbound,
@@ -128,7 +129,7 @@ def test_a_given_up_retry_asks_its_question_again(store: Store) -> None:
     lease = store.run(claim_one, chat)
     (command,) = store.run(inbox.queued, chat)
     others = ["telegram:guest"]
-    current = store.run(turns.begin, lease, [command], "the question", BASE, others)
+    current = store.run(begin, lease, [command], "the question", BASE, others)
     store.run(endings.bury, current, [], GAVE_UP)
     store.run(deadletters.retry, f"t{current.id}")
     (waiting,) = store.run(inbox.queued, chat)

@@ -10,11 +10,11 @@ from agent.messages import assistant_message, text_of
 from agent.models.scripted import tool_call
 from agent.tools.services import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import delegates, endings, leases, steps, turns
+from gateway.storage import delegates, endings, leases, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, turn
 from gateway.storage.turns import Turn
-from tests.support.storage import ACCOUNTS, BASE, Store, model_call, turn_of
+from tests.support.storage import ACCOUNTS, BASE, Store, find_running, model_call, turn_of
 
 CALL = tool_call("delegate_task", {"task": "t"}, "d1")
 
@@ -38,7 +38,7 @@ def resumed(store: Store) -> Turn:
     replica = store.run(leases.register, "next")
     store.run(leases.reap_others, replica)
     [lease] = store.run(leases.claim, replica, 10, ACCOUNTS)
-    found = store.run(turns.find_running, lease, BASE)
+    found = store.run(find_running, lease, BASE)
     assert found is not None
     return found
 

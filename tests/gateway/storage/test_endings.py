@@ -3,13 +3,22 @@
 from dataclasses import replace
 
 from agent.messages import assistant_message, tool_message, user_message
-from gateway.storage import endings, lineage, outbox, steps, turns
+from gateway.storage import attachments, endings, lineage, outbox, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, message, session, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn
-from tests.support.storage import BASE, Store, admit, begin_turn, inbound, model_call, parts
+from tests.support.storage import (
+    BASE,
+    Store,
+    admit,
+    begin_turn,
+    find_running,
+    inbound,
+    model_call,
+    parts,
+)
 from tests.support.turns import ANSWERED, USAGE, ask, everything, stop, view
 
 
@@ -32,6 +41,27 @@ def test_a_commit_stores_answer_and_delivery_together(store: Store, current: Tur
     row = store.one(outbox_table)
     assert (row.state, row.inbox_seq, row.turn_id) == ("pending", 1, current.id)
     assert (totals.iterations, totals.tool_calls, totals.usage) == (2, 1, USAGE + USAGE)
+
+
+def test_a_commit_shows_the_files_that_tools_have_made(store: Store, current: Turn) -> None:
+    """Once each, in order, behind the answer."""
+    ask(store, current, "a")
+    for name in ("one.txt", "two.txt"):
+        store.run(attachments.offer, current, name, "text/plain", name.encode(), 9)
+    for _ in range(2):
+        store.run(endings.commit, current, [assistant_message("Here.")], parts(current), ANSWERED)
+    shown = [(row.payload, row.markdown, row.attachment) for row in store.rows(outbox_table)]
+    assert shown == [
+        ("an answer", None, None),
+        ("", "(file: one.txt)", 1),
+        ("", "(file: two.txt)", 2),
+    ]
+
+
+def test_a_turn_without_calls_is_not_asked_for_files(store: Store, current: Turn) -> None:
+    """That is most of them."""
+    asked = store.statements(endings.commit, current, [assistant_message("hi")], [], ANSWERED)
+    assert not any("attachment" in statement for statement in asked)
 
 
 def test_a_finished_turn_holds_its_figures(store: Store, current: Turn) -> None:
@@ -104,7 +134,7 @@ def test_a_turn_cancelled_in_silence_leaves_no_answer(store: Store, current: Tur
     """Where nothing was written, nothing is added to the transcript."""
     store.run(endings.cancel, current, "", [], TurnEnd("interrupted"))
     assert view(store, current) == [user_message("hello")]
-    assert store.run(turns.find_running, current.lease, BASE) is None
+    assert store.run(find_running, current.lease, BASE) is None
 
 
 def test_a_buried_turn_is_a_dead_letter_with_a_notice(store: Store, current: Turn) -> None:

@@ -7,7 +7,7 @@ from gateway.lineageview import speaker
 from gateway.sessionsexport import OMITTED, lines
 from gateway.storage import history, inbox, lineage, transcript, turns
 from gateway.storage.transcript import Place
-from tests.support.storage import BASE, Store, admit, claim_one, inbound
+from tests.support.storage import BASE, Store, admit, begin, claim_one, find_running, inbound
 
 EXAMPLE = ChatMessage(role="user", content="2+2?", synthetic=True, ephemeral=True)
 TELLING = replace(BASE, prefill=(EXAMPLE,), context="<memory-context>c</memory-context>")
@@ -18,7 +18,7 @@ def begun(store: Store, asked: str | None = "one") -> turns.Turn:
     conversation_id, _ = store.run(admit, inbound())
     lease = store.run(claim_one, conversation_id)
     waiting = store.run(inbox.queued, conversation_id)
-    found: turns.Turn = store.run(turns.begin, lease, waiting, asked, TELLING)
+    found: turns.Turn = store.run(begin, lease, waiting, asked, TELLING)
     return found
 
 
@@ -28,7 +28,7 @@ def test_they_are_recorded_with_the_turn(store: Store) -> None:
     bodies = [decode(body) for body in store.bodies(current.lease.conversation)]
     assert bodies == [EXAMPLE, context_message(TELLING.context), user_message("one")]
     assert [entry.seq for entry in current.entries] == [2, 3]
-    found = store.run(turns.find_running, current.lease, TELLING)
+    found = store.run(find_running, current.lease, TELLING)
     assert found is not None
     assert found.entries == current.entries
 

@@ -17,13 +17,13 @@ from gateway.access import Access
 from gateway.errors import TurnCancelled
 from gateway.inquiries import Inquiries, Timeouts
 from gateway.settings import AccessSettings
-from gateway.storage import endings, inquiries, leases, maintenance, steps, turns
+from gateway.storage import endings, inquiries, leases, maintenance, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.inquiries import Found
 from gateway.storage.models import inquiry, outbox, turn
 from gateway.storage.turns import Turn
 from gateway.wakeups import Wakeups
-from tests.support.storage import BASE, Store, admit, begin_anew, inbound, turn_of
+from tests.support.storage import BASE, Store, admit, begin_anew, find_running, inbound, turn_of
 
 APPROVAL = Inquiry("approval", "c1", "act", "May I?")
 OWNED = Access(AccessSettings(owners=["telegram:42"]))
@@ -154,7 +154,7 @@ def test_a_suspended_attempt_does_not_count(store: Store, current: Turn) -> None
     """However often the turn waits."""
     for _ in range(3):
         store.run(steps.suspend, current, [])
-        again = store.run(turns.find_running, current.lease, BASE)
+        again = store.run(find_running, current.lease, BASE)
         assert again is not None
         assert again.attempt == 1
 
@@ -164,7 +164,7 @@ def test_what_refused_a_call_may_change(store: Store, current: Turn) -> None:
     call = tool_call("act", {}, "c1")
     store.run(steps.start_tool, current, call, "read")
     store.run(steps.start_tool, current, call, "side_effect")
-    again = store.run(turns.find_running, current.lease, BASE)
+    again = store.run(find_running, current.lease, BASE)
     assert again is not None
     assert again.started_calls == {"c1"}
 
@@ -271,7 +271,7 @@ class World:
     def _resume(self) -> bool:
         if self.store.run(inquiries.is_awaited, self.conversation):
             return False
-        found = self.store.run(turns.find_running, self.lease, BASE)
+        found = self.store.run(find_running, self.lease, BASE)
         if found is None:
             self.turn = None
         elif found.stopped:
@@ -302,7 +302,6 @@ _chats = iter(range(1_000, 1_000_000))
 @given(st.lists(moves, max_size=14))
 @settings(
     max_examples=60,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_nothing_runs_without_a_yes_and_nothing_twice(store: Store, happening: list[Any]) -> None:

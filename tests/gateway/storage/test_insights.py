@@ -8,12 +8,22 @@ from sqlalchemy import Connection
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
 from agent.models.scripted import tool_call
-from gateway.storage import endings, steps
+from gateway.storage import endings, inbox, leases, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.insights import Insights, insights
 from gateway.storage.models import turn
 from gateway.storage.turns import Turn
-from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
+from tests.support.storage import (
+    Store,
+    admit,
+    begin,
+    begin_turn,
+    claim_one,
+    inbound,
+    model_call,
+    parts,
+    turn_of,
+)
 
 USAGE = Usage(100, 20, 300)
 
@@ -57,6 +67,32 @@ def test_turns_and_tools_are_counted(store: Store, current: Turn) -> None:
     assert seen.tools == {"look": 2, "dig": 1}
     [model] = seen.models
     assert (model.name, model.spent.calls) == ("model-1", 5)
+
+
+def command(store: Store, text: str, asked: str | None, outcome: str) -> None:
+    """Have a command that waited take a turn, and end it."""
+    conversation_id, _ = store.run(admit, inbound(text), kind="command")
+    lease = store.run(claim_one, conversation_id)
+    waiting = store.run(inbox.queued, conversation_id)
+    current = store.run(begin, lease, waiting, asked)
+    store.run(endings.commit, current, [], parts(current), TurnEnd(outcome))
+    store.run(leases.release, lease)
+
+
+@pytest.mark.parametrize("text", ["/model", "/model@bot other", "/Compress the chain", "/compact"])
+def test_a_command_that_the_agent_does_not_answer_is_no_turn(store: Store, text: str) -> None:
+    """Whatever it ended as; it took no time of anybody who waits for an answer."""
+    command(store, text, None, "model_chosen")
+    command(store, text, None, "interrupted")
+    seen = store.run(insights, 1, 0.0)
+    assert (seen.outcomes, seen.durations_s) == ({}, [])
+
+
+@pytest.mark.parametrize("text", ["/retry", "/new What is it?"])
+def test_a_command_that_asks_the_agent_is_a_turn(store: Store, text: str) -> None:
+    """It answers people."""
+    command(store, text, "What is it?", "final_text")
+    assert store.run(insights, 1, 0.0).outcomes == {"final_text": 1}
 
 
 def test_only_turns_that_ended_have_a_duration(store: Store, current: Turn) -> None:

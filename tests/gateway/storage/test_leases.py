@@ -69,6 +69,22 @@ def test_a_claim_is_idempotent(store: Store) -> None:
     assert store.run(leases.claim, me, 10, ACCOUNTS) == first
 
 
+def test_a_claim_looks_only_at_what_is_ready(store: Store) -> None:
+    """However many conversations there are: one is made every second."""
+    store.run(admit, inbound())
+    me = store.run(leases.register, "me")
+    plans = store.plans(leases.claim, me, 10, ACCOUNTS)
+    assert not any(plan.startswith("SCAN conversation") for plan in plans)
+
+
+def test_a_claim_is_two_statements(store: Store) -> None:
+    """One takes what is ready, the other returns what is owned."""
+    store.run(admit, inbound())
+    me = store.run(leases.register, "me")
+    asked = store.statements(leases.claim, me, 10, ACCOUNTS)
+    assert asked == ["UPDATE conversation", "SELECT conversation"]
+
+
 def test_a_claim_takes_no_more_than_asked(store: Store) -> None:
     """Ready conversations are taken in the order in which they became ready."""
     ids = [store.run(admit, inbound(chat=chat))[0] for chat in ("c", "a", "b")]
@@ -406,7 +422,6 @@ def test_any_history_of_replicas_keeps_the_rules(database_template: Path) -> Non
         settings=settings(
             max_examples=40,
             stateful_step_count=30,
-            deadline=None,
             database=None,
             # Shrinking takes minutes; the steps of a failure are printed as they were found.
             phases=(Phase.generate,),

@@ -42,7 +42,6 @@ from gateway.storage import (
     outbox,
     steps,
     transcript,
-    turns,
 )
 from gateway.storage.endings import TurnEnd
 from gateway.storage.leases import Lease
@@ -60,6 +59,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     copy_database,
+    find_running,
     inbound,
     model_call,
     parts,
@@ -103,7 +103,7 @@ class LifeMachine(RuleBasedStateMachine):
         """Return the running turn, resumed or begun where there is none in hand."""
         if self.turn is None:
             lease = self.held()
-            self.turn = self.store.run(turns.find_running, lease, BASE)
+            self.turn = self.store.run(find_running, lease, BASE)
         if self.turn is None:
             self.store.run(admit, inbound("go on"))
             self.turn = self.store.run(begin_turn, self.held())
@@ -202,7 +202,7 @@ class LifeMachine(RuleBasedStateMachine):
     @rule()
     def hide(self) -> None:
         self.held()
-        if self.store.run(turns.find_running, self.held(), BASE) is None:
+        if self.store.run(find_running, self.held(), BASE) is None:
             self.store.run(hiding.hide_newest, self.chat)
 
     @precondition(lambda self: self.turn is None)
@@ -328,7 +328,6 @@ def test_any_life_keeps_the_books_in_order(database_template: Path) -> None:
         settings=settings(
             max_examples=15,
             stateful_step_count=30,
-            deadline=None,
             database=None,
             # Shrinking takes minutes; the steps of a failure are printed as they were found.
             phases=(Phase.generate,),

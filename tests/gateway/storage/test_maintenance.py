@@ -314,3 +314,9 @@ def test_forget_empties_what_strangers_wrote_in_the_chat(store: Store) -> None:
     store.run(maintenance.forget, gone)
     kept = [(row.dedupe_key, row.raw) for row in store.rows(quarantine)]
     assert kept == [("1290", ""), ("cb:7", ""), ("2:5", SECRET), ("x", SECRET)]
+
+
+def test_forget_reads_no_turns_of_other_conversations(store: Store) -> None:
+    """SQLite makes sure that none is left in a segment that goes."""
+    gone = talk(store, "words", chat="2")
+    assert "SCAN turn" not in store.plans(maintenance.forget, gone)

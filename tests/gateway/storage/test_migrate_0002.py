@@ -13,7 +13,7 @@ from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.ports import PlannerState
 from agent.view import ViewPlan
-from gateway.storage import endings, files, hiding, leases, lineage, turns
+from gateway.storage import endings, files, hiding, leases, lineage
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import REVISION, ledger, metadata, session
 from gateway.storage.opening import open_database
@@ -26,6 +26,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     dump,
+    find_running,
     inbound,
     model_call,
     outdated_copy,
@@ -142,7 +143,7 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         replica = await database.write(leases.register, "newer")
         await database.write(leases.reap_others, replica)
         lease = await database.write(claim_one, 1, replica)
-        running = await database.write(turns.find_running, lease, BASE)
+        running = await database.write(find_running, lease, BASE)
         assert running is not None
         assert [entry.message["content"] for entry in running.entries] == ["three"]
         moved = await database.write(compact, running, ViewPlan(tail_from=running.entries[0].seq))

@@ -8,7 +8,7 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway.storage import endings, files, leases, lineage, steps, turns
+from gateway.storage import endings, files, leases, lineage, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import ledger, metadata, session, step, turn
 from gateway.storage.opening import open_database
@@ -20,6 +20,7 @@ from tests.support.storage import (
     begin_turn,
     claim_one,
     dump,
+    find_running,
     fixed_base,
     inbound,
     model_call,
@@ -105,7 +106,7 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         replica = await database.write(leases.register, "newer")
         await database.write(leases.reap_others, replica)
         lease = await database.write(claim_one, 1, replica)
-        running = await database.write(turns.find_running, lease, newer)
+        running = await database.write(find_running, lease, newer)
         assert running is not None
         assert (running.session.moved, running.sender) == (None, "telegram:ada")
         assert running.session.system_prompt == "You are a test."

@@ -7,7 +7,7 @@ import pytest
 
 from agent.messages import assistant_message
 from agent.view import Summary, ViewPlan
-from gateway.storage import attachments, endings, files, leases, lineage, models, turns
+from gateway.storage import attachments, endings, files, leases, lineage, models
 from gateway.storage.endings import TurnEnd
 from gateway.storage.lineage import PromptBase
 from gateway.storage.models import conversation, metadata, session
@@ -21,6 +21,7 @@ from tests.support.storage import (
     claim_one,
     compact,
     dump,
+    find_running,
     fixed_base,
     inbound,
     outdated_copy,
@@ -98,7 +99,7 @@ async def test_an_older_turn_goes_on(
         replica = await database.write(leases.register, "newer")
         await database.write(leases.reap_others, replica)
         lease = await database.write(claim_one, 1, replica)
-        running = await database.write(turns.find_running, lease, newer)
+        running = await database.write(find_running, lease, newer)
         assert running is not None
         assert [entry.message["content"] for entry in running.entries][-1] == "And the weather?"
         assert (running.session.moved, running.session.system_prompt) == (moved, prompt)

@@ -8,12 +8,21 @@ import pytest
 from adapters.messages import Address, Choice, Cursor, Move, Poison, Receipt
 from agent.messages import assistant_message
 from gateway.sessions import address_key
-from gateway.storage import endings, inbox, maintenance, outbox, steps, turns
+from gateway.storage import endings, inbox, maintenance, outbox, steps
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import alias, quarantine, turn
 from gateway.storage.models import inbox as inbox_table
 from gateway.storage.models import outbox as outbox_table
-from tests.support.storage import BASE, Store, admit, begin_turn, inbound, part, turn_of
+from tests.support.storage import (
+    BASE,
+    Store,
+    admit,
+    begin_turn,
+    find_running,
+    inbound,
+    part,
+    turn_of,
+)
 
 MOVE = Move("telegram", "default", "-5", "-1005")
 
@@ -144,7 +153,7 @@ def test_the_next_turn_knows_where_its_chat_is(store: Store) -> None:
     """Also under the lease of before, and when it is resumed."""
     lease = store.run(turn_of, "one", chat="-5").lease
     store.run(inbox.move, MOVE)
-    resumed = store.run(turns.find_running, lease, BASE)
+    resumed = store.run(find_running, lease, BASE)
     assert resumed is not None
     assert resumed.lease.address.chat == "-1005"
     store.run(endings.commit, resumed, [], [], TurnEnd("empty"))

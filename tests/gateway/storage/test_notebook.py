@@ -133,7 +133,7 @@ NOTES = st.lists(st.text("abc ", min_size=1, max_size=5), max_size=5, unique=Tru
 WORDS = st.none() | st.text("abc ", min_size=1, max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(NOTES, WORDS, WORDS)
 def test_a_change_that_is_made_again_changes_nothing(
     notes: list[str], remove: str | None, add: str | None

@@ -96,7 +96,7 @@ def test_nothing_is_found_for_what_nobody_said(store: Store, question: str) -> N
     assert found(store, [], question) == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(question=st.text(max_size=40) | st.text('"*^:(){}+-ANDORTNEzebra ', max_size=30))
 def test_any_question_is_safe(shared_store: Store, question: str) -> None:
     """No text is a syntax error."""

@@ -110,7 +110,7 @@ def test_calls_of_tools_are_searched() -> None:
     assert {"look", "x9"} <= terms_of(message)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.text(max_size=60))
 def test_a_message_has_what_is_asked_in_its_own_words(text: str) -> None:
     """Any text finds itself: no term is asked for that the index would not hold."""

@@ -3,10 +3,10 @@
 from sqlalchemy import update
 
 from agent.messages import assistant_message
-from gateway.storage import endings, hiding, inbox, turns
+from gateway.storage import endings, hiding, inbox
 from gateway.storage.models import turn
 from gateway.storage.turns import Turn
-from tests.support.storage import BASE, Store, admit, claim_one, inbound
+from tests.support.storage import BASE, Store, admit, begin, claim_one, inbound
 from tests.support.turns import ANSWERED, resume
 
 
@@ -15,7 +15,7 @@ def test_a_turn_knows_whose_words_it_holds(store: Store) -> None:
     chat, _ = store.run(admit, inbound("one", sender="ann"))
     lease = store.run(claim_one, chat)
     waiting = store.run(inbox.queued, chat)
-    current = store.run(turns.begin, lease, waiting, "one", BASE, ["telegram:bo"])
+    current = store.run(begin, lease, waiting, "one", BASE, ["telegram:bo"])
     whose = ("telegram:ann", "telegram:bo")
     again = resume(store, current)
     assert (current.senders, again.senders) == (whose, whose)

@@ -10,7 +10,7 @@ from agent.models.scripted import tool_call
 from agent.prefix import Prefix
 from agent.view import ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
-from gateway.storage import endings, hiding, inbox, steps, turns
+from gateway.storage import deadletters, endings, hiding, inbox, steps, turns
 from gateway.storage.endings import TurnEnd
 from gateway.storage.leases import Lease
 from gateway.storage.lineage import PromptBase
@@ -21,9 +21,11 @@ from tests.support.storage import (
     BASE,
     Store,
     admit,
+    begin,
     begin_turn,
     claim_one,
     compact,
+    find_running,
     fixed_base,
     inbound,
     model_call,
@@ -52,7 +54,7 @@ def test_a_command_takes_a_turn_without_a_message(store: Store) -> None:
     store.run(endings.commit, answered, [assistant_message("hi")], [], ANSWERED)
     store.run(admit, inbound("/compress trains"), kind="command")
     entries = store.run(inbox.queued, answered.lease.conversation)
-    current = store.run(turns.begin, answered.lease, entries, None, BASE)
+    current = store.run(begin, answered.lease, entries, None, BASE)
     assert (current.entries, current.command) == ((), "/compress trains")
     assert resume(store, current).command == "/compress trains"
     store.run(endings.commit, resume(store, current), [], [], TurnEnd("compressed"))
@@ -72,7 +74,7 @@ def test_a_turn_belongs_to_the_active_session(store: Store, current: Turn) -> No
     store.run(endings.commit, current, [], [], ANSWERED)
     store.run(admit, inbound("again"))
     entries = store.run(inbox.queued, current.lease.conversation)
-    second = store.run(turns.begin, current.lease, entries, "again", NEWER)
+    second = store.run(begin, current.lease, entries, "again", NEWER)
     assert second.session.id == current.session.id
     assert second.session.system_prompt == "You are a test."
 
@@ -91,13 +93,13 @@ def test_a_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None
     store.run(endings.commit, current, [], [], ANSWERED)
     store.run(admit, inbound("again"))
     entries = store.run(inbox.queued, current.lease.conversation)
-    second = store.run(turns.begin, current.lease, entries, "again", changed)
+    second = store.run(begin, current.lease, entries, "again", changed)
     assert (second.session.system_prompt, second.session.moved) == (
         "Another prompt.",
         "instructions",
     )
     lease = crash(store, second.lease)
-    resumed = store.run(turns.find_running, lease, changed)
+    resumed = store.run(find_running, lease, changed)
     assert resumed is not None
     assert resumed.session.moved == "instructions"
     call = model_call(USAGE, prefix=Prefix("model-1", 3, "ab", 1.0))
@@ -106,7 +108,7 @@ def test_a_turn_begins_with_what_is_set_now(store: Store, current: Turn) -> None
 
 
 def resume_with(store: Store, current: Turn, base: PromptBase) -> Turn:
-    found = store.run(turns.find_running, crash(store, current.lease), base)
+    found = store.run(find_running, crash(store, current.lease), base)
     assert found is not None
     return found
 
@@ -135,7 +137,7 @@ def test_a_conversation_has_one_running_turn(store: Store, current: Turn) -> Non
 def test_there_is_nothing_to_resume_after_the_end(store: Store, current: Turn) -> None:
     """A finished turn is never run again."""
     store.run(endings.commit, current, [assistant_message("hi")], [], ANSWERED)
-    assert store.run(turns.find_running, crash_with_work(store, current), BASE) is None
+    assert store.run(find_running, crash_with_work(store, current), BASE) is None
 
 
 def crash_with_work(store: Store, current: Turn) -> Lease:
@@ -210,13 +212,26 @@ def test_a_stopped_turn_cannot_go_on(store: Store, current: Turn) -> None:
     assert everything(store) == before
 
 
+def test_only_what_ran_when_it_was_stopped_is_given_up_as_stopped(
+    store: Store, current: Turn
+) -> None:
+    """A `/stop` does not count for what an operator queues again after it."""
+    store.run(stop, current)
+    assert (stopped := store.run(turns.take_up, current.lease)) is not None
+    assert stopped.stopped
+    store.run(endings.bury, current, [], TurnEnd("gave_up"))
+    store.run(deadletters.retry, f"t{current.id}")
+    assert (again := store.run(turns.take_up, current.lease)) is not None
+    assert not again.stopped
+
+
 def test_every_write_of_a_turn_is_fenced(store: Store, current: Turn) -> None:
     """A worker that lost its lease writes nothing, whatever it does."""
     crash(store, current.lease)
     before = everything(store)
     call, text = tool_call("look", {}, "a"), assistant_message("x")
     for write in (
-        lambda c: turns.find_running(c, current.lease, BASE),
+        lambda c: find_running(c, current.lease, BASE),
         lambda c: steps.record_message(c, current, text, model_call(USAGE)),
         lambda c: steps.start_tool(c, current, call, "read"),
         lambda c: steps.record_result(c, current, tool_message("a", "look", "x"), "ok"),

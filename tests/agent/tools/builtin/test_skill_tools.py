@@ -48,6 +48,14 @@ async def test_all_skills_are_listed(shelf: SkillShelf) -> None:
     assert "- bad cannot be used: bad/SKILL.md cannot be read" in shown
 
 
+async def test_skills_that_cannot_be_read_are_told(shelf: SkillShelf) -> None:
+    """That is not the same as none."""
+    assert await call(VIEW, shelf) == "There are no skills."
+    shelf.root.symlink_to(shelf.root)
+    with pytest.raises(ToolError, match="the skills cannot be read: Too many levels"):
+        await call(VIEW, shelf)
+
+
 async def test_a_skill_is_edited_and_removed(shelf: SkillShelf) -> None:
     """An edit replaces the whole file."""
     await call(MANAGE, shelf, action="create", name="report", text=TEXT)

@@ -202,7 +202,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.dictionaries(st.sampled_from("abcdef"), JSON, max_size=4), st.randoms())
 def test_the_order_of_a_listing_changes_no_byte(
     properties: dict[str, Any], order: random.Random

@@ -215,7 +215,7 @@ def test_a_shell_is_prepared_in_this_order(monkeypatch: pytest.MonkeyPatch) -> N
     for name in ("setsid", "umask", "dup2", "chdir"):
         monkeypatch.setattr(os, name, note(name))
     monkeypatch.setattr(os, "open", lambda *_: 9)
-    monkeypatch.setattr(supervisor.ctypes, "CDLL", lambda _: Prctl())
+    monkeypatch.setattr(descent, "die_with_parent", note("bind"))
     monkeypatch.setattr(signal, "signal", note("signal"))
     monkeypatch.setattr(supervisor, "_limit", note("limit"))
     monkeypatch.setattr(confinement, "hold_in_group", note("hold"))
@@ -223,13 +223,6 @@ def test_a_shell_is_prepared_in_this_order(monkeypatch: pytest.MonkeyPatch) -> N
     supervisor._prepare(ORDER, 1, 2)
     assert done[0] == "setsid"
     assert done[-4:] == ["chdir", "limit", "hold", "confine"]
-
-
-class Prctl:
-    """A C library that does nothing."""
-
-    def prctl(self, *_: int) -> int:
-        return 0
 
 
 def test_the_kernels_limits_never_rise(monkeypatch: pytest.MonkeyPatch) -> None:
