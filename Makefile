@@ -37,8 +37,7 @@ format: setup
 # One worker more than this project's machines have cores: the end-to-end tests wait for platforms.
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
-	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not untraced" --cov --cov-report=term tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m untraced tests
+	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term tests
 
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests

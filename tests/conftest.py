@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import Coverage
 from hypothesis import is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
 
@@ -20,6 +21,8 @@ from gateway.storage.opening import open_database
 from tests.support.browser import CHROMIUM
 from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
+
+OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", settings(), deadline=None)
@@ -48,13 +51,28 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Trace no property tests for coverage: it takes twice the time, and others run those lines.
+    """Mark what is not traced for coverage, which takes twice the time: others run those lines.
 
-    Other long ones are marked where they stand. What is not traced can only lower the figure.
+    These are property tests and those whose gateway is another process; other long ones are marked
+    where they stand. What is not traced can only lower the figure.
     """
     for item in items:
-        if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+        is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
+        if is_property or item.nodeid.startswith(OTHER_PROCESSES):
             item.add_marker("untraced")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run what is marked so without tracing; `no_cover` of pytest-cov does nothing in a worker."""
+    coverage = Coverage.current() if item.get_closest_marker("untraced") else None
+    if coverage is None:
+        return (yield)
+    coverage.stop()
+    try:
+        return (yield)
+    finally:
+        coverage.start()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -26,8 +26,8 @@ from tests.support.crash import DEEP
 pytestmark = pytest.mark.untraced
 
 SHARDS = 4
-CASES = (150_000 if DEEP else 15_000) // SHARDS
-LOSSLESS_CASES = (50_000 if DEEP else 4_000) // SHARDS
+CASES = (150_000 if DEEP else 6_000) // SHARDS
+LOSSLESS_CASES = (50_000 if DEEP else 2_000) // SHARDS
 
 WINDOWS = (24_000, 60_000, 200_000)
 SYSTEM = ChatMessage(role="system", content="You are a careful assistant. " * 20)
