@@ -135,7 +135,11 @@ def _reap(program: int) -> None:
     # Elsewhere orphans do not come here, and some systems lack waitid.
     if sys.platform != "linux":
         return
-    while (end := descent.dead_child()) is not None and end.si_pid != program:
+    while (end := descent.dead_child()) is not None:
+        if end.si_pid == program:
+            # No other is told of behind it, so none may stay any more.
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            return
         # A signal may have come in between, and this been done.
         with suppress(ChildProcessError):
             os.waitpid(end.si_pid, 0)

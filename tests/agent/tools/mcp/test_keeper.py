@@ -100,3 +100,17 @@ def test_dead_orphans_do_not_pile_up() -> None:
         while psutil.pid_exists(orphan):
             assert kept.process.poll() is None
             time.sleep(0.005)
+
+
+@pytest.mark.timeout(LIMIT_S)
+def test_dead_orphans_do_not_pile_up_behind_a_dead_program() -> None:
+    """It may leave in its place what goes on to serve."""
+    is_dead = "grep -q ' Z ' /proc/$$/stat"
+    serve = f"until {is_dead}; do :; done; while (sleep 0.01 & echo $!); do :; done"
+    with keeper() as kept:
+        kept.order("sh", "-c", f"({serve}) &")
+        orphans = [int(kept.line())]
+        while all(map(psutil.pid_exists, orphans)):
+            orphans.append(int(kept.line()))
+        kept.lifeline.close()
+        assert kept.process.wait(LIMIT_S) == 0
