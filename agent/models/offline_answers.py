@@ -231,6 +231,7 @@ def _zones(text: str) -> Iterable[str]:
 
 
 _SPOKEN = (
+    (r"(?<=\d),(?=\d{3}\b)", ""),
     (r"(\d[\d.]*)\s*(?:%|percent) of\b", r"\1 / 100 *"),
     (r"\b(?:the )?square root of (\d[\d.]*)", r"sqrt(\1)"),
     (r"\bto the power of\b", "**"),

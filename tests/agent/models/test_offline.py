@@ -134,6 +134,9 @@ async def test_the_time_is_asked_of_the_tool(text: str, zones: list[str | None])
         ("Hi! Calculate (3 + 4) x 2 please", 14),
         ("sqrt(16)", 4),
         ("15% of 80", 12),
+        ("17.5 % of 2,340", 409.5),
+        ("1,000,000 + 1", 1_000_001),
+        ("max(3, 1,200)", 1_200),
         ("What's the square root of 144?", 12),
         ("2 to the power of 10", 1024),
         ("how much is 7 times 6 minus 2", 40),
@@ -141,7 +144,7 @@ async def test_the_time_is_asked_of_the_tool(text: str, zones: list[str | None])
         ("What is 3 + 4 = ?", 7),
     ],
 )
-async def test_arithmetic_is_asked_of_the_tool(text: str, value: int) -> None:
+async def test_arithmetic_is_asked_of_the_tool(text: str, value: float) -> None:
     """The expression is one that the tool can work out."""
     [(name, arguments)] = await calls(text)
     assert name == "calculate"
