@@ -143,6 +143,7 @@ class Admission:
             any more. None for what is no such answer.
         told: For who gave the answer: what became of it.
         over: How the question ended that is over, to be noted in place of its buttons.
+        silent: Nothing is said to it before a question is answered; its sender knows that already.
     """
 
     outcome: Literal[
@@ -153,6 +154,7 @@ class Admission:
     answer: Literal["accepted", "refused", "over"] | None = None
     told: str = ""
     over: str = ""
+    silent: bool = False
 
 
 CHOICE_BYTES = 64

@@ -163,10 +163,10 @@ class Desk:
         if row.waits and (waiting := inquiries.pending(self.conn, row.id)):
             # Said once for each inquiry: the key is the same.
             told = answering.waiting_text(waiting)
-            self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", told)
+            is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", told)
             self.wake.add(row.id)
-        else:
-            leases.make_ready(self.conn, row.id)
+            return Admission("queued", row.id, seq, silent=not is_told)
+        leases.make_ready(self.conn, row.id)
         return Admission("queued", row.id, seq)
 
     def _bypass(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
@@ -355,9 +355,10 @@ class Desk:
 
     def _tell(
         self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str
-    ) -> None:
+    ) -> bool:
+        """Say something once for each key; return whether it is said now."""
         parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
-        outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
+        return outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
 
     def _renderer(self, message: InboundMessage) -> Renderer:
         return self.renderers[message.address.platform, message.address.account]

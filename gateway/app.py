@@ -1,16 +1,16 @@
 """Runs a gateway, from the settings to its end: the only file that connects concrete classes.
 
-`run` is the whole story, `assembled` the list of parts in the order of the path of a message, and
-`serve` what runs side by side and in which order it stops. Parts that the settings name are built
-in gateway/building.py.
+`run`, inside of `own_home`, is the whole story, `assembled` the list of parts in the order of the
+path of a message, and `serve` what runs side by side and in which order it stops. Parts that the
+settings name are built in gateway/building.py.
 """
 
 import asyncio
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,8 +59,8 @@ from gateway.spending import Budgets, refuse_unpriced
 from gateway.statusfacts import start_warnings, status_facts
 from gateway.stops import Stops
 from gateway.storage import history, inbox, leases
-from gateway.storage.engine import Database
-from gateway.storage.opening import database_path, open_database
+from gateway.storage.engine import Database, lock_database
+from gateway.storage.opening import database_path, open_locked
 from gateway.supervision import Supervised
 from gateway.toolkit import Toolkit
 from gateway.turn import TurnRunner
@@ -120,11 +120,25 @@ class Welcome:
     warnings: tuple[str, ...] = ()
 
 
+@contextmanager
+def own_home(settings: Settings) -> Iterator[None]:
+    """Have PARLEY_HOME for this process alone; without it nothing there may be touched.
+
+    Raises:
+        SettingsError: It cannot be created.
+        DatabaseLocked: Another process has it.
+        StorageUnavailable: The lock cannot be made.
+    """
+    prepare_home(settings.home)
+    with lock_database(database_path(settings)):
+        yield
+
+
 async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
-        settings: All of them.
+        settings: All of them; the caller has `own_home` of them.
         on_ready: Called once messages are accepted.
 
     Raises:
@@ -141,11 +155,10 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
     await learn_windows(line)
-    prepare_home(settings.home)
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
-    async with open_tools(settings) as foreign, open_database(database_path(settings)) as database:
+    async with open_locked(database_path(settings)) as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
         await _load_encoding(agent.models[0].name)
         caching = caching_text(agent.models[0], agent.caching)

@@ -24,8 +24,9 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from gateway.chatmenu import Button, Menu
-from gateway.errors import GatewayNotRunning, SettingsError
+from gateway.chatmenu import Button, Menu, question_of
+from gateway.console import out
+from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
 
 with contextlib.suppress(ImportError):
     import readline  # noqa: F401 - gives input() line editing, in a Python that was built with it
@@ -61,12 +62,13 @@ async def chat(
     Raises:
         SettingsError: No chat can have this name.
         GatewayNotRunning: Nobody listens on the socket, or no longer does.
+        Refused: The gateway does not let this chat be read.
     """
     if not CHAT_NAME.fullmatch(name):
         raise SettingsError(
             f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
         )
-    console = console or Console()
+    console = console or out
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     connector = aiohttp.UnixConnector(path=str(socket))
     async with aiohttp.ClientSession(
@@ -89,8 +91,8 @@ def to_json(data: object) -> str:
     return orjson.dumps(data).decode()
 
 
-class Refused(Exception):
-    """The gateway does not take this message; the text says why."""
+class Refused(GatewayError):
+    """The gateway does not do this; the text is what it says."""
 
 
 class Client:
@@ -108,13 +110,16 @@ class Client:
         """Make one request, without patience."""
         with self._reaching():
             async with self._http.get("/api/chats") as response:
-                response.raise_for_status()
+                await _require_done(response)
 
     async def post(self, text: str) -> int | None:
-        """Send a message, again under the same id until the gateway has it; return its position.
+        """Send a message, again under the same id until the gateway can be reached.
+
+        Returns:
+            Its position; None where nothing is said to it before a question is answered.
 
         Raises:
-            Refused: It will not be taken.
+            Refused: It was not taken.
         """
         readable = text.encode(errors="replace").decode()
         message = {"id": secrets.token_hex(12), "text": readable}
@@ -134,7 +139,7 @@ class Client:
                 headers = {"Last-Event-ID": position}
                 path = f"{self._path}/events?format=markdown"
                 response = await self._http.get(path, headers=headers)
-                response.raise_for_status()
+                await _require_done(response)
                 return response
 
         return await self.patiently(once)
@@ -159,11 +164,16 @@ class Client:
 
 
 async def _position_of(response: aiohttp.ClientResponse) -> int | None:
-    if 400 <= response.status < 500:
-        raise Refused(str((await response.json())["message"]))
-    response.raise_for_status()
-    seq: int | None = (await response.json())["seq"]
-    return seq
+    await _require_done(response)
+    admission = await response.json()
+    return None if admission.get("silent") else int(admission["seq"] or 0)
+
+
+async def _require_done(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:
+        is_json = response.content_type == "application/json"
+        found = await response.json() if is_json else {}
+        raise Refused(found.get("message", f"{response.status} {response.reason}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +193,11 @@ class Answer:
     buttons: tuple[Button, ...] = ()
     over: int = 0
 
+    @property
+    def asks(self) -> bool:
+        """Whether it is a question: until that is answered, nothing else may be."""
+        return bool(question_of(self.buttons))
+
 
 class Feed:
     """What happens in the chat from now on.
@@ -191,7 +206,7 @@ class Feed:
         answers: In the order they came; those from before the first `synced` are not kept.
         preview: The answer that is being written, "" for none.
         interrupted: Ctrl-C was pressed.
-        failure: The gateway is gone for good; nothing will come any more.
+        failure: The gateway is gone for good, or refuses; nothing will come any more.
     """
 
     def __init__(self, client: Client) -> None:
@@ -199,7 +214,7 @@ class Feed:
         self.preview = ""
         self.synced = False
         self.interrupted = False
-        self.failure: GatewayNotRunning | None = None
+        self.failure: GatewayError | None = None
         self._client = client
         self._position = "0-0"
         self._seen: set[tuple[int, int]] = set()
@@ -211,7 +226,7 @@ class Feed:
             try:
                 async with await self._client.events(self._position) as response:
                     await self._read(response)
-            except GatewayNotRunning as exc:
+            except GatewayError as exc:
                 self.failure = exc
             except (aiohttp.ClientError, TimeoutError):
                 self.preview = ""
@@ -222,7 +237,7 @@ class Feed:
         """Return when `done()`; look after every change.
 
         Raises:
-            GatewayNotRunning: It cannot come true any more.
+            GatewayError: It cannot come true any more.
         """
         while not done():
             if self.failure:
@@ -289,9 +304,10 @@ class Talk:
         self._ask = ask
         self._console = console
         self._shown = 0
+        self._since = 0
         self._menu = Menu()
 
-    async def run(self) -> GatewayNotRunning | None:
+    async def run(self) -> GatewayError | None:
         """Talk until the input ends; return why it could not go on, if so."""
         try:
             await self._feed.until(lambda: self._feed.synced, lambda: None)
@@ -300,58 +316,71 @@ class Talk:
             while (line := await self._ask()) is not None and line.strip() != "/quit":
                 if line.strip():
                     await self._exchange(self._menu.said(line.strip()))
-        except GatewayNotRunning as exc:
+        except GatewayError as exc:
             return exc
         return None
 
     async def _exchange(self, text: str) -> None:
         start = len(self._feed.answers)
+        seq = await self._send(text)
+        if seq is not None:
+            self._since = self._since or seq
+            await self._wait(start, seq)
+        self._show_answers()
+
+    async def _send(self, text: str) -> int | None:
+        """Return where a line is whose answer can be waited for."""
         try:
-            seq = await self._client.post(text) or 0
+            return await self._client.post(text)
         except Refused as exc:
             self._console.print(Text(f"Not sent: {exc}", style="red"))
-            return
+            return None
+
+    async def _wait(self, start: int, seq: int) -> None:
+        """Show what comes until the line is answered, or a question is asked that comes first."""
 
         def answered() -> bool:
             news = self._feed.answers[start:]
-            return any(answer.inbox_seq >= seq and not answer.notice for answer in news)
-
-        def show_news() -> None:
-            self._show_answers(seq)
+            return any(
+                answer.asks or (answer.inbox_seq >= seq and not answer.notice) for answer in news
+            )
 
         if self._console.is_terminal:
-            await self._watch(answered, show_news)
+            await self._watch(answered)
         else:
-            await self._feed.until(answered, show_news)
-        show_news()
+            await self._feed.until(answered, self._show_answers)
 
-    async def _watch(self, answered: Callable[[], bool], show_news: Callable[[], None]) -> None:
+    async def _watch(self, answered: Callable[[], bool]) -> None:
         """Show notices and the growing answer; an interrupt asks the gateway to stop it."""
         feed = self._feed
         with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
 
             def show() -> None:
-                show_news()
+                self._show_answers()
                 live.update(growing(feed.preview), refresh=True)
 
             while not answered():
                 await feed.until(lambda: feed.interrupted or answered(), show)
                 if feed.interrupted:
                     feed.interrupted = False
-                    await self._client.post("/stop")
+                    await self._send("/stop")
 
-    def _show_answers(self, seq: int) -> None:
+    def _show_answers(self) -> None:
+        """Print what is new: on a terminal all of it, else what concerns this dialogue."""
         news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
         for answer in news:
             self._menu.close(answer.over)
-            if self._console.is_terminal and answer.markdown:
-                self._console.print(Markdown(answer.markdown), "")
-            elif answer.markdown and answer.inbox_seq >= seq:
-                self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
-            if self._console.is_terminal or answer.inbox_seq >= seq:
-                self._show_files(answer.files)
-                for choice in self._menu.offer(answer.buttons):
-                    self._console.print(Text(choice), soft_wrap=True)
+            if self._console.is_terminal or answer.asks or answer.inbox_seq >= self._since:
+                self._show(answer)
+
+    def _show(self, answer: Answer) -> None:
+        if self._console.is_terminal and answer.markdown:
+            self._console.print(Markdown(answer.markdown), "")
+        elif answer.markdown:
+            self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
+        self._show_files(answer.files)
+        for choice in self._menu.offer(answer.buttons):
+            self._console.print(Text(choice), soft_wrap=True)
 
     def _show_files(self, names: tuple[str, ...]) -> None:
         """Print which files there are; the web chat has them."""

@@ -26,16 +26,16 @@ class Menu:
         return [f"  {number}. {button.label}" for number, button in enumerate(buttons, first)]
 
     def close(self, number: int) -> None:
-        """Take the buttons of a question away that is over; they name its number."""
+        """Take the buttons of a question away that is over."""
         for first, group in list(self._open.items()):
-            if any(button.text.split()[1:2] == [str(number)] for button in group):
+            if question_of(group) == str(number):
                 del self._open[first]
 
     def said(self, line: str) -> str:
         """Return what a line says: the text of the button that it chooses, else itself.
 
-        A choice takes the buttons of its answer away, any other message all of them; a command
-        leaves them.
+        A choice takes the buttons of its answer away, any other message all but those of questions;
+        a command leaves them.
         """
         chosen = [
             (first, button)
@@ -48,5 +48,11 @@ class Menu:
             del self._open[first]
             return button.text
         if not line.startswith("/"):
-            self._open.clear()
+            self._open = {n: group for n, group in self._open.items() if question_of(group)}
         return line
+
+
+def question_of(buttons: Sequence[Button]) -> str:
+    """Return the number of the question that the buttons answer: they name it; "" for none."""
+    words = [word for button in buttons[:1] for word in button.text.split()[1:2]]
+    return words[0] if words and words[0].isdecimal() else ""

@@ -130,12 +130,12 @@ def run(
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
     gateway = import_module("gateway.app")
-    gateway.prepare_home(settings.home)
-    logs = import_module("gateway.logs")
-    logs.configure_logging(settings.logging, settings.home, secret_values(settings))
-    for warning in found.warnings:
-        warn(warning)
-    asyncio.run(gateway.run(settings, lambda welcome: _welcome(settings, welcome)))
+    with gateway.own_home(settings):
+        logs = import_module("gateway.logs")
+        logs.configure_logging(settings.logging, settings.home, secret_values(settings))
+        for warning in found.warnings:
+            warn(warning)
+        asyncio.run(gateway.run(settings, lambda welcome: _welcome(settings, welcome)))
 
 
 def _welcome(settings: Settings, welcome: Any) -> None:

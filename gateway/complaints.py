@@ -52,10 +52,14 @@ def shown(value: Any, *, hidden: bool) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean …?" for the nearest known name, or nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.65)
-    return f"; did you mean {near[0]}?" if near else ""
+def suggestion(name: str, known: Iterable[str], prefix: str) -> str:
+    """Return "; did you mean …?" for the nearest known name, or nothing.
+
+    The prefix, which all of them have, makes no two of them alike.
+    """
+    rest, rests = name.removeprefix(prefix), [each.removeprefix(prefix) for each in known]
+    near = difflib.get_close_matches(rest, rests, n=1, cutoff=0.65)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
 def _allowed(error: "ErrorDetails") -> str:

@@ -19,8 +19,8 @@ PIPE_COLUMNS = 160
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Control characters that JSON may hold as they are, but that a terminal would obey."""
 
-out = Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
-err = Console(stderr=True)
+out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) -> Table:

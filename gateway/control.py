@@ -15,12 +15,12 @@ from aiohttp import web
 from sqlalchemy import Connection
 
 from gateway import pairing
-from gateway.errors import GatewayError, NotFound, StorageUnavailable
+from gateway.errors import GatewayError, NotFound
 from gateway.indexing import Indexer
 from gateway.pairing import COMMAND_LINE, Decision
 from gateway.storage import deadletters, maintenance, notebook, searchindex
 from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
+from gateway.storage.opening import open_database, require_database
 from gateway.wakeups import Wakeups
 
 SOCKET = "parley.sock"
@@ -105,14 +105,9 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     """
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
-    _require(database)
+    require_database(database)
     async with open_database(database) as opened:
         return _plain(await carry_out(opened, ACTIONS[action], target))
-
-
-def _require(database: Path) -> None:
-    if not database.is_file():
-        raise StorageUnavailable(f"there is no database at {database}")
 
 
 async def carry_out(database: Database, action: Action, target: str) -> Any:

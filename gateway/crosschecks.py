@@ -1,6 +1,7 @@
 """Rules that hold between settings, and settings that this version accepts but does not use."""
 
 import ipaddress
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -119,8 +120,11 @@ def _groups(settings: "Settings") -> Iterator[Contradiction]:
 def doubts(settings: "Settings") -> Iterator[str]:
     """Yield a warning for every value that may be a mistake."""
     workspace = settings.agent.workspace
-    if workspace is not None and not workspace.is_dir():
-        yield f"agent.workspace: {workspace} is no directory; no context file is read"
+    if workspace is not None:
+        try:
+            os.scandir(workspace).close()
+        except OSError as exc:
+            yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
 
 
 def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:

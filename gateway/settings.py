@@ -278,10 +278,20 @@ def _add_config(
 ) -> Path | None:
     named = config or environ.get("PARLEY_CONFIG") or None
     path = Path(named).expanduser() if named else home / CONFIG_NAME
-    if named or path.exists():
+    if named or _is_there(path):
         sources.add_file(path, str(path) if named else CONFIG_NAME)
         return path
     return None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as exc:
+        raise SettingsError(f"{path}: cannot be read: {exc.strerror}") from exc
+    return True
 
 
 def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:

@@ -118,7 +118,8 @@ class Sources:
             self._add_all(iter([(path, environ[variable])]), variable)
         else:
             names = [_variable(tuple(name.split("."))) for name in self._keys.names()]
-            self.problems.append(f"{variable}: unknown variable{suggestion(variable, names)}")
+            near = suggestion(variable, names, PREFIX)
+            self.problems.append(f"{variable}: unknown variable{near}")
 
     def _add_text(self, variable: str, key: Key, path: KeyPath, text: str) -> None:
         if key.kind == "value":

@@ -99,8 +99,8 @@ class WebAdapter:
         [admission] = await self._intake.accept([to_inbound(chat, posted)])
         self._hub.refresh(chat)
         told = {"outcome": admission.outcome, "seq": admission.seq}
-        over = {"over": admission.over} if admission.over else {}
-        return json_response(told | over, 202)
+        rest = {"over": admission.over, "silent": admission.silent}
+        return json_response(told | {name: value for name, value in rest.items() if value}, 202)
 
     async def _show_file(self, request: web.Request) -> web.Response:
         address, number = Address("web", "default", chat_of(request)), file_of(request)

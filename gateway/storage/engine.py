@@ -64,11 +64,14 @@ class Done(NamedTuple):
     error: Exception | None
 
 
+_DISCREET: dict[str, Any] = {"hide_parameters": True}
+"""Errors and logs do not quote what people wrote."""
 _READING: dict[str, Any] = {
     "isolation_level": "AUTOCOMMIT",
     "skip_autocommit_rollback": True,
     "pool_reset_on_return": None,
     "max_overflow": 0,
+    **_DISCREET,
 }
 
 
@@ -349,6 +352,7 @@ def connect(path: Path) -> Connection:
             "timeout": BUSY_TIMEOUT_S,
             "check_same_thread": False,
         },
+        **_DISCREET,
     )
     event.listen(engine, "begin", _begin_immediate)
     try:

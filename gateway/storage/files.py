@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from gateway.errors import StorageUnavailable
 from gateway.storage import migrate
 from gateway.storage.engine import connect, lock_database, read_only_uri
-from gateway.storage.opening import prepare_schema, schema_revision
+from gateway.storage.opening import prepare_schema, require_database, schema_revision
 
 
 def upgrade(path: Path) -> str | None:
@@ -53,8 +53,7 @@ def reading(path: Path) -> Iterator[Connection]:
     Raises:
         StorageUnavailable: It is not there, or no database of Parley's.
     """
-    if not path.is_file():
-        raise StorageUnavailable(f"there is no database at {path}")
+    require_database(path)
 
     def connect_read_only() -> Any:
         return sqlite3.connect(read_only_uri(path), uri=True)

@@ -27,6 +27,7 @@ from gateway.storage.models import (
     summary_candidate,
     turn,
 )
+from gateway.storage.opening import require_database
 
 
 def backup(database: Path, target: Path) -> int:
@@ -38,8 +39,7 @@ def backup(database: Path, target: Path) -> int:
     Raises:
         StorageUnavailable: There is no database, or the target cannot be written.
     """
-    if not database.is_file():
-        raise StorageUnavailable(f"there is no database at {database}")
+    require_database(database)
     if target.exists() and target.samefile(database):
         raise StorageUnavailable(f"{target} is the database itself")
     partial = target.with_name(target.name + ".partial")

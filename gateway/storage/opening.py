@@ -23,7 +23,15 @@ async def open_database(path: Path) -> AsyncIterator[Database]:
         DatabaseTooNew: Written by a newer version; nothing is changed.
         StorageUnavailable: Not writable, or not a database.
     """
-    with lock_database(path), closing(connect(path)) as connection:
+    with lock_database(path):
+        async with open_locked(path) as database:
+            yield database
+
+
+@asynccontextmanager
+async def open_locked(path: Path) -> AsyncIterator[Database]:
+    """Do the same in a process that holds the lock already."""
+    with closing(connect(path)) as connection:
         try:
             prepare_schema(connection)
             database = Database(path, connection)
@@ -51,6 +59,20 @@ def schema_revision(connection: Connection) -> str | None:
         return None
     version = table("alembic_version", sql_column("version_num"))
     return connection.scalar(select(version.c.version_num))
+
+
+def require_database(path: Path) -> None:
+    """Refuse to go on without a file to open.
+
+    Raises:
+        StorageUnavailable: It is not there, or nobody can look.
+    """
+    try:
+        found = path.is_file()
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot read {path}: {exc.strerror}") from exc
+    if not found:
+        raise StorageUnavailable(f"there is no database at {path}")
 
 
 def database_path(settings: Settings) -> Path:

@@ -91,8 +91,13 @@ def append(
     *,
     inbox_seq: int,
     turn_id: int | None = None,
-) -> None:
-    """Insert rows behind the conversation's newest; known source keys are skipped."""
+) -> bool:
+    """Insert rows behind the conversation's newest; known source keys are skipped.
+
+    Returns:
+        Whether there was anything new.
+    """
+    is_new = False
     for part in parts:
         seq = conn.scalar(*_next_seq(conversation_id, part.source_key))
         if seq is None:
@@ -113,6 +118,8 @@ def append(
                 "attachment": part.attachment,
             },
         )
+        is_new = True
+    return is_new
 
 
 _INSERT = outbox.insert().values(state="pending", at=now_s())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Integer, Row, bindparam, func, select, update
 
 from adapters.messages import Question
 from agent.messages import ChatMessage, Content, context_message, user_message
@@ -28,7 +28,8 @@ class Turn:
     """One or more entries of the inbox on their way to one answer.
 
     Attributes:
-        upto_seq: Newest entry that this turn answers; frozen when it began, but for answers to
+        upto_seq: Entry of the inbox below which this turn speaks: the newest that it answers, or a
+            newer one below which the turn before it spoke; frozen when it began, but for answers to
             what it has asked.
         attempt: 1 for the first; grows only by crashes that left no new journalled step.
         entries: What the turn has recorded so far, with its seqs; its user message first, behind
@@ -154,7 +155,7 @@ def begin(
     session = lineage.settle_base(conn, active, base)
     if active.system_prompt is None:
         transcript.append(conn, Place(lease.conversation, session.id, None), base.prefill)
-    turn_id = _enter(conn, lease, entries, session.id, whose)
+    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose)
     if held.cancel_upto_seq >= entries[0].seq:
         _outlive_earlier_stops(conn, lease, entries[0].seq)
     recorded: tuple[Message, ...] = ()
@@ -167,7 +168,7 @@ def begin(
         lease=lease,
         session=session,
         first_seq=entries[0].seq,
-        upto_seq=entries[-1].seq,
+        upto_seq=upto_seq,
         attempt=1,
         entries=recorded,
         reply_to=entries[-1].message_ref,
@@ -199,22 +200,42 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
 
 def _enter(
     conn: Connection, lease: Lease, entries: Sequence[Entry], session_id: int, whose: Sequence[str]
-) -> int:
-    """Enter the running turn of these entries; return its id."""
+) -> tuple[int, int]:
+    """Enter the running turn of these entries; return its id and `upto_seq`."""
     values = {
         "conversation": lease.conversation,
         "session_id": session_id,
         "first_seq": entries[0].seq,
-        "upto_seq": entries[-1].seq,
+        "here": lease.conversation,
+        "newest_seq": entries[-1].seq,
         "epoch": lease.epoch,
         "senders": orjson.dumps(whose).decode(),
     }
-    turn_id: int = conn.execute(_INSERT, values).scalar_one()
+    turn_id, upto_seq = conn.execute(_INSERT, values).one()
     inbox.take(conn, entries, turn_id)
-    return turn_id
+    return turn_id, upto_seq
 
 
-_INSERT = turn.insert().values(state="running", attempt=1, started_at=now_s()).returning(turn.c.id)
+_NEWEST_SEQ = bindparam("newest_seq", type_=Integer)
+# One that began with newer entries does not count: what is asked again is answered where it stands.
+_SPOKE_BELOW = (
+    select(turn.c.upto_seq)
+    .where(turn.c.conversation == bindparam("here"), turn.c.first_seq <= _NEWEST_SEQ)
+    .order_by(turn.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_INSERT = (
+    turn
+    .insert()
+    .values(
+        upto_seq=func.max(_NEWEST_SEQ, func.coalesce(_SPOKE_BELOW, 0)),
+        state="running",
+        attempt=1,
+        started_at=now_s(),
+    )
+    .returning(turn.c.id, turn.c.upto_seq)
+)
 
 
 def _record_question(

@@ -198,7 +198,7 @@ class Life:
         replace_in(freezing, burst=burst_or_fail)
         replace_in(Access, weakest=lambda *_: "member")
         if not spec.locked:
-            replace_in(opening, lock_database=lambda _: nullcontext())
+            replace_in(app, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
             MUTANTS[spec.mutant](self)
         settings = Settings(
@@ -219,7 +219,8 @@ class Life:
                 mcp=spec.mcp,
             ),
         )
-        await app.run(settings, self._ready)
+        with app.own_home(settings):
+            await app.run(settings, self._ready)
 
     def _ready(self, welcome: app.Welcome) -> None:
         self.note("ready", port=welcome.port)

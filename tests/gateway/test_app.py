@@ -15,6 +15,7 @@ from agent.models.base import Completion, Usage
 from agent.models.facts import ModelFacts, Prices
 from gateway.app import (
     Welcome,
+    own_home,
     prepare_home,
     run,
 )
@@ -152,7 +153,7 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
         other.listen()
         settings = settings_of(tmp_path, web={"port": other.getsockname()[1]})
         async with log_lines(Watch()):
-            with pytest.raises(GatewayError, match="cannot listen on"):
+            with own_home(settings), pytest.raises(GatewayError, match="cannot listen on"):
                 await run(settings, lambda *_: None)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
@@ -169,7 +170,9 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()) as lines:
-        await run(settings_of(tmp_path / "home"), on_ready)
+        settings = settings_of(tmp_path / "home")
+        with own_home(settings):
+            await run(settings, on_ready)
     events = [line["event"] for line in lines]
     assert ports[0] > 0
     assert "Prompt caching" in told[0]
@@ -186,7 +189,8 @@ async def started(settings: Settings) -> list[str]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()):
-        await run(settings, on_ready)
+        with own_home(settings):
+            await run(settings, on_ready)
     return told
 
 
@@ -205,14 +209,14 @@ async def test_the_start_says_whether_requests_are_marked(
 
 
 async def test_a_budget_that_cannot_be_enforced_stops_the_start_at_once(home: Path) -> None:
-    """Nobody is asked for anything, and nothing is made on the disk."""
+    """Nobody is asked for anything, and no database is made."""
     async with OpenAIServer() as server:
         main = {"provider": "openai", "base_url": server.url, "name": "local"}
         settings = settings_of(home / "new", model=main, budget={"daily_usd": 5})
         with pytest.raises(SettingsError, match=r"budget\.daily_usd is set, .* local is not known"):
             await started(settings)
         assert server.look_ups == []
-    assert not (home / "new").exists()
+    assert not (home / "new" / "parley.db").exists()
 
 
 async def test_a_budget_with_known_prices_starts(home: Path) -> None:

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 
 import aiohttp
 import pytest
+import yaml
 
 from adapters.errors import SendRejected
 from gateway import logs
@@ -216,12 +217,40 @@ def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
 
 
 def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
-    """A second process is refused, and does no harm."""
+    """A second process is refused, and does no harm: no log, no mode, no program of MCP."""
     fill(tmp_path, "one")
+    started = f"open({str(tmp_path / 'started')!r}, 'x')"
+    server = {"command": sys.executable, "args": ["-c", started]}
+    tools = {"enabled": ["terminal"], "mcp": {"s": server}}
+    (tmp_path / "parley.yaml").write_text(yaml.safe_dump({"tools": tools}))
+    tmp_path.chmod(0o755)
     lock = lock_database(tmp_path / "parley.db")
+    before = files_in(tmp_path)
     for command in (["run", "--port", "0"], ["db", "upgrade"], ["forget", "1", "--yes"]):
         assert "is in use by another Parley process" in one_line(parley(*command))
+        assert files_in(tmp_path) == before
     lock.release()
+
+
+def files_in(home: Path) -> dict[Path, tuple[int, bytes]]:
+    """Return mode and bytes of everything in a folder, and of itself."""
+    return {
+        path: (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in (home, *home.rglob("*"))
+    }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sessions", "list"], ["db", "check"], ["backup", "copy.db"], ["dead-letters", "drop", "s1"]],
+)
+def test_a_database_that_nobody_can_look_for_is_said(
+    parley: Parley, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    """In one line with its path; no file system has such a name, so looking fails for root, too."""
+    path = f"/{'x' * 300}/parley.db"
+    monkeypatch.setenv("PARLEY_STORAGE__URL", f"sqlite:///{path}")
+    assert path in one_line(parley(*command))
 
 
 def test_chat_needs_a_gateway(parley: Parley) -> None:

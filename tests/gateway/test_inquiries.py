@@ -181,6 +181,25 @@ async def test_the_turn_goes_on_below_its_answer(tmp_path: Path) -> None:
         assert [row.inbox_seq for row in rows] == [1, 2]
 
 
+async def test_what_waited_meanwhile_is_answered_below(tmp_path: Path) -> None:
+    """In the order of the turns, wherever the messages stand; so is what becomes of a question."""
+    async with asked(tmp_path, acting(Acting())) as chat:
+        await chat.say("second")
+        await chat.say(ONCE)
+        await chat.logged("turn_suspended", 2)
+        async with sweeping(chat):
+            await chat.answers(7)
+        shown = [item for item in await history_of(chat).items(HERE) if not item.over]
+        said = [item.markdown.partition("\n")[0] for item in shown]
+        assert said[said.index(ONCE) + 1 : -1] == [
+            "Approved, this once: `act` (1).",
+            "did it",
+            "May I run `act`?",
+            "Nobody answered in time: `act` is not run.",
+        ]
+        assert "was not run" in said[-1]
+
+
 async def test_what_the_web_chat_is_told_of_questions(tmp_path: Path) -> None:
     """That an answer was taken is no answer yet; that a question is over names it."""
     async with asked(tmp_path, acting(Acting())) as chat:
@@ -436,8 +455,9 @@ async def test_calls_that_do_not_wait_are_done(tmp_path: Path) -> None:
 async def test_messages_wait_behind_an_approval(tmp_path: Path) -> None:
     """Their sender is told once; the conversation holds no place meanwhile."""
     async with asked(tmp_path, acting(Acting())) as chat:
-        assert "waits" in await chat.ask("and this")
-        await chat.say("and that")
+        assert not (await chat.say("and this")).silent
+        assert "waits" in (await chat.answers(2))[1]
+        assert (await chat.say("and that")).silent
         status = await chat.ask("/status")
         assert (
             "waiting for an answer: `/approve 1` or `/deny 1` for `act`, 2 messages queued"

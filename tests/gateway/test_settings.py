@@ -13,6 +13,8 @@ from gateway.settingkeys import INDEX, Keys, dotted
 from gateway.settings import Loaded, Settings, load_settings, secret_values
 
 CONFIGURATION_PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+UNREACHABLE = "x" * 300
+"""No file system has such a name, so that looking fails for root, too."""
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"
 
 
@@ -467,9 +469,13 @@ class TestWhatCannotMatch:
         assert line.endswith("(parley.yaml)")
 
     def test_a_workspace_that_is_not_there_is_a_warning(self, tmp_path: Path) -> None:
-        """It may be mounted later; until then nothing is read."""
-        [warning] = load(tmp_path, "agent: {workspace: /no/such/place}").warnings
-        assert warning == "agent.workspace: /no/such/place is no directory; no context file is read"
+        """It may be mounted later; until then nothing is read. So is one that cannot be entered."""
+        for place, reason in (
+            ("/no/such/place", "No such file or directory"),
+            (f"/{UNREACHABLE}", "File name too long"),
+        ):
+            [warning] = load(tmp_path, f"agent: {{workspace: {place}}}").warnings
+            assert warning == f"agent.workspace: {place} cannot be read: {reason}"
         assert load(tmp_path, f"agent: {{workspace: '{tmp_path}'}}").warnings == ()
 
 
@@ -622,6 +628,16 @@ class TestRefusals:
         """Spelled as a variable."""
         (line,) = problems(tmp_path, env={"PARLEY_QUEUE_MODE": "collect"})
         assert line == "PARLEY_QUEUE_MODE: unknown variable; did you mean PARLEY_QUEUE__MODE?"
+
+    def test_an_unknown_variable_without_a_likeness_gets_none(self, tmp_path: Path) -> None:
+        """What all variables begin with makes no two of them alike."""
+        (line,) = problems(tmp_path, env={"PARLEY_NONSENSE__X": "1"})
+        assert line == "PARLEY_NONSENSE__X: unknown variable"
+
+    def test_a_home_that_nobody_can_look_into_is_refused(self, tmp_path: Path) -> None:
+        """In one line with the reason, as an unreadable parley.yaml."""
+        (line,) = problems(tmp_path / UNREACHABLE)
+        assert line == f"{tmp_path / UNREACHABLE}/parley.yaml: cannot be read: File name too long"
 
     def test_home_is_no_key_of_the_file(self, tmp_path: Path) -> None:
         """The file lies in it."""

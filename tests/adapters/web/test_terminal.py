@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 from rich.console import Console
 from typing_extensions import override
 
 from adapters.messages import Address, Choice, OutgoingFile, Question
 from adapters.settings import WebSettings
 from adapters.web.adapter import WebAdapter
-from gateway.chat import asker, chat, growing
-from gateway.errors import GatewayNotRunning
+from gateway.chat import Refused, asker, chat, growing
+from gateway.errors import GatewayNotRunning, StorageUnavailable
+from gateway.http import HttpServer
 from tests.adapters.web.conftest import send
 from tests.support.history import MemoryHistory
 
@@ -36,16 +36,13 @@ class Gateway:
 
     async def start(self) -> None:
         self.adapter = WebAdapter(WebSettings(), self.history, self.history)
-        app = web.Application()
-        app.add_routes(self.adapter.routes())
-        self.runner = web.AppRunner(app)
-        await self.runner.setup()
-        await web.UnixSite(self.runner, str(self.path)).start()
+        routes = self.adapter.routes()
+        self.server = HttpServer("127.0.0.1", 0, self.path, public=routes, private=())
+        await self.server.start()
 
     async def stop(self) -> None:
         await self.adapter.close()
-        await self.runner.cleanup()
-        self.path.unlink(missing_ok=True)
+        await self.server.stop()
 
     def _admitted(self, chat_id: str, seq: int, text: str) -> None:
         markdown = self.reply(text)
@@ -165,6 +162,65 @@ async def test_buttons_of_a_question_that_is_over_cannot_be_chosen(gateway: Gate
     assert "stopped" not in shown(out)
 
 
+def asking(gateway: Gateway, **questions: Choice) -> None:
+    """Have some lines asked about before they are answered, and the others told that they wait."""
+
+    def reply(text: str) -> str | None:
+        if text in questions:
+            gateway.history.answer("t", f"May I {text}?", choices=(questions[text],))
+        return None if text in questions else f"re: {text}"
+
+    gateway.reply = reply
+
+
+async def test_a_question_stays_open_behind_other_messages(gateway: Gateway) -> None:
+    """Its button can be chosen until it is over; one that belongs to no question goes."""
+    asking(gateway, go=Choice("Yes", "/approve 1 once"), fail=Choice("Try again", "/retry"))
+    said = ("go", "second", "1", "fail", "third", "1")
+    await chat(gateway.path, "t", ask=lines(*said), console=piped())
+    texts = [message.text for message in gateway.history.messages]
+    assert texts == ["go", "second", "/approve 1 once", "fail", "third", "1"]
+
+
+@pytest.mark.parametrize("console", [piped(), terminal()])
+async def test_a_line_that_nothing_is_said_to_is_not_waited_for(
+    gateway: Gateway, console: Console
+) -> None:
+    """It waits for the answer to a question: the next line may be that; then both are answered."""
+
+    def reply(text: str) -> str | None:
+        gateway.history.verdict = {"silent": text == "third"}
+        if text == "/approve":
+            gateway.history.answer("t", "answer to the third", 1)
+        return None if text == "third" else f"re: {text}"
+
+    gateway.reply = reply
+    await chat(gateway.path, "t", ask=lines("go", "third", "/approve"), console=console)
+    assert [message.text for message in gateway.history.messages] == ["go", "third", "/approve"]
+    assert "answer to the third" in shown(console)
+    assert "re: /approve" in shown(console)
+
+
+@pytest.mark.parametrize("console", [piped(), terminal()])
+async def test_a_question_about_an_older_message_can_be_answered(
+    gateway: Gateway, console: Console
+) -> None:
+    """The line behind it is answered only then, so the next one is read."""
+    old = gateway.history.write("t", "older")
+    yes = Choice("Yes", "/approve 1 once")
+
+    def reply(text: str) -> str | None:
+        if text == "mine":
+            gateway.history.answer("t", "May I?", old, choices=(yes,))
+            return None
+        return "It is done."
+
+    gateway.reply = reply
+    await chat(gateway.path, "t", ask=lines("mine", "yes"), console=console)
+    assert gateway.history.messages[-1].text == yes.text
+    assert "It is done." in shown(console)
+
+
 async def test_an_answer_to_an_older_message_is_not_taken_for_this_one(gateway: Gateway) -> None:
     """The client waits for the answer that belongs to its own line."""
     old = gateway.history.write("t", "slow one")
@@ -210,6 +266,61 @@ async def test_a_refused_line_is_reported_and_the_next_one_sent(gateway: Gateway
     assert shown(out).endswith("**ok**!\n")
 
 
+async def test_what_could_not_be_stored_is_reported_at_once(gateway: Gateway) -> None:
+    """A gateway that is there but cannot work says so itself; the dialogue goes on."""
+
+    def reply(text: str) -> str:
+        if text == "lost":
+            raise StorageUnavailable("database or disk is full")
+        return "kept"
+
+    gateway.reply = reply
+    out = piped()
+    await chat(gateway.path, "t", ask=lines("lost", "ok"), console=out)
+    told = "Not sent: Parley cannot store messages right now. Please try again. kept "
+    assert shown(out).replace("\n", " ") == told
+
+
+async def test_a_stop_that_could_not_be_stored_is_reported(gateway: Gateway) -> None:
+    """The answer is waited for as before."""
+
+    def reply(text: str) -> None:
+        if text == "/stop":
+            raise StorageUnavailable("database or disk is full")
+
+    def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        screen.awaited = "Not sent"
+        screen.act = lambda: gateway.tasks.add(asyncio.ensure_future(gateway.answer("The end.", 1)))
+
+    gateway.reply = reply
+    screen = Screen("working", interrupted)
+    await chat(gateway.path, "t", ask=lines("a long story"), console=terminal(screen))
+    assert "The end." in screen.getvalue()
+
+
+async def test_a_gateway_that_cannot_read_says_so(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs, so nobody is told to start it."""
+
+    async def failing(*_account: str) -> None:
+        raise StorageUnavailable("disk I/O error")
+
+    monkeypatch.setattr(gateway.history, "chats", failing)
+    with pytest.raises(Refused, match="right now"):
+        await chat(gateway.path, "t", ask=lines("x"), console=piped())
+
+
+async def test_piped_answers_are_printed_as_they_were_written(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What looks like markup or like the name of an emoji stays as it is."""
+    gateway.reply = lambda text: text
+    await chat(gateway.path, "t", ask=lines("root:x:0:0 a:100:b [red]"))
+    assert capsys.readouterr().out == "root:x:0:0 a:100:b [red]\n"
+
+
 async def test_bytes_that_are_no_text_are_replaced(gateway: Gateway) -> None:
     """Input that is not UTF-8 still reaches the gateway."""
     await chat(gateway.path, "t", ask=lines("a\udcffb"), console=piped())
@@ -224,7 +335,7 @@ async def test_no_socket_means_no_gateway(tmp_path: Path) -> None:
 
 async def test_a_stale_socket_means_no_gateway(gateway: Gateway) -> None:
     """A socket file that a dead process left behind refuses."""
-    await gateway.runner.cleanup()
+    await gateway.stop()
     gateway.path.touch()
     with pytest.raises(GatewayNotRunning):
         await chat(gateway.path, "t", ask=lines("x"), console=piped())

@@ -187,6 +187,21 @@ async def test_the_buttons_of_a_stopped_question_go(play: Play) -> None:
     assert not on.logged("buttons_left")
 
 
+async def test_what_waited_beside_a_question_is_answered_last(play: Play) -> None:
+    """Below what the turn that had asked says when it goes on."""
+    on = await play()
+    await on.ann.say("a choice")
+    await on.until(lambda: on.ann.buttons() == ["red", "green"] and on.logged("turn_suspended"))
+    await on.ann.say("a picture", image=PNG)
+    await on.until(lambda: len(on.logged("message_admitted", outcome="queued")) == 2)
+    await on.ann.press("red")
+    await on.until(lambda: len(on.logged("turn_finished")) == 2)
+    await on.gateway.delivery.wait_idle()
+    await on.until(lambda: any("re: a picture" in text for text in on.ann.texts()))
+    *_, first, last = on.ann.texts()
+    assert (first, last.partition("\n")[0]) == ("There it is.", "re: a picture")
+
+
 async def test_a_native_command_is_answered(play: Play) -> None:
     """Through whatever the platform has for commands."""
     on = await play()

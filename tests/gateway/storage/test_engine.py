@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from traceback import format_exception
 
 import pytest
 from sqlalchemy import Connection, event, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage import engine as engine_module
@@ -146,6 +147,18 @@ async def test_wrong_sql_fails_one_caller(database: Database) -> None:
     )
     assert results[0] == "a"
     assert isinstance(results[1], StorageUnavailable)
+
+
+async def test_errors_do_not_quote_what_people_wrote(database: Database) -> None:
+    """They end in the log, whoever raised them."""
+
+    def ask(conn: Connection) -> None:
+        conn.execute(text("INSERT INTO nowhere VALUES (:words)"), {"words": "between us"})
+
+    for do in (database.write, database.read, database.search):
+        with pytest.raises((OperationalError, StorageUnavailable), match="nowhere") as caught:
+            await do(ask)
+        assert "between us" not in "".join(format_exception(caught.value))
 
 
 async def test_a_full_disk_fails_every_caller_of_the_batch(database: Database) -> None:

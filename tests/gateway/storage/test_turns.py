@@ -69,6 +69,32 @@ def test_what_arrives_later_belongs_to_the_next_turn(store: Store, current: Turn
     assert [entry.text for entry in waiting] == ["later"]
 
 
+def answered_at(store: Store, current: Turn, seq: int) -> None:
+    """End a turn that had waited for the entry `seq` of its inbox."""
+    store.run(steps.go_on_from, current.lease.conversation, seq)
+    store.run(endings.commit, current, [], [], ANSWERED)
+
+
+def test_the_next_turn_speaks_below_the_one_before(store: Store, current: Turn) -> None:
+    """Also where its messages are older than what that was answered, and again after a crash."""
+    store.run(admit, inbound("queued meanwhile"))
+    answered_at(store, current, 5)
+    following = store.run(begin_turn, current.lease)
+    assert (following.first_seq, following.upto_seq) == (2, 5)
+    resumed = resume(store, following)
+    assert (resumed.first_seq, resumed.upto_seq, resumed.reply_to) == (2, 5, following.reply_to)
+
+
+def test_what_is_asked_again_is_answered_where_it_stands(store: Store, current: Turn) -> None:
+    """Turns about newer messages do not move it."""
+    store.run(endings.bury, current, [], TurnEnd("gave_up"))
+    store.run(admit, inbound("newer"))
+    newer = store.run(begin_turn, current.lease)
+    answered_at(store, newer, 5)
+    store.run(deadletters.retry, f"t{current.id}")
+    assert store.run(begin_turn, current.lease).upto_seq == 1
+
+
 def test_a_turn_belongs_to_the_active_session(store: Store, current: Turn) -> None:
     """The first turn gives the session its system prompt, for good."""
     store.run(endings.commit, current, [], [], ANSWERED)
