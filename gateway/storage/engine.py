@@ -21,7 +21,15 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 import aiosqlite
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, AsyncAdaptedQueuePool, Connection, QueuePool, create_engine, event
+from sqlalchemy import (
+    URL,
+    AsyncAdaptedQueuePool,
+    Connection,
+    NullPool,
+    QueuePool,
+    create_engine,
+    event,
+)
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -352,6 +360,8 @@ def connect(path: Path) -> Connection:
             "timeout": BUSY_TIMEOUT_S,
             "check_same_thread": False,
         },
+        # What is closed is closed, not kept until the engine is collected: the lock goes next.
+        poolclass=NullPool,
         **_DISCREET,
     )
     event.listen(engine, "begin", _begin_immediate)

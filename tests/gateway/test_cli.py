@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing
+from hashlib import sha256
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -232,12 +233,17 @@ def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
     lock.release()
 
 
-def files_in(home: Path) -> dict[Path, tuple[int, bytes]]:
-    """Return mode and bytes of everything in a folder, and of itself."""
+def files_in(home: Path) -> dict[str, tuple[int, str]]:
+    """Return mode and digest of everything in a folder, and of itself."""
     return {
-        path: (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        path.name: (path.stat().st_mode, digest(path) if path.is_file() else "")
         for path in (home, *home.rglob("*"))
     }
+
+
+def digest(path: Path) -> str:
+    """Return a short name of what stands in a file."""
+    return sha256(path.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ export class Composer {
   #edits = null;
   #maxFileBytes = 0;
 
-  // [[name without a slash, meaning], …]
-  commands = [];
+  #known = [];
   #fitting = [];
 
   // onSend(text, {files, edits})
@@ -53,6 +52,13 @@ export class Composer {
     this.#chat = chat;
     this.#files = [];
     this.#endEdit();
+  }
+
+  // [[name without a slash, meaning], …]; the first to come look at what was typed by then.
+  set commands(commands) {
+    const first = this.#known.length === 0;
+    this.#known = commands;
+    if (first) this.#showCommands();
   }
 
   // 0: no files are taken.
@@ -201,7 +207,7 @@ export class Composer {
 
   #showCommands() {
     const typed = this.#text.value;
-    this.#fitting = this.commands.filter(([name]) => typed && `/${name}`.startsWith(typed));
+    this.#fitting = this.#known.filter(([name]) => typed && `/${name}`.startsWith(typed));
     this.#commands.replaceChildren(...this.#fitting.map((command) => this.#commandButton(command)));
     this.#commands.hidden = this.#fitting.length === 0;
   }

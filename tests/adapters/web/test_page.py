@@ -1,10 +1,11 @@
 """The page in a real browser (collected only where Chromium is installed)."""
 
+import asyncio
 import base64
 import re
 
 import pytest
-from playwright.async_api import FilePayload, Page, expect
+from playwright.async_api import FilePayload, Page, Route, expect
 
 from adapters.messages import Address, Choice, Question
 from tests.adapters.web.conftest import COMMANDS, Serve, Served
@@ -291,6 +292,23 @@ async def test_commands_are_offered(chat: Served) -> None:
         await tab.keyboard.press("Enter")
         await expect(tab.locator("article.message .body")).to_have_text(["/stop"])
         await expect(tab.locator("#commands")).to_be_hidden()
+
+
+async def test_a_slash_before_the_commands_are_known_is_looked_at_again(chat: Served) -> None:
+    """Whoever types faster than the list comes is offered it all the same."""
+    typed = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await typed.wait()
+        await route.continue_()
+
+    async with page() as tab:
+        await tab.route("**/api/chats", hold)
+        await open_chat(tab, chat)
+        await tab.type("#composer", "/")
+        await expect(tab.locator("#commands")).to_be_hidden()
+        typed.set()
+        await expect(tab.locator("#commands button")).to_have_count(len(COMMANDS))
 
 
 async def test_the_drawer_opens_on_narrow_screens(chat: Served) -> None:

@@ -149,6 +149,16 @@ async def test_wrong_sql_fails_one_caller(database: Database) -> None:
     assert isinstance(results[1], StorageUnavailable)
 
 
+def test_a_closed_connection_has_let_go_of_the_file(database_file: Path) -> None:
+    """Whoever takes the lock next finds everything in one file."""
+    log = database_file.with_name("parley.db-wal")
+    with closing(connect(database_file)) as connection:
+        with connection.begin():
+            connection.exec_driver_sql("CREATE TABLE fresh (n INTEGER)")
+        assert log.stat().st_size > 0
+    assert not log.exists()
+
+
 async def test_errors_do_not_quote_what_people_wrote(database: Database) -> None:
     """They end in the log, whoever raised them."""
     words = "us " * 2
