@@ -6,7 +6,8 @@ AgentError
 │   ├── ModelUnreachable   retry with back-off, then the next model (connection, 5xx, cut stream)
 │   ├── ContextOverflow    the request is larger than the window (also HTTP 413): compress, retry
 │   │   └── LongContextRefused  this account gets no window over 200K: use that much, compress
-│   ├── CredentialsRefused next key or model; none left: tell the user and the admin (401, 402, 403)
+│   ├── CredentialsRefused next key or model; none left: tell the user and the admin (401, 403)
+│   │   └── CreditUsedUp   the account has no money left: likewise, no wait and no retry (402)
 │   ├── ModelNotFound      next model
 │   ├── BadRequest         the provider calls the request malformed: repair it once, retry
 │   └── ModelRefused       the provider declines the content: tell the user
@@ -68,7 +69,14 @@ class LongContextRefused(ContextOverflow):
 
 
 class CredentialsRefused(ModelError):
-    """The key is wrong, revoked, or its account cannot pay."""
+    """The key is wrong, revoked, or may not do this."""
+
+
+class CreditUsedUp(CredentialsRefused):
+    """The key is good, but its account has no money left, or a limit of spending is reached.
+
+    What is next is the same as for a refused key: another key may be of another account.
+    """
 
 
 class ModelNotFound(ModelError):

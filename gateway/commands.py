@@ -108,11 +108,13 @@ class StatusFacts:
 
     Attributes:
         window_tokens: Of the main model; a provider may turn out to give the account less of it.
-        threshold_tokens: Where compression fires; None where it is switched off.
+        threshold_tokens: Where compression fires; None where it is switched off, or the engine
+            does not tell.
         engine: Name of the context engine.
         fixed_tokens: Estimate of system prompt and tool schemas.
         chosen: Whether it was chosen for the conversation, with `/model`.
         gone: What was chosen and is no longer configured; empty for nothing.
+        compresses: Whether the view is compacted at all (`compression.enabled`).
     """
 
     name: str
@@ -122,6 +124,7 @@ class StatusFacts:
     fixed_tokens: int
     chosen: bool = False
     gone: str = ""
+    compresses: bool = True
 
 
 def status_text(
@@ -181,8 +184,10 @@ def crowding_text(model: StatusFacts) -> str | None:
 
 def firing_text(model: StatusFacts) -> str:
     """Return from where on the view is compacted."""
-    if model.threshold_tokens is None:
+    if not model.compresses:
         return f"switched off (engine {model.engine})"
+    if model.threshold_tokens is None:
+        return f"when the engine {model.engine} asks for it"
     return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
 
 

@@ -7,6 +7,7 @@ from agent.costs import format_usd
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     LongContextRefused,
     ModelError,
     ModelNotFound,
@@ -78,6 +79,11 @@ def failure_text(failure: ModelError) -> str:
         why = (
             "this conversation has grown too long for the model. Send /compress to condense it,"
             " or /new to start afresh"
+        )
+    elif isinstance(failure, CreditUsedUp):
+        why = (
+            "the account at the model provider has no credit left. The operator needs to add credit"
+            " or another key; then send /retry"
         )
     elif isinstance(failure, CredentialsRefused):
         why = "the model provider refuses the key. The operator has to mend that; then send /retry"

@@ -51,6 +51,7 @@ def _facts(agent: Agent, context: ContextParts, prompts: Prompts, limits: Limits
         threshold_tokens=_fires_at(engine) if context.enabled else None,
         engine=engine.name,
         fixed_tokens=TokenMeter(model.name, agent.tools.schemas).fixed_tokens(prompt),
+        compresses=context.enabled,
     )
 
 

@@ -14,6 +14,7 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     LongContextRefused,
     ModelError,
     ModelNotFound,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 _BY_TYPE: dict[str | None, type[ModelError]] = {
     "authentication_error": CredentialsRefused,
-    "billing_error": CredentialsRefused,
+    "billing_error": CreditUsedUp,
     "permission_error": CredentialsRefused,
     "not_found_error": ModelNotFound,
     "rate_limit_error": RateLimited,
@@ -38,8 +39,8 @@ _BY_TYPE: dict[str | None, type[ModelError]] = {
     "api_error": ModelUnreachable,
 }
 _BY_CODE: dict[str | None, type[ModelError]] = {
-    "contract_spend_limit_reached": CredentialsRefused,
-    "enforced_spend_limit_reached": CredentialsRefused,
+    "contract_spend_limit_reached": CreditUsedUp,
+    "enforced_spend_limit_reached": CreditUsedUp,
     "organization_on_hold": CredentialsRefused,
     "request_body_too_large_after_decoding": ContextOverflow,
 }
@@ -51,7 +52,7 @@ _BY_TEXT: dict[type[ModelError], tuple[tuple[str, type[ModelError]], ...]] = {
         ("prompt is too long", ContextOverflow),
         ("exceed context limit", ContextOverflow),
         ("context window", ContextOverflow),
-        ("credit balance is too low", CredentialsRefused),
+        ("credit balance is too low", CreditUsedUp),
         _LONG_CONTEXT_BETA,
     ),
     CredentialsRefused: (_LONG_CONTEXT_BETA,),

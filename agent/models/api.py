@@ -11,6 +11,7 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     ModelError,
     ModelNotFound,
     ModelUnreachable,
@@ -36,7 +37,7 @@ _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
     401: CredentialsRefused,
-    402: CredentialsRefused,
+    402: CreditUsedUp,
     403: CredentialsRefused,
     404: ModelNotFound,
     408: ModelUnreachable,

@@ -13,6 +13,7 @@ import openai
 from agent.errors import (
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     ModelError,
     ModelNotFound,
     ModelRefused,
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _BY_CODE: dict[str | None, type[ModelError]] = {
-    "insufficient_quota": CredentialsRefused,
-    "billing_hard_limit_reached": CredentialsRefused,
+    "insufficient_quota": CreditUsedUp,
+    "billing_hard_limit_reached": CreditUsedUp,
     "invalid_api_key": CredentialsRefused,
     "model_not_found": ModelNotFound,
     "context_length_exceeded": ContextOverflow,
@@ -37,7 +38,8 @@ _BY_CODE: dict[str | None, type[ModelError]] = {
     "content_policy_violation": ModelRefused,
 }
 # Status, text, what it means then. vLLM, llama.cpp, Ollama, OpenRouter and its upstreams say of a
-# request that is too large only in words; OpenAI says of one above its rate limit alone.
+# request that is too large only in words; OpenAI says of one above its rate limit alone. OpenRouter
+# has no code for a key whose own limit of spending is reached.
 _BY_TEXT: tuple[tuple[int, str, type[ModelError]], ...] = (
     (400, "context length", ContextOverflow),
     (400, "context size", ContextOverflow),
@@ -45,6 +47,7 @@ _BY_TEXT: tuple[tuple[int, str, type[ModelError]], ...] = (
     (400, "prompt is too long", ContextOverflow),
     (400, "input token count", ContextOverflow),
     (429, "request too large for", ContextOverflow),
+    (403, "key limit exceeded", CreditUsedUp),
 )
 _TOO_LARGE = 413
 _FORBIDDEN = 403

@@ -10,6 +10,7 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     LongContextRefused,
     ModelError,
     ModelNotFound,
@@ -347,7 +348,7 @@ async def test_bad_request_may_suit_another_model(bench: Bench, can_repair: bool
 
 
 @pytest.mark.parametrize(
-    "failure", [CredentialsRefused("401"), CredentialsRefused("402"), RateLimited("slow", 5)]
+    "failure", [CredentialsRefused("401"), CreditUsedUp("402"), RateLimited("slow", 5)]
 )
 async def test_next_key_of_the_same_model(bench: Bench, failure: ModelError) -> None:
     """Auth, billing and rate limits concern one key; the next one is tried without a wait."""

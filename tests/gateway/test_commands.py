@@ -205,9 +205,16 @@ def test_the_status_before_the_first_answer() -> None:
 
 def test_compression_that_is_switched_off_has_no_threshold() -> None:
     """The engine is named all the same."""
-    off = replace(MODEL, threshold_tokens=None, engine="rounds")
+    off = replace(MODEL, threshold_tokens=100_000, engine="rounds", compresses=False)
     text = commands.status_text(IDLE, STANDING, off)
     assert "- **Compression**: switched off (engine rounds)" in text
+
+
+def test_an_engine_that_tells_no_threshold_is_not_switched_off() -> None:
+    """A plugin decides by itself, and need not say from where on."""
+    silent = replace(MODEL, threshold_tokens=None, engine="newest")
+    text = commands.status_text(IDLE, STANDING, silent)
+    assert "- **Compression**: when the engine newest asks for it; 1 compaction so far" in text
 
 
 def test_a_title_cannot_break_the_markup() -> None:

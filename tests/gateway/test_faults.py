@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from agent.errors import ContextOverflow, CredentialsRefused, ModelNotFound, RateLimited
+from agent.errors import (
+    ContextOverflow,
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelNotFound,
+    RateLimited,
+)
 from agent.errors import ModelUnreachable as Unreachable
 from gateway import notices
 from tests.support.faulty_models import (
@@ -35,6 +41,7 @@ BACKOFF_S = [1, 2, 4, 8, 16, 30, 30]
 MOST_WAITED_S = 120
 
 CREDENTIALS = notices.failure_text(CredentialsRefused(""))
+MONEY = notices.failure_text(CreditUsedUp(""))
 NOT_FOUND = notices.failure_text(ModelNotFound(""))
 OVERLOADED = notices.failure_text(RateLimited(""))
 TOO_LONG = notices.failure_text(ContextOverflow(""))
@@ -116,7 +123,20 @@ MATRIX: dict[str, Row] = {
     "402": Row(
         http(402, "billing_error", "insufficient_quota"),
         ["next_model"],
-        CREDENTIALS,
+        MONEY,
+        rotates=True,
+    ),
+    "no credit": Row(
+        {
+            "anthropic": Fault(
+                status=400,
+                error="invalid_request_error",
+                message="Your credit balance is too low to access the Anthropic API.",
+            ),
+            "openai": Fault(status=429, error="insufficient_quota"),
+        },
+        ["next_model"],
+        MONEY,
         rotates=True,
     ),
     "403": Row(http(403, "permission_error"), ["next_model"], CREDENTIALS, rotates=True),

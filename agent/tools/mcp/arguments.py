@@ -2,13 +2,25 @@
 
 Only what costs nothing is checked before a person is asked whether the call may run: names and
 plain types. The rest is the server's part: its patterns could keep this process busy for hours.
+Values are coerced where nothing is lost ("42" for an integer), as those of built-in tools are.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
 from agent.errors import ToolError
+
+_SAME_RULES = ConfigDict(coerce_numbers_to_str=True, allow_inf_nan=False)
+"""As in `agent.tools.registry.Arguments`."""
+_COERCED: dict[str, TypeAdapter[Any]] = {
+    "integer": TypeAdapter(int, config=_SAME_RULES),
+    "number": TypeAdapter(float, config=_SAME_RULES),
+    "boolean": TypeAdapter(bool, config=_SAME_RULES),
+    "string": TypeAdapter(str, config=_SAME_RULES),
+}
 
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "string": str,
@@ -28,11 +40,12 @@ class SchemaArguments:
     schema: dict[str, Any]
 
     def checked(self, tool: str, values: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments as they are.
+        """Return the arguments, coerced where nothing is lost; what fits stays as it is.
 
         Raises:
             ToolError: Something is missing, not known, or of another type; one line for each.
         """
+        values = _coerced(values, self.schema)
         problems = list(self._problems(values))
         if problems:
             raise ToolError("\n".join([f"the arguments of {tool} do not fit:", *problems]))
@@ -52,8 +65,42 @@ class SchemaArguments:
                 yield f"- {name}: there is no such argument; known: {', '.join(properties)}"
 
 
+def _coerced(value: Any, schema: Any) -> Any:
+    """Return a value as its schema wants it, so far as that is certain; as deep as the schema."""
+    if not isinstance(schema, dict):
+        return value
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        return {name: _coerced(each, known.get(name)) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_coerced(each, schema.get("items")) for each in value]
+    wanted = _types(schema)
+    # A truth value is never a number or a text that somebody meant.
+    if not wanted or isinstance(value, bool) or any(_is(value, kind) for kind in wanted):
+        return value
+    return next(_read(value, wanted), value)
+
+
+def _read(value: Any, wanted: list[str]) -> Iterator[Any]:
+    for kind in wanted:
+        if kind in _COERCED:
+            try:
+                yield _COERCED[kind].validate_python(value)
+            except ValidationError:
+                continue
+
+
 def _types(schema: Any) -> list[str]:
-    kinds = schema.get("type") if isinstance(schema, dict) else None
+    """Return the types that a schema names, also one by one in `anyOf`; nothing where any may do.
+
+    `anyOf` is how servers written in Python tell of what may be left out.
+    """
+    if not isinstance(schema, dict):
+        return []
+    kinds = schema.get("type")
+    if kinds is None and (options := schema.get("anyOf")):
+        named = [_types(option) for option in options]
+        return [kind for each in named for kind in each] if all(named) else []
     return [kinds] if isinstance(kinds, str) else list(kinds or ())
 
 

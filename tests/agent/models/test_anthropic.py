@@ -13,6 +13,7 @@ from agent.errors import (
     BadRequest,
     ContextOverflow,
     CredentialsRefused,
+    CreditUsedUp,
     ModelError,
     ModelNotFound,
     ModelUnreachable,
@@ -245,10 +246,10 @@ async def test_last_usage_report_wins(server: AnthropicServer) -> None:
                 error="invalid_request_error",
                 message="Your credit balance is too low to access the Anthropic API",
             ),
-            CredentialsRefused,
+            CreditUsedUp,
         ),
         (Fault(status=401, error="authentication_error"), CredentialsRefused),
-        (Fault(status=402, error="billing_error"), CredentialsRefused),
+        (Fault(status=402, error="billing_error"), CreditUsedUp),
         (Fault(status=403, error="permission_error"), CredentialsRefused),
         (Fault(status=404, error="not_found_error"), ModelNotFound),
         (Fault(status=413, error="request_too_large"), ContextOverflow),
@@ -271,13 +272,13 @@ async def test_http_errors(
     assert len(server.requests) == 1
 
 
-async def test_spend_limit_counts_as_credentials(server: AnthropicServer) -> None:
+async def test_a_spend_limit_is_money_that_is_gone(server: AnthropicServer) -> None:
     """An error code that names a used-up budget wins over the status 429."""
     details = {"error_code": "enforced_spend_limit_reached"}
     error = {"type": "rate_limit_error", "message": "limit", "details": details}
     server.error_body = lambda fault: {"type": "error", "error": error}  # type: ignore[method-assign]
     server.script(Fault(status=429))
-    with pytest.raises(CredentialsRefused):
+    with pytest.raises(CreditUsedUp):
         await ask(server)
 
 

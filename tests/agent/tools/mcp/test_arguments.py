@@ -18,6 +18,11 @@ SCHEMA: dict[str, Any] = {
         "share": {"type": "number"},
         "flag": {"type": "boolean"},
         "any": True,
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "rows": {
+            "type": "array",
+            "items": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        },
     },
     "required": ["text"],
 }
@@ -33,7 +38,9 @@ def test_what_fits_comes_back_as_it_is() -> None:
     ("values", "line"),
     [
         ({}, "- text: Field required"),
-        ({"text": 3}, "- text: must be string"),
+        ({"text": True}, "- text: must be string"),
+        ({"text": "", "maybe": "soon"}, "- maybe: must be integer or null"),
+        ({"text": "", "share": "nan"}, "- share: must be number"),
         ({"text": "", "count": 2.5}, "- count: must be integer or null"),
         ({"text": "", "count": True}, "- count: must be integer or null"),
     ],
@@ -43,6 +50,26 @@ def test_what_does_not_fit_is_told(values: dict[str, Any], line: str) -> None:
     with pytest.raises(ToolError) as caught:
         SchemaArguments(SCHEMA).checked("t", values)
     assert str(caught.value).splitlines()[1:] == [line]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"count": "42"}, {"count": 42}),
+        ({"maybe": "42"}, {"maybe": 42}),
+        ({"share": "0.5"}, {"share": 0.5}),
+        ({"flag": "true"}, {"flag": True}),
+        ({"text": 7}, {"text": "7"}),
+        ({"rows": [{"n": "1", "other": "2"}]}, {"rows": [{"n": 1, "other": "2"}]}),
+        ({"more": "42"}, {"more": "42"}),
+    ],
+)
+def test_values_are_coerced_where_nothing_is_lost(
+    given: dict[str, Any], meant: dict[str, Any]
+) -> None:
+    """A model that writes "42" for an integer is understood, as built-in tools understand it."""
+    values = {"text": ""} | given
+    assert SchemaArguments(SCHEMA).checked("t", values) == {"text": ""} | meant
 
 
 def test_unknown_names_are_told_where_none_are_allowed() -> None:
