@@ -34,7 +34,7 @@ from agent.tools.registry import ToolBox, ToolContext
 from agent.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
-Outcome = Literal["final_text", "partial", "empty", "refused"] | Limit
+Outcome = Literal["final_text", "partial", "empty", "refused", "endless"] | Limit
 
 MAX_CONTINUATIONS = 3
 """How often an answer that hit the output limit is continued. Source: CONTEXT.md §6."""
@@ -305,8 +305,8 @@ def without_calls(message: ChatMessage) -> ChatMessage:
 
 
 def _outcome(completion: Completion, text: str, reached: Outcome) -> Outcome:
-    if completion.stop_reason == "refused":
-        return "refused"
+    if completion.stop_reason in {"refused", "endless"}:
+        return completion.stop_reason
     if not text.strip():
         return "empty"
     return "partial" if completion.stop_reason == "length" else reached

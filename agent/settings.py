@@ -39,6 +39,8 @@ class ModelSettings(Section):
     """Which model answers.
 
     `idle_timeout_s` is for the silence of a stream, `request_timeout_s` for one call as a whole.
+    `max_answer_chars`: most that one call may bring, thoughts and arguments included; null for 32
+    times `max_output_tokens`, at least 100,000.
     """
 
     provider: Provider = "auto"
@@ -50,6 +52,7 @@ class ModelSettings(Section):
     max_output_tokens: int = Field(default=8192, ge=16)
     idle_timeout_s: float = Field(default=60, gt=0)
     request_timeout_s: float = Field(default=1800, gt=0)
+    max_answer_chars: int | None = Field(default=None, ge=1_000)
     retry_for_s: float = Field(default=120, ge=0)
     facts: FactsSettings = FactsSettings()
     extra_body: dict[str, Any] = {}

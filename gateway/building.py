@@ -146,6 +146,7 @@ def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettin
             "context_length": None,
             "facts": block.facts,
             "extra_body": main.extra_body if same else {},
+            "max_answer_chars": main.max_answer_chars,
         }
     )
 

@@ -44,6 +44,10 @@ CONTEXT = {
     ),
 }
 """What a compaction could not spare the user (`agent.ports.CompactionStore.tell`)."""
+ENDLESS = (
+    "The model did not come to an end, so I stopped it: what it wrote is far longer than an answer"
+    " may be. Send /retry to ask again."
+)
 CUT = "\n\n*[the answer reached the output limit and ends here]*"
 
 
@@ -51,6 +55,8 @@ def answer_text(result: TurnResult) -> str:
     """Return what the person reads for the result of a turn; never empty."""
     if result.outcome == "refused":
         return f"{result.text}\n\n{REFUSED}".strip()
+    if result.outcome == "endless":
+        return after_part(result.text, ENDLESS)
     if not result.text.strip():
         return EMPTY
     return result.text + CUT if result.outcome == "partial" else result.text

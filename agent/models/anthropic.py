@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import anthropic
 
 from agent.errors import BadRequest, ModelError, ModelNotFound, ModelUnreachable
+from agent.models import bodies
 from agent.models.anthropic_errors import anthropic_errors
 from agent.models.anthropic_stream import AnthropicAnswer
 from agent.models.anthropic_wire import request_body
@@ -15,6 +16,7 @@ from agent.models.api import (
     CONNECT_TIMEOUT_S,
     LOOK_UP_TIMEOUT_S,
     StreamClock,
+    answer_chars,
     extra_fields,
     label_of,
     model_info,
@@ -60,6 +62,8 @@ class AnthropicModel:
             base_url=settings.base_url,
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
+            default_headers=bodies.HEADERS,
+            http_client=anthropic.DefaultAsyncHttpxClient(event_hooks={"response": [bodies.bound]}),
         )
         # Proxies that only look like the API may refuse the field.
         self._is_diagnosed = is_official(str(self._client.base_url))
@@ -70,7 +74,8 @@ class AnthropicModel:
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
         clock = StreamClock(self._settings)
-        answer = AnthropicAnswer(AnswerDraft(sink, request.messages), clock)
+        max_chars = answer_chars(self._settings, request.max_output_tokens)
+        answer = AnthropicAnswer(AnswerDraft(sink, request.messages, max_chars), clock)
         try:
             with anthropic_errors(self._key):
                 async with clock.running():

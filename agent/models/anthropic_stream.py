@@ -56,12 +56,14 @@ class AnthropicAnswer:
     async def read(self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]") -> None:
         """Take every event; what happens to the connection after the last one does not matter.
 
-        The SDK keeps pings to itself.
+        The SDK keeps pings to itself. An answer that is larger than it may be is left.
         """
         try:
             async for event in stream:
                 self._clock.note()
                 self._take(event)
+                if self._draft.is_full:
+                    break
         except httpx2.TransportError:
             if not self._finished:
                 raise
@@ -73,7 +75,7 @@ class AnthropicAnswer:
             ModelUnreachable: The stream ended before the answer did.
             ContextOverflow: The window was full before anything was said.
         """
-        if not self._finished:
+        if not self._finished and not self._draft.is_full:
             raise ModelUnreachable("Anthropic: the stream was cut")
         if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
             raise ContextOverflow("the window was full before the answer began")
@@ -118,30 +120,35 @@ class AnthropicAnswer:
 
     def _begin_block(self, event: "RawContentBlockStartEvent") -> None:
         block = event.content_block
+        self._draft.admit_part()
         if block.type == "text":
-            self._draft.say(text_in(block.text))
+            self._draft.say(self._draft.admit(text_in(block.text)))
         elif block.type == "tool_use":
             # Some proxies send the whole input here and no deltas.
-            whole = [arguments_in(block.input)] if block.input else []
-            call = CallDraft(text_in(block.id), text_in(block.name), whole)
+            whole = [self._draft.admit(arguments_in(block.input))] if block.input else []
+            call = CallDraft(text_in(block.id), self._draft.admit(text_in(block.name)), whole)
             self._calls[event.index] = call
             self._draft.calls.append(call)
         elif block.type in {"thinking", "redacted_thinking"}:
             place = (len(self._draft.text), len(self._draft.calls))
             kept = block.model_dump(exclude_unset=True, warnings=False)
+            self._draft.admit_part(len(str(kept)))
             self._thinking[event.index] = kept, place
 
     def _grow_block(self, event: "RawContentBlockDeltaEvent") -> None:
         """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
         delta = event.delta
         if delta.type == "text_delta":
-            self._draft.say(text_in(delta.text))
+            self._draft.say(self._draft.admit(text_in(delta.text)))
         elif delta.type == "input_json_delta" and event.index in self._calls:
-            self._calls[event.index].arguments.append(arguments_in(delta.partial_json))
+            if piece := self._draft.admit(arguments_in(delta.partial_json)):
+                self._calls[event.index].arguments.append(piece)
         elif delta.type == "thinking_delta":
-            self._think(event.index, text_in(delta.thinking))
+            self._think(event.index, self._draft.admit(text_in(delta.thinking)))
         elif delta.type == "signature_delta" and event.index in self._thinking:
-            self._thinking[event.index][0]["signature"] = text_in(delta.signature)
+            signature = text_in(delta.signature)
+            self._draft.admit_part(len(signature))
+            self._thinking[event.index][0]["signature"] = signature
 
     def _think(self, index: int, thought: str) -> None:
         self._draft.think(thought)

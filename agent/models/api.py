@@ -30,6 +30,10 @@ LOOK_UP_TIMEOUT_S = 5.0
 PING_PATIENCE = 5
 """So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
 
+CHARS_PER_TOKEN = 32
+LEAST_ANSWER_CHARS = 100_000
+"""Some servers do not count what a model thinks."""
+
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
@@ -88,6 +92,16 @@ def extra_fields(settings: "ModelSettings") -> dict[str, Any]:
     if taken:
         raise BadRequest(f"model.extra_body must not set {', '.join(map(repr, taken))}")
     return settings.extra_body
+
+
+def answer_chars(settings: "ModelSettings", max_output_tokens: int) -> int:
+    """Return how much one call may bring: text, thoughts and arguments together, in characters.
+
+    A token is four characters of prose; the longest ones, of blanks, are over a hundred. What goes
+    beyond the derived limit comes from a server that does not keep to the limit of the request.
+    """
+    derived = max(CHARS_PER_TOKEN * max_output_tokens, LEAST_ANSWER_CHARS)
+    return settings.max_answer_chars or derived
 
 
 class StreamClock:

@@ -6,7 +6,8 @@ from typing import Any, Literal, Protocol
 from agent.messages import ChatMessage
 from agent.models.facts import ModelFacts
 
-StopReason = Literal["stop", "tool_calls", "length", "refused"]
+StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
+"""Why an answer ended; "endless": Parley left it, it went beyond `model.max_answer_chars`."""
 CacheLayout = Literal["native", "envelope"]
 """How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
 content parts of an OpenAI-like request (OpenRouter)."""

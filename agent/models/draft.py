@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 
     from agent.models.base import TextSink
 
+LARGEST_ANSWER_CHARS = 1_000_000
+"""Where nobody says how much a call may bring."""
+PART_CHARS = 100
+"""What a call or a block counts beside its text: a stream of empty ones is endless, too."""
+
 _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
 
 
@@ -32,12 +37,22 @@ class AnswerDraft:
 
     Attributes:
         calls: Tool calls in the order in which they began.
+        is_full: Whether more came than one call may bring; the stream is to be left then.
         opaque: Provider fields to replay verbatim, by provider name.
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(self, sink: "TextSink", before: "Sequence[ChatMessage]" = ()) -> None:
-        """Start empty; `before` are the messages of the request."""
+    def __init__(
+        self,
+        sink: "TextSink",
+        before: "Sequence[ChatMessage]" = (),
+        max_chars: int = LARGEST_ANSWER_CHARS,
+    ) -> None:
+        """Start empty; `before` are the messages of the request.
+
+        `max_chars` is for text, thoughts, calls and opaque fields together.
+        """
+        self.is_full = False
         self.calls: list[CallDraft] = []
         self.opaque: dict[str, Any] = {}
         self.opaque_calls: dict[str, Any] = {}
@@ -46,6 +61,7 @@ class AnswerDraft:
         self._text: list[str] = []
         self._thoughts: list[str] = []
         self._half = ""
+        self._room = max_chars
 
     @property
     def empty(self) -> bool:
@@ -63,6 +79,24 @@ class AnswerDraft:
         calls = (part for call in self.calls for part in (call.name, *call.arguments))
         return "".join((*self._thoughts, *self._text, *calls))
 
+    def admit(self, delta: str) -> str:
+        """Return what there is room for of a piece of text that the stream brings.
+
+        Every piece comes through here once, whatever it belongs to. Costs next to nothing.
+        """
+        self._room -= len(delta)
+        if self._room >= 0:
+            return delta
+        kept = delta[: len(delta) + self._room]
+        self._room, self.is_full = 0, True
+        return kept
+
+    def admit_part(self, chars: int = 0) -> None:
+        """Count a call, a block, or `chars` of what is not text."""
+        self._room -= PART_CHARS + chars
+        if self._room < 0:
+            self._room, self.is_full = 0, True
+
     def say(self, delta: str) -> None:
         """Append visible text. Half a surrogate pair waits for its other half."""
         delta = self._half + delta
@@ -75,14 +109,18 @@ class AnswerDraft:
 
     def think(self, delta: str) -> None:
         """Append reasoning, which is never pushed."""
-        self._thoughts.append(delta)
+        if delta:
+            self._thoughts.append(delta)
 
     def completion(self, stop: StopReason, usage: Usage | None, model: str) -> Completion:
         """Return the finished message.
 
         The stop reason follows from the calls where both disagree: servers call "stop" what ends
-        in tool calls. A call that was cut by the output limit is left out.
+        in tool calls. A call that was cut by the output limit is left out, and of an answer that
+        Parley cut all of them are: nobody knows what the model was about to do.
         """
+        if self.is_full:
+            stop = "endless"
         calls = self._finished_calls(stop)
         text = self.text
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
@@ -90,12 +128,12 @@ class AnswerDraft:
             message["tool_calls"] = calls
         if thoughts := mend_surrogates("".join(self._thoughts)):
             message["reasoning"] = thoughts
-        if self.opaque:
+        if self.opaque and not self.is_full:
             message["opaque"] = self.opaque
         return Completion(message, _settle_reason(stop, calls), usage, model)
 
     def _finished_calls(self, stop: StopReason) -> list[ToolCall]:
-        if stop == "refused":
+        if stop in {"refused", "endless"}:
             return []
         calls: list[ToolCall] = []
         taken = self._taken_ids() if self.calls else set()

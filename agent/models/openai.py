@@ -7,10 +7,12 @@ from urllib.parse import urlsplit
 import openai
 
 from agent.errors import BadRequest, ModelError, ModelNotFound, ModelUnreachable
+from agent.models import bodies
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
     LOOK_UP_TIMEOUT_S,
     StreamClock,
+    answer_chars,
     api_key,
     extra_fields,
     label_of,
@@ -67,6 +69,8 @@ class OpenAIModel:
             base_url=base_url,
             max_retries=0,
             timeout=openai.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
+            default_headers=bodies.HEADERS,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [bodies.bound]}),
         )
         # Loads the SDK's types now and not inside the first turn.
         self._completions = self._client.chat.completions
@@ -74,7 +78,9 @@ class OpenAIModel:
     async def complete(self, request: "ModelRequest", sink: "TextSink") -> Completion:
         """Make one streaming call; see ChatModel."""
         clock = StreamClock(self._settings)
-        answer = OpenAIAnswer(AnswerDraft(sink, request.messages), clock, self._origin)
+        max_chars = answer_chars(self._settings, request.max_output_tokens)
+        draft = AnswerDraft(sink, request.messages, max_chars)
+        answer = OpenAIAnswer(draft, clock, self._origin)
         try:
             with openai_errors(self._key):
                 async with clock.running():

@@ -47,7 +47,8 @@ class OpenAIAnswer:
     async def read(self, stream: "openai.AsyncStream[ChatCompletionChunk]") -> None:
         """Take every chunk; what happens to the connection after the last one does not matter.
 
-        The SDK keeps comments to itself; a chunk without choices says as little as one.
+        The SDK keeps comments to itself; a chunk without choices says as little as one. An answer
+        that is larger than it may be is left.
         """
         try:
             async for chunk in stream:
@@ -56,6 +57,8 @@ class OpenAIAnswer:
                 if chunk.choices:
                     self._clock.note()
                 self._take(chunk)
+                if self._draft.is_full:
+                    break
         except openai.APIConnectionError:
             if self._finish_reason is None:
                 raise
@@ -66,7 +69,7 @@ class OpenAIAnswer:
         Raises:
             ModelUnreachable: The stream ended before the answer did, or the server gave up.
         """
-        if self._finish_reason in {None, "error"}:
+        if self._finish_reason in {None, "error"} and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         self._draft.say(self._filter.close())
         if not self._structured:
@@ -77,7 +80,8 @@ class OpenAIAnswer:
             self._draft.say("".join(self._refusal))
         usage = self._usage if self._usage.prompt_tokens else None
         done = self._draft.completion(stop, usage, self._model or name)
-        self._opaque.add_to(done.message, self._draft.opaque_calls)
+        if not self._draft.is_full:
+            self._opaque.add_to(done.message, self._draft.opaque_calls)
         return storable(replace(done, cost_usd=self._cost_usd))
 
     def billed(self, name: str) -> Usage | None:
@@ -105,9 +109,9 @@ class OpenAIAnswer:
     def _grow(self, delta: "ChoiceDelta") -> None:
         self._grow_reasoning(delta.model_extra or {})
         if said := text_in(delta.content):
-            self._draft.say(self._filter.feed(said))
+            self._draft.say(self._filter.feed(self._draft.admit(said)))
         if refusal := text_in(delta.refusal):
-            self._refusal.append(refusal)
+            self._refusal.append(self._draft.admit(refusal))
         for call in delta.tool_calls or []:
             self._grow_call(call)
 
@@ -116,10 +120,12 @@ class OpenAIAnswer:
         for name in ("reasoning_content", "reasoning"):
             if isinstance(thought := extra.get(name), str) and thought:
                 self._structured = True
-                self._draft.think(thought)
+                self._draft.think(self._draft.admit(thought))
                 self._opaque.take_field(name)
                 break
-        self._opaque.take_details(extra.get("reasoning_details"))
+        if details := extra.get("reasoning_details"):
+            self._draft.admit_part(len(str(details)))
+            self._opaque.take_details(details)
 
     def _grow_call(self, delta: "ChoiceDeltaToolCall") -> None:
         slot = self._slots.get(delta.index)
@@ -127,12 +133,15 @@ class OpenAIAnswer:
         call_id = text_in(delta.id)
         if slot is None or (call_id and slot.id and call_id != slot.id):
             slot = self._slots[delta.index] = CallDraft()
+            self._draft.admit_part()
             self._draft.calls.append(slot)
         slot.id = slot.id or call_id
         if delta.function:
-            slot.name = slot.name or text_in(delta.function.name)
-            slot.arguments.append(arguments_in(delta.function.arguments))
+            slot.name = slot.name or self._draft.admit(text_in(delta.function.name))
+            if piece := arguments_in(delta.function.arguments):
+                slot.arguments.append(self._draft.admit(piece))
         if extra := (delta.model_extra or {}).get("extra_content"):
+            self._draft.admit_part(len(str(extra)))
             slot.opaque = extra
 
 

@@ -166,6 +166,7 @@ def _text(conn: Connection, row: Row[Any]) -> str:
 
 _WHY = {
     "budget_exhausted": "The time for the task was used up.",
+    "endless": "The model did not come to an end and was stopped.",
     "failed": "The agent that did the task broke.",
     "provider_failed": "No model answered.",
     "refused": "The model declined to do the task.",

@@ -450,6 +450,14 @@ async def test_an_endless_answer_is_partial() -> None:
     assert len(bench.model.requests) == 4
 
 
+@pytest.mark.parametrize("text", ["ha ha ha", ""])
+async def test_an_answer_that_was_left_ends_the_turn(text: str) -> None:
+    """Neither continued nor asked for again: the next one would not end either."""
+    bench = Bench(ended(text, "endless"))
+    result = await bench.run()
+    assert (result.outcome, result.text) == ("endless", text)
+
+
 @pytest.mark.parametrize("recorded", [1, 2, 3])
 async def test_a_continuation_goes_on_after_a_crash(recorded: int) -> None:
     """Parts that were recorded count, as text and towards the limit."""

@@ -139,7 +139,7 @@ async def test_without_any_model_there_is_no_provider() -> None:
     assert (await failure_of()).cooldown_s == 600
 
 
-@pytest.mark.parametrize("reason", ["length", "refused", "tool_calls"])
+@pytest.mark.parametrize("reason", ["length", "refused", "tool_calls", "endless"])
 async def test_an_answer_that_did_not_end_by_itself_is_no_summary(reason: StopReason) -> None:
     """Cut, refused, or something else than text."""
     answer = Completion(assistant_message("## Goal\nhalf a"), reason)

@@ -30,6 +30,7 @@ OUTCOMES: tuple[Outcome, ...] = (
     "partial",
     "empty",
     "refused",
+    "endless",
     "max_iterations",
     "budget_exhausted",
 )
@@ -46,6 +47,8 @@ def result(outcome: Outcome, text: str) -> TurnResult:
         ("final_text", "Hello.", "Hello."),
         ("max_iterations", "So far.", "So far."),
         ("partial", "One, two", "One, two" + notices.CUT),
+        ("endless", "", notices.ENDLESS),
+        ("endless", "ha ha", f"ha ha\n\n*[{notices.ENDLESS}]*"),
         ("empty", "", notices.EMPTY),
         ("empty", " \n", notices.EMPTY),
         ("partial", "", notices.EMPTY),

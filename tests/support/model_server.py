@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 
 Call = tuple[str, dict[str, Any] | str]
-Trouble = Literal["cut", "stall", "pings", "garbage", "cut_after_end"]
+Trouble = Literal["cut", "stall", "pings", "garbage", "cut_after_end", "endless", "endless_event"]
 
 PING_PAUSE_S = 0.02
 
@@ -27,7 +27,9 @@ class Reply:
         usage: Fields that replace those of the usage report; None for no report (OpenAI only).
         trouble: What happens after the text: cut (connection reset), stall (silence), pings
             (nothing but pings, for ever), garbage (an event that breaks off inside its JSON);
-            cut_after_end (reset after the last event but before the end of the body).
+            cut_after_end (reset after the last event but before the end of the body); endless (the
+            last event with `extra["endless"]` in it comes again and again, as fast as it is read);
+            endless_event (an event that never ends).
         error: Type of an error event sent after the text instead of the end.
         extra: Fields of the provider for the test at hand.
     """
@@ -88,6 +90,7 @@ class ModelServer:
         requests: Every request for an answer, also the refused ones, in order.
         refused: What was wrong with the requests that broke a rule.
         default: Answer once the script is used up; None refuses with status 500.
+        sent_bytes: How much of endless answers was sent.
         left: Set when a client has left an unfinished answer.
         key_faults: By key: what a request with it always gets. Such a key need not be `api_key`.
         max_prompt_tokens: Longer prompts are refused, as `prompt_tokens` counts them.
@@ -108,6 +111,7 @@ class ModelServer:
         self.requests: list[Recorded] = []
         self.refused: list[str] = []
         self.left = asyncio.Event()
+        self.sent_bytes = 0
         self.models: set[str] | None = None
         self.key_faults: dict[str, Fault] = {}
         self.max_prompt_tokens: int | None = None
@@ -204,12 +208,15 @@ class ModelServer:
 
     async def _play(self, request: web.Request, response: web.StreamResponse, reply: Reply) -> None:
         try:
-            for frame in self.frames(self.requests[-1].body, reply):
+            frames = self.frames(self.requests[-1].body, reply)
+            for frame in frames:
                 await response.write(frame)
                 if reply.pause_s:
                     await asyncio.sleep(reply.pause_s)
             if reply.trouble == "stall":
                 await asyncio.Event().wait()
+            if reply.trouble in {"endless", "endless_event"}:
+                await self._write_without_end(response, frames, reply)
             while reply.trouble == "pings":
                 await response.write(self.ping)
                 await asyncio.sleep(PING_PAUSE_S)
@@ -221,6 +228,18 @@ class ModelServer:
         if reply.trouble in {"cut", "cut_after_end"}:
             assert request.transport is not None
             request.transport.close()
+
+    async def _write_without_end(
+        self, response: web.StreamResponse, frames: list[bytes], reply: Reply
+    ) -> None:
+        mark = reply.extra.get("endless", "").encode()
+        again = next(frame for frame in reversed(frames) if mark in frame)
+        if reply.trouble == "endless_event":
+            await response.write(b"data: ")
+            again = b"x" * 65_536
+        while True:
+            await response.write(again)
+            self.sent_bytes += len(again)
 
     def check(self, headers: dict[str, str], body: dict[str, Any]) -> None:
         """Raise Refusal for what the real server does not take."""

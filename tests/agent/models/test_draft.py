@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, ToolCall, tool_message, user_message
 from agent.models.base import StopReason
-from agent.models.draft import AnswerDraft, CallDraft
+from agent.models.draft import PART_CHARS, AnswerDraft, CallDraft
 from agent.models.scripted import tool_call
 from tests.agent.models.sink import CollectingSink
 
@@ -99,3 +99,22 @@ def test_ids_are_unique_in_a_conversation(messages: list[list[str]]) -> None:
         before += step(*found)
     assert len(set(seen)) == len(seen)
     assert all(seen)
+
+
+def test_empty_calls_without_an_end_fill_an_answer() -> None:
+    """Each takes memory, though it brings no character."""
+    draft = AnswerDraft(CollectingSink(), max_chars=10 * PART_CHARS)
+    draft.say("Once")
+    for _ in range(11):
+        draft.admit_part()
+    assert draft.is_full
+    assert draft.completion("tool_calls", None, "model").stop_reason == "endless"
+
+
+@given(st.lists(st.text(max_size=30)), st.integers(min_value=1, max_value=200))
+def test_an_answer_holds_the_beginning_of_what_came(pieces: list[str], most: int) -> None:
+    """To the character, and a full one says so."""
+    draft = AnswerDraft(CollectingSink(), max_chars=most)
+    kept = "".join(map(draft.admit, pieces))
+    assert kept == "".join(pieces)[:most]
+    assert draft.is_full == (len("".join(pieces)) > most)

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
+from agent.models.api import answer_chars
 from agent.models.base import ModelRequest, Usage
+from agent.settings import ModelSettings
 from agent.tokens import estimate_tokens
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
@@ -80,6 +82,62 @@ async def test_a_stream_without_an_end_is_left(double: Double) -> None:
     assert type(error) is ModelUnreachable
     assert str(error) == "no end within 2 s"
     assert 0 < error.written_tokens < 2000
+
+
+ENDLESS = {
+    "text": ({"text": "word"}, ("text_delta", '"content": "word')),
+    "thoughts": ({"thinking": "hmm"}, ("thinking_delta", "reasoning_content")),
+    "arguments": (
+        {"calls": (("current_time", {"zone": "UTC"}),)},
+        ("input_json_delta", '"function": {"arguments"'),
+    ),
+}
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_a_fast_stream_without_an_end_is_left_by_its_size(double: Double, what: str) -> None:
+    """Whatever it is that never ends: the rest is not read, no call is made, what came stays."""
+    fields, marks = ENDLESS[what]
+    extra = {"endless": marks[BOTH.index(double)]}
+    async with double() as server, asyncio.timeout(15):
+        server.script(Reply(**fields, trouble="endless", extra=extra))
+        done = await ask(server, max_answer_chars=20_000)
+        await server.left.wait()
+    kept = len(done.message["content"] or "") + len(done.message.get("reasoning", ""))
+    assert done.stop_reason == "endless"
+    assert 19_500 <= kept <= 20_000 if what != "arguments" else not kept
+    assert done.message.keys() <= {"role", "content", "reasoning"}
+    assert server.sent_bytes < 20_000_000
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_an_event_without_an_end_is_not_collected(double: Double) -> None:
+    """The SDKs keep an event until it ends; beyond 8 MB it counts as a broken stream."""
+    async with double() as server, asyncio.timeout(15):
+        error = await failure(server, Reply(text="Once", trouble="endless_event"))
+        await server.left.wait()
+    assert type(error) is ModelUnreachable
+    assert server.sent_bytes < 30_000_000
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_an_error_page_is_read_as_far_as_is_sensible(double: Double) -> None:
+    """A body that is no stream ends the call at 8 MB."""
+    async with double() as server:
+        error = await failure(server, Fault(status=502, html="<p>" * 4_000_000))
+    assert type(error) is ModelUnreachable
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens", "expected"),
+    [(None, 8192, 262_144), (None, 16, 100_000), (None, 64_000, 2_048_000), (5_000, 8192, 5_000)],
+)
+def test_the_size_of_an_answer_follows_its_limit(
+    given: int | None, tokens: int, expected: int
+) -> None:
+    """32 characters for a token, for small limits more; the setting goes before."""
+    assert answer_chars(ModelSettings(max_answer_chars=given), tokens) == expected
 
 
 @pytest.mark.parametrize("double", BOTH)
