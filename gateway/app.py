@@ -63,6 +63,7 @@ from gateway.storage.engine import Database, lock_database
 from gateway.storage.opening import database_path, open_locked
 from gateway.supervision import Supervised
 from gateway.toolkit import Toolkit
+from gateway.traffic import Traffic, Watch
 from gateway.turn import TurnRunner
 from gateway.wakeups import Wakeups
 from gateway.worker import Worker
@@ -98,6 +99,7 @@ class Gateway:
     indexer: Indexer
     recall: Recall
     acks: Acks
+    watch: Watch
     supervised: list[Supervised]
     server: HttpServer
     model: Callable[[str | None], StatusFacts]
@@ -222,6 +224,7 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "inquiries": gateway.inquiries.run(),
         "prepare summaries": gateway.preparations.run(),
         "search index": gateway.indexer.run(),
+        "watch": gateway.watch.run(),
         "modes": keep_modes(gateway.settings),
         "prune": _prune(gateway),
     }
@@ -284,7 +287,7 @@ async def assembled(
     refuse_unpriced(settings.budget, models)
     prompts = build_prompts(settings, plugins)
     facts = status_facts(agent, context, prompts)
-    access, wakeups = Access(settings.access), Wakeups()
+    access, wakeups, traffic = Access(settings.access), Wakeups(), Traffic()
     rules = IntakeRules(
         access,
         settings.queue,
@@ -294,7 +297,7 @@ async def assembled(
         settings.attachments,
     )
     renderers: dict[Account, Callable[[str], list[str]]] = {}
-    intake = GatewayIntake(database, rules, renderers, wakeups)
+    intake = GatewayIntake(database, rules, renderers, wakeups, traffic)
     adapters = {
         (adapter.platform, adapter.account): adapter
         for adapter in make_adapters(settings, intake, ChatHistory(database, facts))
@@ -347,8 +350,8 @@ async def assembled(
         lines=build_tool_lines(settings),
     )
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
-    delivery = Delivery(database, replica, adapters)
-    acks = Acks(adapters)
+    delivery = Delivery(database, replica, adapters, traffic)
+    acks, watch = Acks(adapters), Watch(database, adapters, traffic)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
     wakeups.ready, wakeups.files = worker.wake, files.notify
     wakeups.transcript = indexer.notify
@@ -357,7 +360,7 @@ async def assembled(
     server = _server(
         settings,
         supervised,
-        Health(database, replica, supervised),
+        Health(database, replica, supervised, watch),
         control.routes(database, wakeups, intake.tell_approved),
     )
     async with AsyncExitStack() as closing:
@@ -379,6 +382,7 @@ async def assembled(
             indexer,
             recall,
             acks,
+            watch,
             supervised,
             server,
             facts,

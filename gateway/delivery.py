@@ -18,6 +18,7 @@ from gateway.errors import StorageError
 from gateway.storage import attachments, inbox, outbox
 from gateway.storage.engine import Database
 from gateway.storage.outbox import Due
+from gateway.traffic import Traffic
 
 log = structlog.get_logger()
 
@@ -42,11 +43,16 @@ class Delivery:
     """Sends what the outbox holds for the adapters of this process."""
 
     def __init__(
-        self, database: Database, replica: int, adapters: Mapping[tuple[str, str], Adapter]
+        self,
+        database: Database,
+        replica: int,
+        adapters: Mapping[tuple[str, str], Adapter],
+        traffic: Traffic,
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
+        self._traffic = traffic
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
         self._again: dict[int, bool] = {}
         self._idle = asyncio.Event()
@@ -134,10 +140,12 @@ class Delivery:
         except ChatMoved as exc:
             await self._move(due, exc.new_chat)
         except SendDelayed as exc:
+            self._traffic.failed(due.account, message.conversation, exc.retry_after_s)
             await self._delay(due, exc.retry_after_s, str(exc))
         except SendRejected as exc:
             await self._bury(due, str(exc))
         except SendUnknown as exc:
+            self._traffic.failed(due.account, message.conversation, None)
             await self._doubt(due, str(exc))
         except Exception as exc:
             log.exception("send_failed", conversation=message.conversation, seq=message.seq)
@@ -192,6 +200,7 @@ class Delivery:
 
     async def _record(self, due: Due, receipt: Receipt) -> Due | None:
         """Store a receipt; return the next row."""
+        self._traffic.sent(due.account, due.message.conversation)
         following = await self._store(due.message, receipt)
         if due.withdraws is None:
             log.info(

@@ -1,7 +1,9 @@
-"""`/healthz`: the process runs. `/readyz`: it can store messages and its adapters are up."""
+"""`/healthz`: the process runs. `/readyz`: it can store messages, and all accounts work."""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
 
 from aiohttp import web
 
@@ -9,6 +11,7 @@ from gateway.errors import StorageError
 from gateway.storage import leases
 from gateway.storage.engine import Database
 from gateway.supervision import Supervised
+from gateway.traffic import Watch
 
 WRITE_TIMEOUT_S = 2.0
 
@@ -16,10 +19,13 @@ WRITE_TIMEOUT_S = 2.0
 class Health:
     """The health routes of a running gateway."""
 
-    def __init__(self, database: Database, replica: int, adapters: Sequence[Supervised]) -> None:
+    def __init__(
+        self, database: Database, replica: int, adapters: Sequence[Supervised], watch: Watch
+    ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
+        self._watch = watch
 
     def routes(self) -> list[web.RouteDef]:
         """Return both routes; they tell nothing that is secret."""
@@ -31,8 +37,13 @@ class Health:
     async def _readyz(self, _: web.Request) -> web.Response:
         database = await self._database_state()
         adapters = {supervised.name: supervised.state for supervised in self._adapters}
-        ready = database == "writable" and all(state == "connected" for state in adapters.values())
-        body = {"ready": ready, "database": database, "adapters": adapters}
+        connected = all(state == "connected" for state in adapters.values())
+        accounts: dict[str, dict[str, Any]] = {}
+        if database == "writable":
+            database, accounts = await self._account_states()
+        silent = any(each["silent_s"] is not None for each in accounts.values())
+        ready = database == "writable" and connected and not silent
+        body = {"ready": ready, "database": database, "adapters": adapters, "accounts": accounts}
         return web.json_response(body, status=200 if ready else 503)
 
     async def _database_state(self) -> str:
@@ -44,3 +55,20 @@ class Health:
         except StorageError as exc:
             return f"not writable: {exc}"
         return "writable"
+
+    async def _account_states(self) -> tuple[str, dict[str, dict[str, Any]]]:
+        """Return the database's state again, and how each account stands; seconds, rounded."""
+        try:
+            found = await self._watch.look()
+        except StorageError as exc:
+            return f"not readable: {exc}", {}
+        return "writable", {
+            ":".join(account): _rounded(asdict(found[account])) for account in found
+        }
+
+
+def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: round(value, 1) if isinstance(value, float) else value
+        for name, value in figures.items()
+    }

@@ -33,6 +33,7 @@ from gateway.sessions import address_key
 from gateway.storage import inbox
 from gateway.storage.engine import Database
 from gateway.storage.outbox import Renderer
+from gateway.traffic import Traffic
 from gateway.wakeups import Wakeups
 
 __all__ = ["GatewayIntake", "IntakeRules"]
@@ -49,11 +50,13 @@ class GatewayIntake:
         rules: IntakeRules,
         renderers: Mapping[tuple[str, str], Renderer],
         wakeups: Wakeups,
+        traffic: Traffic,
     ) -> None:
         self._database = database
         self._rules = rules
         self._renderers = renderers
         self._wakeups = wakeups
+        self._traffic = traffic
         limits = Limits(rules.access.settings.rate_per_min)
         self._door = Doorkeeper(rules.access, limits, renderers)
 
@@ -70,6 +73,7 @@ class GatewayIntake:
         beside = _Beside(cursors, poison, moves)
         admitted = await self._database.write(self._admit_all, cleaned, beside)
         for message, admission in zip(cleaned, admitted.admissions, strict=True):
+            self._traffic.received((message.address.platform, message.address.account))
             _log(message, admission)
             self._wake(message, admission)
         for happening in admitted.happened:

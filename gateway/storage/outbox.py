@@ -8,10 +8,10 @@ it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were 
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.models import conversation, is_unsent, now_s, outbox
@@ -345,3 +345,43 @@ def _encoded(choices: Sequence[Choice]) -> str | None:
 def choices_of(choices: str | None) -> tuple[Choice, ...]:
     """Return the buttons that a row's column stands for."""
     return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()
+
+
+class Waiting(NamedTuple):
+    """What a conversation has that is still to be shown; a tuple, as there can be thousands.
+
+    Attributes:
+        platform: That it goes through.
+        account: The account of that.
+        rows: How many rows.
+        age_s: How long ago the first of them was entered.
+    """
+
+    platform: str
+    account: str
+    conversation: int
+    rows: int
+    age_s: float
+
+
+def waiting(conn: Connection) -> list[Waiting]:
+    """Return what waits to be shown, by conversation; reads the index of what is unsent."""
+    return [Waiting(*row) for row in conn.execute(*_waiting())]
+
+
+@built_once
+def _waiting() -> Any:
+    heads = (
+        select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
+        .where(is_unsent)
+        .group_by(outbox.c.conversation)
+        .subquery()
+    )
+    first = and_(outbox.c.conversation == heads.c.conversation, outbox.c.seq == heads.c.seq)
+    columns = (conversation.c.platform, conversation.c.account, outbox.c.conversation)
+    return (
+        select(*columns, heads.c.n.label("rows"), (now_s() - outbox.c.at).label("age_s"))
+        .select_from(heads)
+        .join(outbox, first)
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+    )

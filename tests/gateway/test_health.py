@@ -15,10 +15,23 @@ async def test_a_running_gateway_is_healthy_and_ready(tmp_path: Path) -> None:
     """Both pages are green."""
     async with serving(tmp_path) as gateway:
         assert await gateway.get("/healthz") == (200, {"status": "ok"})
-        assert await gateway.get("/readyz") == (
-            200,
-            {"ready": True, "database": "writable", "adapters": {"telegram:default": "connected"}},
-        )
+        status, body = await gateway.get("/readyz")
+        assert (status, body["ready"], body["database"]) == (200, True, "writable")
+        assert body["adapters"] == {"telegram:default": "connected"}
+
+
+async def test_ready_tells_how_accounts_stand(tmp_path: Path) -> None:
+    """Also while nothing is wrong."""
+    async with serving(tmp_path) as gateway:
+        _, before = await gateway.get("/readyz")
+        await gateway.chat.ask("hello")
+        await gateway.chat.logged("message_sent")
+        _, after = await gateway.get("/readyz")
+        unsent = {"waiting": 0, "oldest_unsent_s": None, "silent_s": None}
+        never = {"last_sent_s": None, "last_received_s": None}
+        assert before["accounts"] == {"telegram:default": unsent | never}
+        account = after["accounts"]["telegram:default"]
+        assert account["last_received_s"] >= account["last_sent_s"] >= 0
 
 
 async def test_a_connecting_adapter_is_not_ready(tmp_path: Path) -> None:

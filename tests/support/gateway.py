@@ -292,12 +292,16 @@ async def serving(
     **sections: dict[str, Any],
 ) -> AsyncIterator[Serving]:
     """Run a gateway with everything it has, as `parley run` does; leaving stops it."""
+    async with _put_together(home, answers, adapter, sections) as chat, served(chat) as gateway:
+        yield gateway
+
+
+@asynccontextmanager
+async def served(chat: Running) -> AsyncIterator[Serving]:
+    """Run all parts of a gateway that was put together; leaving stops them."""
     stop, force = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    async with (
-        _put_together(home, answers, adapter, sections) as chat,
-        asyncio.TaskGroup() as tasks,
-    ):
+    async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(serve(chat.gateway, stop, force, ready.set_result), name="serve")
         try:
             yield Serving(chat, await ready, stop, force, task)

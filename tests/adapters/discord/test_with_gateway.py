@@ -15,6 +15,7 @@ from gateway.intake import GatewayIntake, IntakeRules
 from gateway.settings import AccessSettings, QueueSettings
 from gateway.storage import models
 from gateway.storage.engine import Database
+from gateway.traffic import Traffic
 from gateway.wakeups import Wakeups
 from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
@@ -30,7 +31,7 @@ RULES = IntakeRules(
 
 @pytest.fixture
 def gateway_intake(database: Database) -> GatewayIntake:
-    return GatewayIntake(database, RULES, {("discord", "default"): render}, Wakeups())
+    return GatewayIntake(database, RULES, {("discord", "default"): render}, Wakeups(), Traffic())
 
 
 @pytest.fixture
