@@ -35,6 +35,8 @@ DATA_NOT_ORDERS = (
 )
 SKILLS_ARE_ORDERS = "Skills that skill_view returns are the exception: the operator wrote them."
 
+OWN_LAYER = "session"
+"""The last one, and the only one that each root has for itself."""
 INDEX_SKILLS = 60
 INDEX_CHARS = 160
 """Of the description of one skill in the index; skill_view shows it whole."""
@@ -113,6 +115,21 @@ class SystemPrompt:
             parts.append((name, self.text[start : start + chars]))
             start += chars + len(SEPARATOR)
         return parts
+
+    def split(self) -> tuple["SystemPrompt", str]:
+        """Return what other roots can share of it, and the text behind that: this root's own."""
+        if not self.layers or self.layers[-1][0] != OWN_LAYER:
+            return self, ""
+        shared = len(self.text) - self.layers[-1][1]
+        shared -= len(SEPARATOR) if self.layers[:-1] else 0
+        return SystemPrompt(self.text[:shared], self.layers[:-1]), self.text[shared:]
+
+    def with_own(self, own: str) -> "SystemPrompt":
+        """Return the whole prompt of a root: the reverse of `split`."""
+        if not own:
+            return self
+        chars = len(own) - (len(SEPARATOR) if self.layers else 0)
+        return SystemPrompt(self.text + own, (*self.layers, (OWN_LAYER, chars)))
 
 
 def write_prompt(facts: PromptFacts) -> SystemPrompt:
@@ -303,7 +320,7 @@ LAYERS: tuple[Layer, ...] = (
     Layer("external_memory", "notes", _external),
     Layer("environment", "settings", _environment),
     Layer("platform", "chat", _platform),
-    Layer("session", "session", _session),
+    Layer(OWN_LAYER, "session", _session),
 )
 _OF_CHILD = frozenset({
     "data",
@@ -311,7 +328,7 @@ _OF_CHILD = frozenset({
     "enforcement",
     "instructions",
     "environment",
-    "session",
+    OWN_LAYER,
 })
 CHILD_LAYERS: tuple[Layer, ...] = (
     Layer("identity", "version", _child_identity),

@@ -13,6 +13,8 @@ from agent.prefix import Prefix
 from agent.prompt import SystemPrompt
 from agent.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
+from gateway.storage import bases
+from gateway.storage.bases import Base
 from gateway.storage.models import compaction, conversation, now_s, session, summary_candidate
 from gateway.storage.statements import built_once
 
@@ -28,6 +30,7 @@ class Session:
         prompt_inputs: What both were made from; None where that is not known.
         prefix: Fingerprint of the conversation's last request; inherited.
         moved: Why the next request may begin otherwise than that one; None where it must not.
+        base_id: Names the stored base that holds prompt, tools and inputs; inherited with them.
         prompt_tokens: What the model last reported for this view; None before its first answer.
         number: Place in its lineage: 1 for a root, one more than its parent's for a child.
         prompt_upto_seq: Newest message that the report covers, the answer included.
@@ -57,6 +60,12 @@ class Session:
     prefix: Prefix | None = None
     moved: str | None = None
     prompt_layers: tuple[tuple[str, int], ...] = ()
+    base_id: int | None = None
+
+    @property
+    def prompt(self) -> SystemPrompt:
+        """The system prompt with its layers; an empty one before the first turn."""
+        return SystemPrompt(self.system_prompt or "", self.prompt_layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +187,12 @@ def active(conn: Connection, conversation_id: int) -> Session:
 
 @built_once
 def _active(conversation_id: int) -> Any:
-    return (
-        select(session)
-        .join(conversation, conversation.c.active_session_id == session.c.id)
+    active_id = (
+        select(conversation.c.active_session_id)
         .where(conversation.c.id == conversation_id)
+        .scalar_subquery()
     )
+    return bases.with_base(session).where(session.c.id == active_id)
 
 
 def get(conn: Connection, session_id: int) -> Session:
@@ -192,7 +202,7 @@ def get(conn: Connection, session_id: int) -> Session:
 
 @built_once
 def _by_id(session_id: int) -> Any:
-    return select(session).where(session.c.id == session_id)
+    return bases.with_base(session).where(session.c.id == session_id)
 
 
 def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
@@ -227,17 +237,20 @@ def _changes(session: Session, base: PromptBase) -> list[str]:
 def _store_base(
     conn: Connection, session: Session, base: PromptBase, prompt: SystemPrompt
 ) -> Session:
+    shared, own = prompt.split()
+    base_id = bases.find(conn, Base(shared, base.tools, base.inputs))
     values = {
         "settled_id": session.id,
-        "new_system": prompt.text,
-        "new_layers": _dumped(prompt.layers),
-        "new_tools": base.tools,
-        "new_inputs": _dumped(base.inputs),
+        "new_base": base_id,
+        "new_own": own,
         "new_moved": session.moved,
     }
     conn.execute(_SET_BASE, values)
+    if session.base_id is not None:
+        bases.release(conn, {session.base_id})
     return replace(
         session,
+        base_id=base_id,
         system_prompt=prompt.text,
         prompt_layers=prompt.layers,
         tools=base.tools,
@@ -249,10 +262,8 @@ _SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
     .values(
-        system_prompt=bindparam("new_system"),
-        prompt_layers=bindparam("new_layers"),
-        tools=bindparam("new_tools"),
-        prompt_inputs=bindparam("new_inputs"),
+        base_id=bindparam("new_base"),
+        own_prompt=bindparam("new_own"),
         moved=bindparam("new_moved"),
     )
 )
@@ -313,16 +324,14 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
         "parent_session_id": parent_id,
         "start_reason": fresh.start_reason,
         "view_plan": dump_plan(fresh.plan),
-        "system_prompt": fresh.system_prompt,
         "number": fresh.number,
         "report_model": fresh.report_model,
         "token_ratio": fresh.token_ratio,
         "planner_state": dump_state(fresh.planner_state),
-        "tools": fresh.tools,
-        "prompt_inputs": _dumped(fresh.prompt_inputs),
         "prefix": _dumped(fresh.prefix),
         "moved": fresh.moved,
-        "prompt_layers": _dumped(fresh.prompt_layers),
+        "base_id": fresh.base_id,
+        "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
     }
     return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
 
@@ -331,11 +340,12 @@ _INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
 
 
 def _session(row: Row[Any]) -> Session:
+    prompt = _prompt(row)
     return Session(
         id=row.id,
         conversation=row.conversation,
         plan=load_plan(row.view_plan),
-        system_prompt=row.system_prompt,
+        system_prompt=None if prompt is None else prompt.text,
         prompt_tokens=row.prompt_tokens,
         number=row.number,
         prompt_upto_seq=row.prompt_upto_seq,
@@ -348,8 +358,16 @@ def _session(row: Row[Any]) -> Session:
         prompt_inputs=None if row.prompt_inputs is None else orjson.loads(row.prompt_inputs),
         prefix=None if row.prefix is None else Prefix(**orjson.loads(row.prefix)),
         moved=row.moved,
-        prompt_layers=tuple(map(tuple, orjson.loads(row.prompt_layers or "[]"))),
+        prompt_layers=() if prompt is None else prompt.layers,
+        base_id=row.base_id,
     )
+
+
+def _prompt(row: Row[Any]) -> SystemPrompt | None:
+    if row.base_id is None:
+        return None
+    layers = tuple(map(tuple, orjson.loads(row.prompt_layers)))
+    return SystemPrompt(row.shared_prompt, layers).with_own(row.own_prompt or "")
 
 
 def _dumped(value: object) -> str | None:

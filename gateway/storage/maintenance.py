@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from gateway.errors import NotFound, StorageUnavailable
-from gateway.storage import attachments, nodes, notebook, searchindex
+from gateway.storage import attachments, bases, nodes, notebook, searchindex
 from gateway.storage.engine import read_only_uri
 from gateway.storage.models import (
     alias,
@@ -120,7 +120,9 @@ def _erase(conn: Connection, conversation_id: int) -> None:
         .where(session.c.conversation == conversation_id)
         .values(parent_session_id=None)
     )
+    used = bases.of_conversation(conn, conversation_id)
     conn.execute(delete(session).where(session.c.conversation == conversation_id))
+    bases.release(conn, used)
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
 
 

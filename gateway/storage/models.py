@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0005"
+REVISION = "0006"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -210,6 +210,31 @@ cursor = Table(
     Column("position", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
 )
 
+# Texts that many segments share, each once (gateway/storage/bases.py).
+prompt_text = Table(
+    "prompt_text",
+    metadata,
+    _id(),
+    Column("digest", LargeBinary, nullable=False, unique=True),
+    Column("body", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What the requests of segments begin with.
+prompt_base = Table(
+    "prompt_base",
+    metadata,
+    _id(),
+    Column("digest", LargeBinary, nullable=False, unique=True),  # of all that follows
+    Column("prompt_id", Integer, ForeignKey("prompt_text.id"), nullable=False),
+    Column("tools_id", Integer, ForeignKey("prompt_text.id")),  # JSON, byte for byte as it began
+    Column("layers", Text, nullable=False),  # JSON [[layer, characters], …] of the prompt, in order
+    Column("inputs", Text),  # JSON of what prompt and tools were made from
+    Index("ix_prompt_base_prompt_id", "prompt_id"),
+    Index("ix_prompt_base_tools_id", "tools_id"),
+    sqlite_autoincrement=True,
+)
+
 session = Table(
     "session",
     metadata,
@@ -219,7 +244,6 @@ session = Table(
     Column("start_reason", Text, nullable=False),
     Column("end_reason", Text),
     Column("view_plan", Text, nullable=False),
-    Column("system_prompt", Text),
     Column("prompt_tokens", Integer),  # last reported by the model
     Column("prompt_upto_seq", Integer),  # newest message that the report covers
     Column("started_at", Double, nullable=False),
@@ -229,14 +253,15 @@ session = Table(
     Column("report_model", Text),  # who reported
     Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
     Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
-    Column("tools", Text),  # JSON of their schemas, byte for byte as the root segment began
-    Column("prompt_inputs", Text),  # JSON of what system_prompt and tools were made from
     Column("prefix", Text),  # JSON of the fingerprint of the last request
     Column("moved", Text),  # why the next request may begin otherwise than that one
-    Column("prompt_layers", Text),  # JSON [[layer, characters], …] of system_prompt, in order
+    Column("base_id", Integer, ForeignKey("prompt_base.id")),  # NULL until its first turn
+    Column("own_prompt", Text),  # the end of its system prompt, behind that of the base
     Index("ix_session_conversation", "conversation"),
     sqlite_autoincrement=True,
 )
+# Whether a base is still used is asked for each segment that is erased.
+_partial_index("ix_session_base_id", session.c.base_id, where="base_id IS NOT NULL")
 
 compaction = Table(
     "compaction",
@@ -533,6 +558,7 @@ pairing = Table(
     Column("expires_at", Double, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_pairing_platform_sender", "platform", "sender"),
+    Index("ix_pairing_conversation", "conversation"),
     sqlite_autoincrement=True,
 )
 

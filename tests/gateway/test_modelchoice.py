@@ -99,8 +99,8 @@ async def test_the_prompt_is_written_anew_for_it(tmp_path: Path) -> None:
         await chat.ask("hi")
         await chat.ask("/model other")
         await chat.ask("again")
-        [session] = await chat.rows(models.session)
-        assert '"model":"other"' in session.prompt_inputs
+        [base] = await chat.rows(models.prompt_base)
+        assert '"model":"other"' in base.inputs
         moved = chat.events("cache_prefix_moved")
         assert [line["reason"] for line in moved] == ["model"]
     assert [text_of(m) for m in other.requests[0].messages[1:]] == ["hi", "I am main", "again"]

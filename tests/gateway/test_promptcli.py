@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.storage import lineage
-from gateway.storage.models import session
+from gateway.storage.models import prompt_base
 from tests.support.command_line import Run, one_line
 from tests.support.storage import BASE, Store, admit, inbound
 
@@ -51,7 +51,7 @@ def test_what_is_stored_for_a_conversation(parley: Run, store: Store) -> None:
     told = parley(*shown).out
     assert told.startswith("identity ")
     assert "tools together" in told
-    store.run(lambda conn: conn.execute(session.update().values(prompt_layers=None)))
+    store.run(lambda conn: conn.execute(prompt_base.update().values(layers="[]")))
     assert parley(*shown).out.startswith("(not known by layer)")
 
 

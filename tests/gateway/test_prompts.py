@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
 from sqlalchemy import Connection, insert
 from structlog.testing import capture_logs
@@ -181,10 +180,8 @@ def test_a_prompt_of_version_0_4_stays(store: Store, tmp_path: Path) -> None:
     """It is only written anew where tools, instructions or model have changed, with that reason."""
     agent = agent_of(ScriptedModel(["x"]))
     base, root = writer(tmp_path).base(agent), root_of(store)
-    old = session.update().values(
-        system_prompt="Of before.", tools=base.tools, prompt_inputs=_dumped(base.inputs)
-    )
-    store.run(lambda conn: conn.execute(old))
+    unlayered = replace(base, write=lambda *_: SystemPrompt("Of before.", ()))
+    store.run(lineage.settle_base, root, unlayered)
     before = store.run(lineage.get, root.id)
     assert store.run(lineage.settle_base, before, base) == before
     assert before.prompt_layers == ()
@@ -207,10 +204,6 @@ def test_a_tool_that_is_described_otherwise_moves_the_prefix_once(
     moved = store.run(lineage.settle_base, store.run(lineage.get, root.id), new)
     assert (moved.moved, moved.tools) == ("tools", new.tools)
     assert store.run(lineage.settle_base, moved, new) == moved
-
-
-def _dumped(inputs: object) -> str:
-    return orjson.dumps(inputs).decode()
 
 
 def test_the_operator_stands_before_what_was_recalled() -> None:

@@ -33,7 +33,7 @@ from gateway.storage.engine import connect
 from gateway.storage.inbox import Entry, InboxKind, InboxState
 from gateway.storage.leases import Lease
 from gateway.storage.lineage import PromptBase, Session
-from gateway.storage.models import conversation, message
+from gateway.storage.models import SEARCH_INDEX, conversation, message
 from gateway.storage.opening import prepare_schema
 from gateway.storage.outbox import Part
 from gateway.storage.turns import Turn
@@ -311,14 +311,33 @@ def outdated_copy(source: Path, target: Path, revision: str) -> Path:
         raw.execute("ATTACH ? AS newer", (str(source),))
         tables = raw.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
         for (table,) in tables:
-            if table not in {"alembic_version", "sqlite_sequence"}:
+            own = not table.startswith(("alembic_version", "sqlite_sequence", SEARCH_INDEX))
+            if own:
                 names = [row[1] for row in raw.execute(f'PRAGMA main.table_info("{table}")')]
-                columns = ", ".join(f'"{name}"' for name in names)
+                newer = {row[1] for row in raw.execute(f'PRAGMA newer.table_info("{table}")')}
+                columns = ", ".join(f'"{name}"' if name in newer else _GONE[name] for name in names)
                 source_rows = f'SELECT {columns} FROM newer."{table}"'  # noqa: S608 - own schema
                 raw.execute(f'INSERT INTO main."{table}" {source_rows}')
         raw.execute("DELETE FROM main.sqlite_sequence")
         raw.execute("INSERT INTO main.sqlite_sequence SELECT * FROM newer.sqlite_sequence")
     return target
+
+
+_OF_BASE = "FROM newer.prompt_base AS base WHERE base.id = base_id"
+_OF_TEXT = "FROM newer.prompt_text AS stored JOIN newer.prompt_base AS base ON base.id = base_id"
+_OWN_LAYER = "json_array('session', length(own_prompt) - 2)"
+_GONE = {
+    "system_prompt": f"(SELECT body || own_prompt {_OF_TEXT} WHERE stored.id = prompt_id)",
+    "tools": f"(SELECT body {_OF_TEXT} WHERE stored.id = tools_id)",
+    "prompt_inputs": f"(SELECT inputs {_OF_BASE})",
+    "prompt_layers": (
+        "(SELECT CASE own_prompt WHEN '' THEN layers"
+        f" ELSE json_insert(layers, '$[#]', {_OWN_LAYER}) END {_OF_BASE})"
+    ),
+}
+"""How earlier versions had what is stored otherwise today."""
+OF_BASES = {"base_id", "own_prompt"}
+"""Columns of a segment that a migration fills, and that may be numbered otherwise then."""
 
 
 def rows_without(columns: Collection[str], store: Store, table: Table) -> list[list[object]]:

@@ -13,7 +13,7 @@ from agent.view import ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage import lineage, transcript
 from gateway.storage.lineage import PromptBase, Session
-from gateway.storage.models import session
+from gateway.storage.models import prompt_base, session
 from gateway.storage.transcript import Place
 from tests.support.storage import (
     Store,
@@ -156,11 +156,12 @@ def test_inputs_of_another_version_move_nothing(
 
 def test_a_prompt_of_before_is_kept(store: Store, root: Session) -> None:
     """Version 0.2 has stored it without its inputs: they are taken over, and it stays."""
-    of_before = session.update().values(tools=None, prompt_inputs=None)
+    of_before = prompt_base.update().values(digest=b"0.2", tools_id=None, inputs=None)
     store.run(lambda conn: conn.execute(of_before))
     old = store.run(lineage.get, root.id)
     assert (old.system_prompt, old.tools, old.prompt_inputs) == (PROMPT, None, None)
-    assert settle(store, old, replace(BASE, write=OTHER)) == root
+    settled = settle(store, old, replace(BASE, write=OTHER))
+    assert settled == replace(root, base_id=settled.base_id)
 
 
 def test_what_requests_begin_with_is_inherited(store: Store, root: Session) -> None:

@@ -15,6 +15,7 @@ from gateway.storage.opening import open_database
 from tests.support.searching import feed, found
 from tests.support.storage import (
     BASE,
+    OF_BASES,
     Store,
     admit,
     begin_turn,
@@ -31,9 +32,10 @@ from tests.support.storage import (
 )
 
 NEW_TABLES = {models.inquiry, models.todo, models.memory, models.node, models.search_row}
+BASES = {models.prompt_text, models.prompt_base}
 NEW_COLUMNS = {
     "conversation": {"parent_turn_id", "parent_call_id", "model", "searched_seq"},
-    "session": {"prompt_layers"},
+    "session": OF_BASES,
 }
 
 
@@ -68,20 +70,21 @@ def test_the_0004_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
 def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> None:
     """Every row is there after the migration; what is new is empty."""
     assert files.check(migrated.path) == []
-    for table in set(metadata.sorted_tables) - NEW_TABLES:
+    for table in set(metadata.sorted_tables) - NEW_TABLES - BASES:
         new = NEW_COLUMNS.get(table.name, set())
         assert rows_without(new, migrated, table) == rows_without(new, lived, table)
     assert all(migrated.rows(table) == [] for table in NEW_TABLES)
     row = migrated.one(conversation)
     assert (row.parent_turn_id, row.parent_call_id, row.model, row.searched_seq) == (*[None] * 3, 0)
-    assert {row.prompt_layers for row in migrated.rows(session)} == {None}
+    assert [row.layers for row in migrated.rows(models.prompt_base)] == ["[]"]
 
 
 def test_an_older_segment_stands(lived: Store, migrated: Store) -> None:
     """Its prompt, tools and plan; of which layers the prompt consists is not known."""
     for row in lived.rows(session):
         before = lived.run(lineage.get, row.id)
-        assert migrated.run(lineage.get, row.id) == replace(before, prompt_layers=())
+        after = migrated.run(lineage.get, row.id)
+        assert after == replace(before, prompt_layers=(), base_id=after.base_id)
 
 
 @pytest.mark.parametrize(
