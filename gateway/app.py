@@ -35,6 +35,7 @@ from gateway.building import (
     build_prompts,
     build_tool_lines,
 )
+from gateway.burials import Burials
 from gateway.chats import ChatHistory
 from gateway.commands import StatusFacts
 from gateway.context import with_engine_tools
@@ -51,6 +52,7 @@ from gateway.mcptools import open_tools
 from gateway.modelchoice import ModelCommand
 from gateway.modelline import build_line, caching_text, learn_windows, models_of
 from gateway.modes import keep_modes, restore_modes
+from gateway.owners import Owners
 from gateway.pairing import owner_code
 from gateway.preparing import Preparations
 from gateway.recall import Recall
@@ -350,7 +352,13 @@ async def assembled(
         lines=build_tool_lines(settings),
     )
     worker = Worker(database, replica, turns, settings.queue, list(adapters))
-    delivery = Delivery(database, replica, adapters, traffic)
+    delivery = Delivery(
+        database,
+        replica,
+        adapters,
+        traffic,
+        Burials(Owners(access, renderers), settings.delivery.retry_for_s),
+    )
     acks, watch = Acks(adapters), Watch(database, adapters, traffic)
     wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
     wakeups.ready, wakeups.files = worker.wake, files.notify

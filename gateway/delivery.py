@@ -1,19 +1,22 @@
 """Delivery (steps 8 and 9 of the path): outbox rows to their platform, in order, until shown.
 
 A conversation has a task only while it has unsent rows. One chat that cannot be reached delays no
-other; turns do not wait for sends.
+other; turns do not wait for sends. What cannot be shown is tried for `delivery.retry_for_s`, also
+where nobody knows whether it was shown; then it is buried, and that is told (gateway/burials.py).
 """
 
 import asyncio
+import math
 import random
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import structlog
 
 from adapters.base import Adapter
 from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Move, Outgoing, Receipt, Withdrawal
+from gateway.burials import Burial, Burials, Cause
 from gateway.errors import StorageError
 from gateway.storage import attachments, inbox, outbox
 from gateway.storage.engine import Database
@@ -22,9 +25,10 @@ from gateway.traffic import Traffic
 
 log = structlog.get_logger()
 
-GIVE_UP_AFTER_S = 24 * 3600.0
-LEAST_FAILURES = 20
-"""A message that nobody could be shown for a day, and in so many tries, becomes a dead letter."""
+LEAST_WAITED = 0.5
+"""Part of `delivery.retry_for_s` for which a message is tried at least, whatever the clock says."""
+NOTICE_PATIENCE = 7
+"""What tells of dead letters is tried so many times as long as other messages."""
 SWEEP_S = 30.0
 """How long a lost hint can hold up a message."""
 LONGEST_DELAY_S = 120.0
@@ -39,8 +43,34 @@ MOST_FAILURES = 5
 """Attempts at a row whose sending raises what no adapter should raise."""
 
 
+@dataclass(slots=True)
+class _Line:
+    """A conversation with unsent rows.
+
+    Attributes:
+        again: Something new came since the rows were last looked at.
+        due_at: When its first row is due by the event loop's clock, whatever is done to the
+            database's; known only where this process put it off.
+        flawed: The row whose sending raised what it should not, by its seq.
+        flaws: How often it did.
+    """
+
+    again: bool = False
+    due_at: float = math.inf
+    flawed: int = 0
+    flaws: int = 0
+
+
 class Delivery:
-    """Sends what the outbox holds for the adapters of this process."""
+    """Sends what the outbox holds for the adapters of this process.
+
+    Args:
+        database: Holds the outbox.
+        replica: Id of this process.
+        adapters: By (platform, account).
+        traffic: Told what went out and what failed.
+        burials: What is done about a message that is given up.
+    """
 
     def __init__(
         self,
@@ -48,13 +78,16 @@ class Delivery:
         replica: int,
         adapters: Mapping[tuple[str, str], Adapter],
         traffic: Traffic,
+        burials: Burials,
     ) -> None:
         self._database = database
         self._replica = replica
         self._adapters = adapters
         self._traffic = traffic
+        self._burials = burials
+        self._least_failures = least_failures(burials.retry_for_s)
         self._waiting: asyncio.Queue[int] = asyncio.Queue()
-        self._again: dict[int, bool] = {}
+        self._lines: dict[int, _Line] = {}
         self._idle = asyncio.Event()
         self._swept = False
 
@@ -69,10 +102,10 @@ class Delivery:
             tasks.create_task(self._sweep(), name="unsent")
             while True:
                 conversation_id = await self._waiting.get()
-                if conversation_id in self._again:
-                    self._again[conversation_id] = True
+                if conversation_id in self._lines:
+                    self._lines[conversation_id].again = True
                     continue
-                self._again[conversation_id] = False
+                self._lines[conversation_id] = _Line()
                 tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
 
     async def _sweep(self) -> None:
@@ -95,22 +128,23 @@ class Delivery:
 
     def _note_idle(self) -> None:
         """What an earlier process left counts as work, so not before the first sweep."""
-        if self._swept and not self._again and self._waiting.empty():
+        if self._swept and not self._lines and self._waiting.empty():
             self._idle.set()
 
     async def _drain(self, conversation_id: int) -> None:
         """Send a conversation's rows until there is none, also those that come meanwhile."""
+        line = self._lines[conversation_id]
         while True:
-            self._again[conversation_id] = False
+            line.again = False
             try:
                 await self._send_all(conversation_id)
             except StorageError as exc:
                 log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
                 continue
-            if not self._again[conversation_id]:
+            if not line.again:
                 break
-        del self._again[conversation_id]
+        del self._lines[conversation_id]
         self._note_idle()
 
     async def _send_all(self, conversation_id: int) -> None:
@@ -125,8 +159,8 @@ class Delivery:
 
     async def _deliver(self, due: Due) -> Receipt | None:
         """Send one row when its time has come; None where nothing was shown now."""
-        if 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
-            await asyncio.sleep(min(due.in_s, LONGEST_DELAY_S))
+        if (wait_s := self._wait_s(due)) > 0:
+            await asyncio.sleep(min(wait_s, LONGEST_DELAY_S))
             return None
         if due.withdraws is not None:
             return await self._withdraw(due, due.withdraws)
@@ -143,7 +177,7 @@ class Delivery:
             self._traffic.failed(due.account, message.conversation, exc.retry_after_s)
             await self._delay(due, exc.retry_after_s, str(exc))
         except SendRejected as exc:
-            await self._bury(due, str(exc))
+            await self._bury(due, str(exc), "refused")
         except SendUnknown as exc:
             self._traffic.failed(due.account, message.conversation, None)
             await self._doubt(due, str(exc))
@@ -163,6 +197,7 @@ class Delivery:
         except SendDelayed as exc:
             pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
             if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
+                self._put_off(due, pause_s)
                 await self._database.write(outbox.mark_delayed, due.message, pause_s, str(exc))
             else:
                 await self._leave_buttons(due, str(exc))
@@ -193,7 +228,8 @@ class Delivery:
         address = due.message.address
         move = Move(address.platform, address.account, address.chat, new_chat)
         if new_chat == address.chat or not await self._database.write(inbox.move, move):
-            await self._bury(due, f"the chat has moved to {new_chat}, where I cannot follow")
+            reason = f"the chat has moved to {new_chat}, where I cannot follow"
+            await self._bury(due, reason, "refused")
             return
         log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
         await self._database.write(outbox.mark_delayed, due.message, 0.0, f"moved to {new_chat}")
@@ -222,9 +258,19 @@ class Delivery:
                 log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
 
+    def _wait_s(self, due: Due) -> float:
+        """Return how long a row is still put off, at most as long as this process wanted that."""
+        if not 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+            return 0.0
+        line = self._lines[due.message.conversation]
+        return min(due.in_s, line.due_at - asyncio.get_running_loop().time())
+
+    def _put_off(self, due: Due, delay_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._lines[due.message.conversation].due_at = now + delay_s
+
     async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
-        if due.message.age_s > GIVE_UP_AFTER_S and due.failures >= LEAST_FAILURES:
-            await self._bury(due, f"not delivered within a day: {reason}")
+        if await self._has_expired(due, reason):
             return
         delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s
         delay_s = min(delay_s, LONGEST_RETRY_AFTER_S)
@@ -235,43 +281,77 @@ class Delivery:
             delay_s=round(delay_s, 1),
             reason=reason,
         )
+        self._put_off(due, delay_s)
         await self._database.write(outbox.mark_delayed, due.message, delay_s, reason)
 
     async def _doubt(self, due: Due, reason: str) -> None:
-        if due.message.outcome_unknown:
-            await self._bury(due, f"the resend is in doubt too: {reason}")
+        """Try again later what may have been shown; the adapter resolves it, or marks it."""
+        if await self._has_expired(due, reason):
             return
-        await self._mark_unknown(due, reason)
-
-    async def _mark_unknown(self, due: Due, reason: str) -> None:
         log.warning(
             "send_outcome_unknown",
             conversation=due.message.conversation,
             seq=due.message.seq,
             reason=reason,
         )
-        await self._database.write(
-            outbox.mark_unknown, due.message, backoff_s(due.failures), reason
-        )
+        delay_s = backoff_s(due.failures)
+        self._put_off(due, delay_s)
+        await self._database.write(outbox.mark_unknown, due.message, delay_s, reason)
+
+    async def _has_expired(self, due: Due, reason: str) -> bool:
+        """Bury a row that was tried for long enough, and what waits behind it as long.
+
+        Its age is what counts, by the database's clock. A clock that is set forward makes all rows
+        old at once, so there is a least number of tries beside it.
+        """
+        if due.failures < self._least_failures:
+            return False
+        reason = f"not delivered within delivery.retry_for_s: {reason}"
+        patience = NOTICE_PATIENCE if due.is_notice else 1
+        if due.message.age_s > patience * self._burials.retry_for_s:
+            await self._bury(due, reason, "expired")
+            return True
+        if due.is_notice:
+            self._told(due, await self._database.write(self._burials.bury_behind, due, reason))
+        return False
 
     async def _fail(self, due: Due, reason: str) -> None:
-        if due.failures + 1 >= MOST_FAILURES:
-            await self._bury(due, reason)
+        """A flaw of the adapter may have struck after the message was shown."""
+        line, seq = self._lines[due.message.conversation], due.message.seq
+        line.flaws = line.flaws + 1 if line.flawed == seq else 1
+        line.flawed = seq
+        if line.flaws >= MOST_FAILURES:
+            await self._bury(due, reason, "failed")
         else:
-            await self._mark_unknown(due, reason)
+            await self._doubt(due, reason)
 
-    async def _bury(self, due: Due, reason: str) -> None:
-        await self._database.write(outbox.mark_dead, due.message, reason)
+    async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
+        burial = await self._database.write(self._burials.bury, due, reason, cause)
         log.error(
             "message_buried",
             conversation=due.message.conversation,
             seq=due.message.seq,
             platform=due.message.address.platform,
             reason=reason,
+            letters=burial.letters,
         )
+        self._told(due, burial)
+
+    def _told(self, due: Due, burial: Burial) -> None:
+        for conversation_id in burial.told - {due.message.conversation}:
+            self.notify(conversation_id)
 
 
 def backoff_s(failures: int) -> float:
     """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
     bound = min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
     return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
+
+
+def least_failures(retry_for_s: float) -> int:
+    """Return how many tries with their back-offs take LEAST_WAITED of the time; at least 1."""
+    failures, waited_s = 1, 1.0
+    while waited_s < LEAST_WAITED * retry_for_s:
+        waited_s += min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
+        failures += 1
+    return failures

@@ -14,11 +14,12 @@ from adapters.messages import Choice, InboundMessage
 from gateway import pairing
 from gateway.access import Access
 from gateway.errors import NotFound
+from gateway.owners import Owners
 from gateway.pairing import Decision
 from gateway.rates import Limits
 from gateway.storage import members, outbox
 from gateway.storage.inbox import source_of
-from gateway.storage.outbox import Renderer, parts_of
+from gateway.storage.outbox import Renderer
 
 log = structlog.get_logger()
 
@@ -96,9 +97,9 @@ class Doorkeeper:
         members.expire_all_but_newest(
             conn, address.platform, address.account, kept=PENDING_PER_ACCOUNT
         )
-        owners = self._owners(conn)
+        owners = self._owners.everybody(conn)
         text = pairing.stranger_notice(message, code, is_owned=bool(owners))
-        self._say(conn, place, f"pairing:{request_id}", text)
+        self._owners.say(conn, place, f"pairing:{request_id}", text)
         return {place.id, *self._tell_owners(conn, message, request_id, owners)}
 
     def carry_out(self, conn: Connection, argument: str, by: str) -> Decision:
@@ -129,26 +130,13 @@ class Doorkeeper:
             place = members.place_of(conn, request)
             key = f"pairing:{request.id}:approved"
             if self._can_tell(place) and not _is_said(conn, key):
-                self._say(conn, place, key, pairing.APPROVED)
+                self._owners.say(conn, place, key, pairing.APPROVED)
                 told.add(place.id)
         return told
 
-    def _owners(self, conn: Connection) -> list[tuple[str, str]]:
-        """Return (platform, sender) of all owners."""
-        named = [owner.partition(":") for owner in self.access.settings.owners]
-        made = members.owners(conn)
-        return list(dict.fromkeys([*((platform, who) for platform, _, who in named), *made]))
-
-    def _chats_of(self, conn: Connection, owners: list[tuple[str, str]]) -> list[Row[Any]]:
-        """Return the direct chat of each owner; the web chat where no other can be reached."""
-        found = [
-            members.newest_direct_chat(conn, *owner, self.renderers.keys()) for owner in owners
-        ]
-        chats = [chat for chat in found if chat is not None]
-        if chats:
-            return chats
-        web = members.newest_direct_chat(conn, "web", "web", self.renderers.keys())
-        return [] if web is None else [web]
+    @property
+    def _owners(self) -> Owners:
+        return Owners(self.access, self.renderers)
 
     def _tell_owners(
         self,
@@ -166,24 +154,12 @@ class Doorkeeper:
         if is_one_by_one:
             [request] = [each for each in members.pending(conn) if each.id == request_id]
             text, choices = pairing.request_notice(request), pairing.request_choices(request)
-        chats = self._chats_of(conn, owners)
+        chats = self._owners.chats(conn, owners)
         if owners and not chats:
             log.warning("owners_not_reached", platform=message.address.platform)
         for chat in chats:
-            self._say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
+            self._owners.say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
         return {chat.id for chat in chats}
-
-    def _say(
-        self,
-        conn: Connection,
-        place: Row[Any],
-        key: str,
-        text: str,
-        choices: tuple[Choice, ...] = (),
-    ) -> None:
-        render = self.renderers[place.platform, place.account]
-        parts = parts_of(render, key, text, choices=choices)
-        outbox.append(conn, place.id, parts, inbox_seq=place.inbox_head)
 
     def _can_tell(self, place: Row[Any]) -> bool:
         return (place.platform, place.account) in self.renderers

@@ -16,6 +16,7 @@ from agent.errors import (
     SpendLimitReached,
 )
 from agent.loop import TurnResult
+from gateway import commands
 
 TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (
@@ -27,6 +28,14 @@ NEVER_BEGAN = (
     " can send it again."
 )
 """Of such a message there is no question that `/retry` could repeat."""
+EXPIRED = (
+    "For a long time I could not deliver anything here. I gave up those of my messages that are too"
+    " old now, so there is a gap above. The operator can still send them, and you can ask me again."
+)
+UNSHOWN = (
+    "I failed to show one of my messages here, so there is a gap above. The operator can still send"
+    " it; you can also ask me again."
+)
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
@@ -121,3 +130,26 @@ def spend_limit_text(limit: SpendLimitReached) -> str:
         what = "Today's budget is used up"
     anew = f"It starts anew at {limit.until:%H:%M} {limit.until.tzinfo}"
     return f"{what}. {anew}; your message stays on record, send /retry then."
+
+
+def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
+    """Return what owners are told of a message that was given up.
+
+    Args:
+        account: "platform:name" of the account that it was to go through.
+        letter: Id of the dead letter.
+        reason: As the platform or the client gave it.
+        cause: `gateway.burials.Cause`.
+    """
+    where = commands.quoted(account)
+    if cause == "refused":
+        what = f"{where} does not take my messages for a chat, and perhaps for others"
+    elif cause == "failed":
+        what = f"I failed to show a message on {where}, and perhaps others: that is a fault of mine"
+    else:
+        what = f"{where} did not take my messages for so long that I gave up those that waited"
+    return (
+        f"{what}. The first one is the dead letter `{letter}` ({commands.quoted(reason)})."
+        " `parley dead-letters list` shows all of them, `parley dead-letters retry ID` sends one"
+        " again. I do not repeat this today."
+    )

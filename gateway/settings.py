@@ -56,6 +56,12 @@ class QueueSettings(Section):
     grace_s: float = Field(default=30, ge=0, le=3600)
 
 
+class DeliverySettings(Section):
+    """How long an answer is tried for that cannot be delivered; then it is a dead letter."""
+
+    retry_for_s: float = Field(default=86_400, gt=0, le=30 * 86_400)
+
+
 class SessionSettings(Section):
     """When a session starts anew, and who shares one."""
 
@@ -171,6 +177,7 @@ class Settings(Section):
     prompt_caching: CachingSettings = CachingSettings()
     budget: BudgetSettings = BudgetSettings()
     queue: QueueSettings = QueueSettings()
+    delivery: DeliverySettings = DeliverySettings()
     sessions: SessionSettings = SessionSettings()
     access: AccessSettings = AccessSettings()
     attachments: AttachmentSettings = AttachmentSettings()

@@ -3,6 +3,7 @@
 Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
 it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
+Notices of dead letters (`gateway.burials`) have keys that begin with `DEAD_NOTICE`.
 """
 
 import hashlib
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, func, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, literal_column, or_, select, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.models import conversation, is_unsent, now_s, outbox
@@ -19,6 +20,8 @@ from gateway.storage.statements import built_once
 
 Renderer = Callable[[str], list[str]]
 """`Adapter.render`: markdown to payloads within the platform's limits."""
+DEAD_NOTICE = "dead:"
+"""Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ class Due:
     Attributes:
         attachment: Id of the file that it shows, which is not loaded yet.
         withdraws: Of a row that shows nothing: the buttons that it takes off another one.
+        is_notice: It tells of dead letters.
     """
 
     message: Outgoing
@@ -77,6 +81,7 @@ class Due:
     failures: int
     attachment: int | None = None
     withdraws: Withdrawal | None = None
+    is_notice: bool = False
 
     @property
     def account(self) -> tuple[str, str]:
@@ -211,7 +216,14 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
         return None
     message = _outgoing(row)
     withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
-    return Due(message, row.next_at - row.now, row.failures, row.attachment, withdraws)
+    return Due(
+        message,
+        row.next_at - row.now,
+        row.failures,
+        row.attachment,
+        withdraws,
+        row.source_key.startswith(DEAD_NOTICE),
+    )
 
 
 @built_once
@@ -295,6 +307,60 @@ def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) 
 def mark_dead(conn: Connection, message: Outgoing, reason: str) -> None:
     """It will never be shown; an operator may try again."""
     conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+
+
+def bury_older(
+    conn: Connection, message: Outgoing, older_than_s: float, failures: int, reason: str
+) -> int:
+    """Make dead letters of what waited too long behind a row, without a try of its own.
+
+    The conversation's next row goes on with the failures of that row: its chat is as unreachable.
+    What tells of dead letters stays, and so does what takes buttons off.
+
+    Args:
+        conn: The writing connection.
+        message: The row that could not be shown.
+        older_than_s: Seconds; what was entered before that is too old.
+        failures: Of that row.
+        reason: Why it could not be shown.
+
+    Returns:
+        How many there were.
+    """
+    behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
+    stays = or_(
+        outbox.c.source_key.startswith(DEAD_NOTICE), outbox.c.source_key.like("inquiry:%:over:1")
+    )
+    buried = conn.execute(
+        update(outbox)
+        .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
+        .values(state="dead", sender=None, error=reason)
+    )
+    following = select(func.min(outbox.c.seq)).where(*behind).scalar_subquery()
+    conn.execute(
+        update(outbox)
+        .where(outbox.c.conversation == message.conversation, outbox.c.seq == following)
+        .values(failures=failures)
+    )
+    return buried.rowcount
+
+
+def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
+    """Whether a row whose key begins so waits to be shown in a conversation."""
+    query = select(outbox.c.seq).where(
+        outbox.c.conversation == conversation_id,
+        is_unsent,
+        outbox.c.source_key.startswith(key_start, autoescape=True),
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def has_dead(conn: Connection, conversation_id: int) -> bool:
+    """Whether a conversation has a dead letter that nobody has taken off the list."""
+    query = select(outbox.c.seq).where(
+        outbox.c.conversation == conversation_id, outbox.c.state == literal_column("'dead'")
+    )
+    return conn.execute(query.limit(1)).first() is not None
 
 
 def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) -> list[int]:
