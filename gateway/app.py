@@ -162,7 +162,8 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
-    async with open_locked(database_path(settings)) as database, open_tools(settings) as foreign:
+    opened = open_locked(database_path(settings), settings.home)
+    async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
         await _load_encoding(agent.models[0].name)
         caching = caching_text(agent.models[0], agent.caching)

@@ -302,6 +302,24 @@ def db_check(context: typer.Context) -> None:
     say("the database is sound and has this version's schema")
 
 
+@db_app.command("accept")
+def db_accept(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Go on with the database that is there, after a restore: it may lack what was stored."""
+    settings = settings_of(context)
+    path = database_path(settings)
+    identity = import_module("gateway.storage.identity")
+    mark = identity.mark_of(path, settings.home)
+    if not yes:
+        what = path if path.exists() else "an empty database"
+        typer.confirm(f"Go on with {what}, whatever it lacks?", abort=True, err=True)
+    with import_module("gateway.storage.engine").lock_database(path):
+        known = identity.accept(mark)
+    say("the next start takes it as it is" if known else "there is nothing to accept")
+
+
 @app.command()
 def backup(
     context: typer.Context,

@@ -106,7 +106,7 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
     require_database(database)
-    async with open_database(database) as opened:
+    async with open_database(database, home) as opened:
         return _plain(await carry_out(opened, ACTIONS[action], target))
 
 

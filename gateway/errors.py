@@ -4,6 +4,7 @@ GatewayError
 ├── SettingsError        tell the operator which key to mend; nothing is started
 ├── StorageError
 │   ├── StorageUnavailable   nothing of this transaction is stored: back off, try again
+│   │   └── DatabaseReplaced     it is not the file that was written to: stop admitting
 │   ├── DatabaseLocked       another gateway process owns this database: do not start
 │   ├── DatabaseTooNew       written by a newer Parley: do not start, nothing was changed
 │   ├── LeaseLost            another worker owns the conversation now: drop the work
@@ -29,6 +30,10 @@ class StorageError(GatewayError, AttemptEnds):
 
 class StorageUnavailable(StorageError):
     """The transaction was rolled back (disk full, read-only, I/O error, closed)."""
+
+
+class DatabaseReplaced(StorageUnavailable):
+    """The file was removed, replaced or cut, or an older copy was put in its place."""
 
 
 class DatabaseLocked(StorageError):

@@ -35,6 +35,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from gateway.errors import DatabaseLocked, StorageUnavailable
+from gateway.storage.identity import Watch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,8 +87,9 @@ _READING: dict[str, Any] = {
 class Database:
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
 
-    def __init__(self, path: Path, connection: Connection) -> None:
+    def __init__(self, path: Path, connection: Connection, watch: Watch) -> None:
         self._connection = connection
+        self._watch = watch
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -258,15 +260,22 @@ class Database:
         return batch
 
     def _commit(self, batch: list[Job]) -> list[Done]:
+        if not batch:
+            return []
         try:
+            self._watch.before(self._raw)
             with self._connection.begin():
-                return [self._run(job) for job in batch]
+                done = [self._run(job) for job in batch]
+                self._watch.count(self._raw)
+            self._watch.after()
         except DBAPIError as exc:
             lost = StorageUnavailable(str(exc.orig))
         except sqlite3.Error as exc:
             lost = StorageUnavailable(str(exc))
         except StorageUnavailable as exc:
             lost = exc
+        else:
+            return done
         # A COMMIT that failed leaves the transaction open.
         with contextlib.suppress(sqlite3.Error):
             self._raw.rollback()
@@ -275,10 +284,14 @@ class Database:
     def _scrub(self, job: Job) -> Done:
         # secure_delete alone leaves the copies that splitting pages made.
         try:
+            self._watch.before(self._raw)
             self._raw.execute("VACUUM")
             busy, _, _ = self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self._watch.emptied()
         except sqlite3.Error as exc:
             return Done(job, None, StorageUnavailable(str(exc)))
+        except StorageUnavailable as exc:
+            return Done(job, None, exc)
         error = StorageUnavailable("a reader holds on to the write-ahead log") if busy else None
         return Done(job, None, error)
 

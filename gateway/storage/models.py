@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0006"
+REVISION = "0007"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -103,6 +103,14 @@ replica = Table(
     Column("name", Text, nullable=False),
     Column("heartbeat_until", Double, nullable=False),
     sqlite_autoincrement=True,
+)
+
+# One row: which database this is, and how many commits it has had (gateway/storage/identity.py).
+identity = Table(
+    "identity",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("commits", Integer, nullable=False),
 )
 
 conversation = Table(

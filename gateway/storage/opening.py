@@ -1,7 +1,7 @@
 """From a path to an open database: lock, connect, migrate, then start the writer."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -10,37 +10,64 @@ from sqlalchemy import column as sql_column
 
 from gateway.errors import StorageUnavailable
 from gateway.settings import Settings
+from gateway.storage import identity
 from gateway.storage.engine import Database, connect, lock_database
 from gateway.storage.models import REVISION
 
 
 @asynccontextmanager
-async def open_database(path: Path) -> AsyncIterator[Database]:
+async def open_database(path: Path, home: Path | None = None) -> AsyncIterator[Database]:
     """Open the SQLite file at `path`, creating or migrating it, for this process alone.
+
+    Args:
+        path: The file.
+        home: PARLEY_HOME, where the database's mark is (gateway/storage/identity.py); None: beside
+            the file.
 
     Raises:
         DatabaseLocked: Another process has it open.
         DatabaseTooNew: Written by a newer version; nothing is changed.
+        DatabaseReplaced: It lacks what Parley has stored; nothing is changed.
         StorageUnavailable: Not writable, or not a database.
     """
     with lock_database(path):
-        async with open_locked(path) as database:
+        async with open_locked(path, home) as database:
             yield database
 
 
 @asynccontextmanager
-async def open_locked(path: Path) -> AsyncIterator[Database]:
+async def open_locked(path: Path, home: Path | None = None) -> AsyncIterator[Database]:
     """Do the same in a process that holds the lock already."""
+    mark = identity.mark_of(path, home)
+    identity.require_file(path, mark)
+    with _connected(path) as connection, closing(_watch(connection, path, mark)) as watch:
+        database = Database(path, connection, watch)
+        try:
+            yield database
+        finally:
+            await database.close()
+
+
+@contextmanager
+def _connected(path: Path) -> Iterator[Connection]:
     with closing(connect(path)) as connection:
         try:
-            prepare_schema(connection)
-            database = Database(path, connection)
-            try:
-                yield database
-            finally:
-                await database.close()
+            yield connection
         finally:
             connection.engine.dispose()
+
+
+def _watch(connection: Connection, path: Path, mark: Path) -> identity.Watch:
+    """Have the schema be this code's, in the database that was written to before."""
+    with connection.begin():
+        identity.require_newest(connection, path, mark)
+    prepare_schema(connection)
+    with connection.begin():
+        here = identity.settle(connection)
+    try:
+        return identity.Watch(path, mark, here)
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot write {mark}: {exc.strerror}") from exc
 
 
 def prepare_schema(connection: Connection) -> None:

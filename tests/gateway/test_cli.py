@@ -217,6 +217,18 @@ def test_a_backup_is_a_database(parley: Parley, tmp_path: Path) -> None:
         assert copy.execute("SELECT text FROM inbox").fetchall() == [("one",)]
 
 
+def test_an_older_database_is_refused_until_it_is_accepted(parley: Parley, tmp_path: Path) -> None:
+    """A restore is one command more; without it nothing is lost without a word."""
+    fill(tmp_path, "one")
+    older = (tmp_path / "parley.db").read_bytes()
+    fill(tmp_path, "two")
+    (tmp_path / "parley.db").write_bytes(older)
+    assert "commits are missing" in one_line(parley("forget", "1", "--yes"))
+    assert "takes it as it is" in parley("db", "accept", "--yes").out
+    assert "nothing to accept" in parley("db", "accept", "--yes").out
+    assert "erased conversation 1" in parley("forget", "1", "--yes").out
+
+
 def test_a_database_in_use_is_said(parley: Parley, tmp_path: Path) -> None:
     """A second process is refused, and does no harm: no log, no mode, no program of MCP."""
     fill(tmp_path, "one")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from adapters.errors import AdapterRefused
+from gateway.errors import DatabaseReplaced
 from tests.support.gateway import serving
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -77,3 +78,19 @@ async def test_a_database_that_became_read_only_is_not_ready(tmp_path: Path) -> 
         status, body = await gateway.get("/readyz")
         assert status == 503
         assert body["database"].startswith("not writable: attempt to write a readonly")
+
+
+async def test_a_database_that_was_removed_is_not_ready(tmp_path: Path) -> None:
+    """No message is acknowledged any more, and one line of the log says why."""
+    async with serving(tmp_path) as gateway:
+        assert await gateway.chat.ask("before") == "re: before"
+        (tmp_path / "parley.db").unlink()
+        with pytest.raises(DatabaseReplaced):
+            await gateway.chat.say("into nowhere")
+        status, body = await gateway.get("/readyz")
+        assert (status, body["ready"]) == (503, False)
+        assert "parley.db was removed while Parley runs" in body["database"]
+        assert len(gateway.chat.events("database_lost")) == 1
+    with pytest.raises(DatabaseReplaced, match="there is no database"):
+        async with serving(tmp_path):
+            pytest.fail("it has begun anew without a word")

@@ -38,6 +38,8 @@ host:/y /twice nfs rw 0 0
 class BrokenDisk:
     """A connection whose pragmas fail as on a disk with bad blocks."""
 
+    total_changes = 0
+
     def __init__(self, raw: sqlite3.Connection) -> None:
         self._raw = raw
 

@@ -1,0 +1,257 @@
+"""Watches that the database is the one that was written to, and that nothing of it is missing.
+
+SQLite goes on writing into a file that was unlinked or replaced, and into a log that was cut: a
+message would be acknowledged into nowhere. So the writer looks at both files around each commit
+(3 x `stat`, 1 us each). What happens while nobody runs shows itself at the next start: the database
+counts its commits, and a small file outside of it, the mark, holds the newest count that anybody
+was told of. A database is never behind its mark, unless it is an older copy or its log is gone.
+"""
+
+import contextlib
+import os
+import re
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+from sqlalchemy import Connection, func, insert, inspect, select
+
+from gateway.errors import DatabaseReplaced, StorageUnavailable
+from gateway.storage.models import identity
+
+log = structlog.get_logger()
+
+SYNC_EVERY_S = 60.0
+"""A kill loses nothing of the mark; after a power cut it may be so much behind, never ahead."""
+ACCEPT = "`parley db accept`"
+_LINE = re.compile(r"([0-9a-f]{32}) ([0-9]{20})\n")
+_NAME_BYTES = 16
+_COUNT = "UPDATE identity SET commits = commits + 1 RETURNING commits"
+_LOOK = "SELECT commits FROM identity"
+
+
+class Seen(NamedTuple):
+    """Which database it is, and how many commits it has had."""
+
+    name: str
+    commits: int
+
+
+def mark_of(database: Path, home: Path | None = None) -> Path:
+    """Return where the mark of a database is: in PARLEY_HOME, else beside the database.
+
+    In PARLEY_HOME it also tells of a database whose own disk is not mounted.
+    """
+    return (home or database.parent) / f"{database.name}.mark"
+
+
+def read_mark(mark: Path) -> Seen | None:
+    """Return what a mark holds; None where there is none, or none that can be read as one."""
+    try:
+        found = _LINE.fullmatch(mark.read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return None
+    return None if found is None else Seen(found[1], int(found[2]))
+
+
+def require_file(database: Path, mark: Path) -> None:
+    """Refuse to begin an empty database in place of one that was there.
+
+    Raises:
+        DatabaseReplaced: The mark tells of a database, and there is none.
+    """
+    if read_mark(mark) is not None and not database.exists():
+        raise DatabaseReplaced(
+            f"there is no database at {database}, though Parley has stored messages there ({mark}"
+            " says so). Is its disk mounted? Put the file back, or restore a backup and run"
+            f" {ACCEPT}; {ACCEPT} alone begins anew with an empty database."
+        )
+
+
+def require_newest(conn: Connection, database: Path, mark: Path) -> None:
+    """Refuse a database that lacks what was acknowledged; nothing is changed.
+
+    Raises:
+        DatabaseReplaced: It is another database than the mark's, or behind it.
+    """
+    seen = read_mark(mark)
+    if seen is None:
+        return
+    # An empty one has lost the row in which its name was.
+    here = _look(conn) or Seen(seen.name, 0)
+    if here.name != seen.name:
+        raise DatabaseReplaced(
+            f"{database} is not the database that Parley has written to ({mark} tells of another"
+            f" one). Put the right file back, or run {ACCEPT} to go on with this one."
+        )
+    if here.commits < seen.commits:
+        raise DatabaseReplaced(
+            f"{database} is older than what Parley has stored: its newest"
+            f" {seen.commits - here.commits:,} commits are missing. An older copy was put in its"
+            f" place, or {database.name}-wal was removed or cut. Put the newer files back, or run"
+            f" {ACCEPT} to go on with what is there; what came after it is lost."
+        )
+
+
+def _look(conn: Connection) -> Seen | None:
+    if not inspect(conn).has_table(identity.name):
+        return None
+    row = conn.execute(select(identity.c.name, identity.c.commits)).one_or_none()
+    return None if row is None else Seen(row.name, row.commits)
+
+
+def settle(conn: Connection) -> Seen:
+    """Return which database this is; one that has no name yet is given one."""
+    here = _look(conn)
+    if here is not None:
+        return here
+    name = func.lower(func.hex(func.randomblob(_NAME_BYTES)))
+    conn.execute(insert(identity).values(name=name, commits=0))
+    return settle(conn)
+
+
+def accept(mark: Path) -> bool:
+    """Have the next start take the database as it finds it; whether there was anything to accept.
+
+    Raises:
+        StorageUnavailable: The mark cannot be removed.
+    """
+    try:
+        mark.unlink()
+    except FileNotFoundError:
+        return False
+    except OSError as exc:
+        raise StorageUnavailable(f"cannot remove {mark}: {exc.strerror}") from exc
+    return True
+
+
+class Watch:
+    """Looks at the files of an open database; for the writer's thread alone."""
+
+    def __init__(self, database: Path, mark: Path, here: Seen) -> None:
+        """Take the files as they are now for the right ones, and write the mark.
+
+        Raises:
+            OSError: The mark cannot be written.
+        """
+        self._database = database
+        self._log = database.with_name(f"{database.name}-wal")
+        self._name = here.name
+        self._commits = self._counted = here.commits
+        self._file = _inode(database)
+        self._log_file = _inode(self._log)
+        self._log_bytes = _size(self._log)
+        self._changes = 0
+        self._lost: str | None = None
+        self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._synced_at = 0.0
+        self._write_mark()
+        os.ftruncate(self._mark, len(self._line()))
+
+    def before(self, raw: sqlite3.Connection) -> None:
+        """Look before a commit.
+
+        Raises:
+            DatabaseReplaced: Nothing may be written.
+        """
+        self._look(lambda: self._gone() or self._cut())
+        self._changes = raw.total_changes
+
+    def count(self, raw: sqlite3.Connection) -> None:
+        """Count a commit that changes anything, as the last statement of its transaction."""
+        if raw.total_changes != self._changes:
+            (self._counted,) = raw.execute(_COUNT).fetchone()
+
+    def after(self) -> None:
+        """Look after a commit, before anybody is told of it.
+
+        Raises:
+            DatabaseReplaced: It went into nowhere.
+        """
+        self._look(self._gone)
+        self._commits = self._counted
+        self._log_bytes = _size(self._log)
+        self._write_mark()
+
+    def emptied(self) -> None:
+        """Take note that this process has emptied the log itself."""
+        self._log_bytes = _size(self._log)
+
+    def close(self) -> None:
+        """Leave the mark on the disk."""
+        os.fsync(self._mark)
+        os.close(self._mark)
+
+    def _look(self, trouble: Callable[[], str | None]) -> None:
+        found = trouble()
+        if found != self._lost:
+            if found is None:
+                log.info("database_found_again", path=str(self._database))
+            else:
+                log.error("database_lost", path=str(self._database), reason=found)
+            self._lost = found
+        if found is not None:
+            raise DatabaseReplaced(found)
+
+    def _gone(self) -> str | None:
+        """Return what became of the files; None while they are those that were opened."""
+        for path, known in ((self._database, self._file), (self._log, self._log_file)):
+            now = _inode(path)
+            if now is None:
+                return f"{path} was removed while Parley runs: nothing is stored until it is back"
+            if now != known:
+                return (
+                    f"{path} was replaced while Parley runs: nothing is stored until the right"
+                    " file is back, or Parley is started again"
+                )
+        return None
+
+    def _cut(self) -> str | None:
+        """Return whether the log has lost what was committed; another program may empty it."""
+        if _size(self._log) >= self._log_bytes:
+            return None
+        if self._newest_on_disk() < self._commits:
+            return (
+                f"{self._log} is shorter than what was stored in it: nothing is stored until Parley"
+                " is started again"
+            )
+        self._log_bytes = _size(self._log)
+        return None
+
+    def _newest_on_disk(self) -> int:
+        """Return the count of commits as a reader of the files finds it; -1 for unreadable."""
+        uri = f"{self._database.absolute().as_uri()}?mode=ro"
+        with (
+            contextlib.suppress(sqlite3.Error),
+            closing(sqlite3.connect(uri, uri=True)) as reader,
+        ):
+            return int(reader.execute(_LOOK).fetchone()[0])
+        return -1
+
+    def _write_mark(self) -> None:
+        os.pwrite(self._mark, self._line(), 0)
+        if time.monotonic() - self._synced_at > SYNC_EVERY_S:
+            os.fsync(self._mark)
+            self._synced_at = time.monotonic()
+
+    def _line(self) -> bytes:
+        return f"{self._name} {self._commits:020d}\n".encode()
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
