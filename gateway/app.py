@@ -22,7 +22,7 @@ from agent.loop import Agent
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.token_counter import counter_for, is_openai_family
-from gateway import control
+from gateway import control, startchecks
 from gateway.access import Access
 from gateway.acks import Acks
 from gateway.attachments import Attachments
@@ -58,6 +58,7 @@ from gateway.preparing import Preparations
 from gateway.recall import Recall
 from gateway.settings import Settings
 from gateway.spending import Budgets, refuse_unpriced
+from gateway.startchecks import Finding
 from gateway.statusfacts import start_warnings, status_facts
 from gateway.stops import Stops
 from gateway.storage import history, inbox, leases
@@ -116,12 +117,14 @@ class Welcome:
         caching: About the prompt cache.
         owner_code: What the first owner sends to the bot; None where there is an owner.
         warnings: What does not work as it may have been meant.
+        checks: Which keys and tokens are taken.
     """
 
     port: int
     caching: str
     owner_code: str | None = None
     warnings: tuple[str, ...] = ()
+    checks: tuple[Finding, ...] = ()
 
 
 @contextmanager
@@ -158,21 +161,25 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
-    await learn_windows(line)
+    checked, _ = await asyncio.gather(learn_windows(line), _load_encoding(models_of(line)[0].name))
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
     opened = open_locked(database_path(settings), settings.home)
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
-        await _load_encoding(agent.models[0].name)
         caching = caching_text(agent.models[0], agent.caching)
         async with assembled(settings, database, agent, build_adapters, plugins) as gateway:
             settle_memory()
             code = await owner_code(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.model(None))
             await serve(
-                gateway, stop, force, lambda port: on_ready(Welcome(port, caching, code, warnings))
+                gateway,
+                stop,
+                force,
+                lambda port, found: on_ready(
+                    Welcome(port, caching, code, warnings, (*checked, *found))
+                ),
             )
 
 
@@ -192,7 +199,10 @@ async def _load_encoding(model: str) -> None:
 
 
 async def serve(
-    gateway: Gateway, stop: asyncio.Event, force: asyncio.Event, on_ready: Callable[[int], None]
+    gateway: Gateway,
+    stop: asyncio.Event,
+    force: asyncio.Event,
+    on_ready: Callable[[int, Sequence[Finding]], None],
 ) -> None:
     """Run all parts; after `stop`: intake off, turns finish, then deliver, then close."""
     port = await gateway.server.start()
@@ -200,8 +210,9 @@ async def serve(
         to_the_end = _started(tasks, _until_the_end(gateway))
         working = tasks.create_task(gateway.worker.run(), name="worker")
         to_the_stop = _started(tasks, _until_a_stop(gateway))
+        found = await startchecks.of_platforms(gateway.supervised, stop)
         log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
-        on_ready(port)
+        on_ready(port, found)
         await stop.wait()
         log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
         for each in to_the_stop:

@@ -144,7 +144,8 @@ def _welcome(settings: Settings, welcome: Any) -> None:
     provider = import_module("agent.models.factory").resolve_provider(settings.model)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
     page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
-    lines = ["", *welcome.warnings, welcome.caching]
+    checks = import_module("gateway.startchecks").lines(welcome.checks)
+    lines = ["", *welcome.warnings, *checks, welcome.caching]
     lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
     if (settings.home / "parley.sock").exists():
         lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]

@@ -18,10 +18,16 @@ STABLE_S = 60.0
 
 @dataclass(slots=True)
 class Supervised:
-    """An adapter under supervision; `stopped` says why it will not run again."""
+    """An adapter under supervision.
+
+    Attributes:
+        stopped: Why it will not run again.
+        trouble: Why its last run ended.
+    """
 
     adapter: Adapter
     stopped: str | None = None
+    trouble: str | None = None
 
     @property
     def name(self) -> str:
@@ -35,6 +41,11 @@ class Supervised:
             return f"stopped: {self.stopped}"
         return "connected" if self.adapter.connected else "connecting"
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is known how its first run went."""
+        return self.adapter.connected or bool(self.stopped or self.trouble)
+
     async def run(self) -> None:
         """Run the adapter until cancelled or refused; its failures stay here."""
         failures = 0
@@ -47,8 +58,10 @@ class Supervised:
                 log.error("adapter_stopped", adapter=self.name, reason=str(exc))  # noqa: TRY400
                 return
             except AdapterDisconnected as exc:
+                self.trouble = str(exc)
                 log.warning("adapter_disconnected", adapter=self.name, reason=str(exc))
-            except Exception:
+            except Exception as exc:
+                self.trouble = type(exc).__name__
                 log.exception("adapter_failed", adapter=self.name)
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))

@@ -7,7 +7,13 @@ from urllib.parse import urlsplit
 
 import anthropic
 
-from agent.errors import BadRequest, ModelError, ModelNotFound, ModelUnreachable
+from agent.errors import (
+    BadRequest,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelUnreachable,
+)
 from agent.models import bodies
 from agent.models.anthropic_errors import anthropic_errors
 from agent.models.anthropic_stream import AnthropicAnswer
@@ -20,6 +26,7 @@ from agent.models.api import (
     extra_fields,
     label_of,
     model_info,
+    refuse_key,
     required_key,
 )
 from agent.models.base import CacheLayout, Completion, ModelInfo
@@ -95,12 +102,15 @@ class AnthropicModel:
             with anthropic_errors(self._key):
                 async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
                     found = await self._client.models.retrieve(self.name)
-        except (ModelNotFound, BadRequest):
+        except (ModelNotFound, BadRequest, CredentialsRefused) as exc:
+            refuse_key(exc)
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
         # A server that only looks like the API may answer anything.
-        return model_info(getattr(found, "max_input_tokens", None))
+        if isinstance(found, str):
+            return None
+        return model_info(getattr(found, "max_input_tokens", None)) or ModelInfo()
 
     async def close(self) -> None:
         """Give back connections."""

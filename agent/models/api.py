@@ -36,6 +36,7 @@ LEAST_ANSWER_CHARS = 100_000
 
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
+_FORBIDDEN = 403
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
 """`cache_control` at the top would be a breakpoint beside the four that Parley sets."""
 # What these say is clear, whatever else the answer holds.
@@ -154,6 +155,22 @@ def model_info(context_length: object) -> ModelInfo | None:
     if not isinstance(context_length, int) or isinstance(context_length, bool):
         return None
     return ModelInfo(context_length) if context_length > 0 else None
+
+
+def refuse_key(failure: ModelError) -> None:
+    """Raise a failed question about a model again if it says that the key is of no use.
+
+    Else the server has no such question, or the key may do other things: OpenAI's restricted keys
+    get 403 for it, and answer all the same.
+
+    Raises:
+        CredentialsRefused: The key is refused for everything, or its account has no money left.
+    """
+    cause = failure.__cause__
+    is_forbidden = getattr(cause, "status_code", None) == _FORBIDDEN
+    is_broke = isinstance(failure, CreditUsedUp)
+    if isinstance(failure, CredentialsRefused) and (is_broke or not is_forbidden):
+        raise failure
 
 
 def error_class(status: int) -> type[ModelError]:

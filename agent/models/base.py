@@ -146,10 +146,12 @@ class ChatModel(Protocol):
         ...
 
     async def look_up(self) -> ModelInfo | None:
-        """Ask the provider about the model; None where it cannot be asked or does not know.
+        """Ask the provider about the model, with its key; None where it cannot be asked.
+
+        A `ModelInfo` means that the provider answered the question; it may tell nothing.
 
         Raises:
-            ModelError: The question failed; see agent/errors.py.
+            ModelError: The question failed, or the key is refused; see agent/errors.py.
         """
         ...
 

@@ -6,7 +6,13 @@ from urllib.parse import urlsplit
 
 import openai
 
-from agent.errors import BadRequest, ModelError, ModelNotFound, ModelUnreachable
+from agent.errors import (
+    BadRequest,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelUnreachable,
+)
 from agent.models import bodies
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
@@ -16,6 +22,7 @@ from agent.models.api import (
     api_key,
     extra_fields,
     label_of,
+    refuse_key,
     required_key,
 )
 from agent.models.base import CacheLayout, Completion, ModelInfo
@@ -95,21 +102,28 @@ class OpenAIModel:
 
     async def look_up(self) -> ModelInfo | None:
         """Look for the model in the server's list; see ChatModel. OpenAI's own has no sizes."""
-        if self._official:
-            return None
         try:
             with openai_errors(self._key):
                 async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
-                    listing: object = await self._client.get("/models", cast_to=object)
-        except (ModelNotFound, BadRequest):
+                    listing = await self._listing()
+        except (ModelNotFound, BadRequest, CredentialsRefused) as exc:
+            refuse_key(exc)
             return None
         except TimeoutError as exc:
             raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
-        return info_from_list(listing, self.name)
+        if not isinstance(listing, dict | list):
+            return None
+        return info_from_list(listing, self.name) or ModelInfo()
 
     async def close(self) -> None:
         """Give back connections."""
         await self._client.close()
+
+    async def _listing(self) -> object:
+        if self.provider == "openrouter":
+            # Its list is public: a wrong key would be shown it, too.
+            await self._client.get("/key", cast_to=object)
+        return await self._client.get("/models", cast_to=object)
 
     async def _stream(self, request: "ModelRequest", answer: OpenAIAnswer) -> None:
         body = request_body(request, self.name, self._limit_key, self.cache_layout, self._origin)

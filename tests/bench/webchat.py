@@ -54,7 +54,10 @@ async def open_web_chat(home: Path) -> AsyncIterator[WebChat]:
         assembled(settings, database, agent, build_adapters) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
-        tasks.create_task(serve(gateway, stop, asyncio.Event(), ready.set_result), name="gateway")
+        tasks.create_task(
+            serve(gateway, stop, asyncio.Event(), lambda port, _: ready.set_result(port)),
+            name="gateway",
+        )
         url = f"http://127.0.0.1:{await ready}"
         async with (
             aiohttp.ClientSession(url) as http,

@@ -169,6 +169,11 @@ async def test_a_wrong_token_stops_only_its_adapter(api: BotApi, tmp_path: Path)
         assert "correct platforms.telegram.token" in body["adapters"]["telegram:default"]
         assert (await parley.health("/healthz"))[0] == 200
         assert "**84**" in await WebChat(parley).ask("what is 12*7?")
+        events = [record["event"] for record in parley.records]
+        assert events.index("credentials_checked") < events.index("gateway_ready")
+        await parley.wait_until(
+            lambda: "✗ telegram:default: Telegram does not" in str(parley.stderr)
+        )
         assert wrong not in str(parley.records) + str(parley.stderr)
         assert TOKEN not in str(parley.records)
 

@@ -32,6 +32,7 @@ from tests.support.gateway import (
     serving,
     settings_of,
 )
+from tests.support.model_server import Fault
 from tests.support.openai_server import OpenAIServer
 from tests.support.recording_adapter import RecordingAdapter, Watch
 
@@ -178,6 +179,33 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
     assert "Prompt caching" in told[0]
     assert events.index("gateway_ready") < events.index("gateway_stopping")
     assert events[-1] == "gateway_stopped"
+
+
+@pytest.mark.parametrize(
+    ("key", "outcome", "said"),
+    [("good", "accepted", "answers"), ("bad", "refused", "correct model.api_key")],
+)
+async def test_a_refused_key_is_said_before_ready(
+    home: Path, key: str, outcome: str, said: str
+) -> None:
+    """At the start, and not at the first message; in the log it stands before `gateway_ready`."""
+    welcomes: list[Welcome] = []
+
+    def on_ready(welcome: Welcome) -> None:
+        welcomes.append(welcome)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    async with AnthropicServer(api_key="good") as server, log_lines(Watch()) as lines:
+        server.key_faults = {"bad": Fault(status=401, error="authentication_error")}
+        server.infos = {"claude-sonnet-5-5": {"max_input_tokens": 200_000}}
+        model = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": key}
+        settings = settings_of(home, model=model | {"base_url": server.url})
+        with own_home(settings):
+            await run(settings, on_ready)
+    [check] = welcomes[0].checks
+    assert (check.outcome, said in check.text) == (outcome, True)
+    events = [line["event"] for line in lines]
+    assert events.index("credentials_checked") < events.index("gateway_ready")
 
 
 async def started(settings: Settings) -> list[str]:

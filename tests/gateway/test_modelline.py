@@ -9,7 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from agent.errors import CredentialsRefused, ModelError, ModelUnreachable
+from agent.errors import (
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+)
 from agent.models.base import ChatModel, ModelInfo
 from agent.models.scripted import ScriptedModel
 from agent.settings import CachingSettings, ModelSettings
@@ -64,6 +70,11 @@ def logs() -> Iterator[list[Any]]:
         yield captured
 
 
+def told(logs: list[Any]) -> list[Any]:
+    """Return what was logged beside what each key was found to be."""
+    return [line for line in logs if line["event"] != "credentials_checked"]
+
+
 # build_line
 
 
@@ -115,26 +126,59 @@ def test_caching_can_be_switched_off(tmp_path: Path, enabled: bool, layout: str 
 
 
 async def test_what_the_provider_says_holds_for_all_keys() -> None:
-    """It is asked once for each block, in place of the table's guess."""
-    first, second = Told(ModelInfo(900_000)), Told(ModelInfo(1))
+    """The first key that gets an answer decides, in place of the table's guess."""
+    first, second = Told(CredentialsRefused("401")), Told(ModelInfo(900_000))
     await learn_windows([block_of(first, second)])
     assert (first.context_length, second.context_length) == (900_000, 900_000)
-    assert (first.looked_up, second.looked_up) == (1, 0)
+    assert (first.looked_up, second.looked_up) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (ModelInfo(), "accepted", "answers"),
+        (CredentialsRefused("401"), "refused", "correct model.api_key"),
+        (CreditUsedUp("402"), "no_credit", "no credit left"),
+        (ModelUnreachable("down"), "unreachable", "does not answer now"),
+        (RateLimited("slow"), "unreachable", "does not answer now"),
+    ],
+)
+async def test_each_key_is_checked(
+    answer: ModelInfo | ModelError, outcome: str, said: str, logs: list[Any]
+) -> None:
+    """Before anybody has written a message; the event says no more than the page."""
+    [finding] = await learn_windows([block_of(Told(answer))])
+    assert (finding.subject, finding.outcome) == ("told", outcome)
+    assert said in finding.text
+    assert logs[-1]["outcome"] == outcome
+
+
+async def test_the_setting_of_a_refused_key_is_named() -> None:
+    """Which block, and which of its keys."""
+    refused = CredentialsRefused("401")
+    block = block_of(Told(ModelInfo()), Told(refused))._replace(place="fallbacks.0")
+    _, second = await learn_windows([block])
+    assert second.text == "the provider refuses the key; correct fallbacks.0.api_keys"
+
+
+async def test_a_model_inside_parley_is_not_checked(tmp_path: Path) -> None:
+    """It has no key, and no network call is made."""
+    assert await learn_windows(line_of(tmp_path, {"provider": "offline"})) == []
 
 
 async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
     """Where the provider's is larger: somebody wants shorter requests."""
     model = Told(ModelInfo(900_000))
     await learn_windows([block_of(model, setting=50_000)])
-    assert (model.context_length, logs) == (50_000, [])
+    assert (model.context_length, told(logs)) == (50_000, [])
 
 
 async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
     """With a warning that names both figures; for all keys."""
-    models = Told(ModelInfo(128_000)), Told(None)
+    models = Told(ModelInfo(128_000)), Told(ModelUnreachable("down"))
     await learn_windows([block_of(*models, setting=500_000)])
     assert [model.context_length for model in models] == [128_000, 128_000]
-    assert logs == [
+    assert told(logs) == [
         {
             "event": "window_too_large",
             "log_level": "warning",
@@ -170,7 +214,7 @@ async def test_a_provider_that_cannot_be_asked_leaves_the_table(
     await learn_windows([block_of(*keys), block_of(spare)])
     assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
     assert spare.context_length == 64_000
-    assert logs == [
+    assert told(logs) == [
         {
             "event": "model_not_looked_up",
             "log_level": "warning",
@@ -189,7 +233,8 @@ async def test_a_provider_that_tells_nothing_changes_nothing(
     silent, vague = ScriptedModel([]), Told(ModelInfo(None))
     await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
     expected = setting or TABLE_TOKENS
-    assert (silent.context_length, vague.context_length, logs) == (expected, expected, [])
+    assert (silent.context_length, vague.context_length) == (expected, expected)
+    assert told(logs) == []
 
 
 # caching_text

@@ -302,7 +302,9 @@ async def served(chat: Running) -> AsyncIterator[Serving]:
     stop, force = asyncio.Event(), asyncio.Event()
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(serve(chat.gateway, stop, force, ready.set_result), name="serve")
+        task = tasks.create_task(
+            serve(chat.gateway, stop, force, lambda port, _: ready.set_result(port)), name="serve"
+        )
         try:
             yield Serving(chat, await ready, stop, force, task)
         finally:

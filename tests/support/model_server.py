@@ -127,6 +127,7 @@ class ModelServer:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_post(self.path, self._handle)
         app.router.add_get("/v1/models{rest:.*}", self._handle_look_up)
+        app.router.add_get("/v1/key", self._handle_key)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", 0).start()
@@ -187,13 +188,22 @@ class ModelServer:
 
     async def _handle_look_up(self, request: web.Request) -> web.StreamResponse:
         self.look_ups.append(request.path)
-        if self.look_up_fault is not None:
-            return await self._fail(request, self.look_up_fault)
+        key = key_of({name.lower(): value for name, value in request.headers.items()})
+        if fault := self.look_up_fault or self.key_faults.get(key):
+            return await self._fail(request, fault)
         found = self.look_up(request.match_info["rest"].strip("/"))
         if found is None:
             missing = Fault(status=404, error="not_found_error", message="no such model")
             return await self._fail(request, missing)
         return web.json_response(found)
+
+    async def _handle_key(self, request: web.Request) -> web.StreamResponse:
+        """Answer as OpenRouter does, whose list of models is public; 401 for any other key."""
+        self.look_ups.append(request.path)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if key_of(headers) != self.api_key:
+            return await self._fail(request, Fault(status=401, message="User not found."))
+        return web.json_response({"data": {"label": "sk-or-v1-0e6...1c96", "usage": 0}})
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.Response:
         if fault.trouble == "stall":

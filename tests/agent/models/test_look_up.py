@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import CredentialsRefused, ModelError, ModelUnreachable, RateLimited
+from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnreachable, RateLimited
 from agent.models import anthropic as anthropic_model
 from agent.models import openai as openai_model
 from agent.models.base import ModelInfo
@@ -32,10 +32,10 @@ async def test_anthropic_says_how_large_the_window_is() -> None:
 
 @pytest.mark.parametrize("info", [{}, {"max_input_tokens": None}, {"max_input_tokens": "many"}])
 async def test_an_entry_without_sizes_says_nothing(info: dict[str, object]) -> None:
-    """Proxies answer with less than the API does."""
+    """Proxies answer with less than the API does; that they answer is known all the same."""
     async with AnthropicServer() as server:
         server.infos = {"claude-sonnet-5-5": info}
-        assert await look_up(server) is None
+        assert await look_up(server) == ModelInfo()
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ async def test_each_server_names_it_otherwise(
     """The entry of the model in the list is read, whatever the server calls the sizes."""
     async with OpenAIServer() as server:
         server.infos = {"other": {"max_model_len": 1}, "local-1": entry}
-        assert await look_up(server) == expected
+        assert await look_up(server) == (expected or ModelInfo())
         assert server.look_ups == ["/v1/models"]
 
 
@@ -121,11 +121,36 @@ async def test_a_page_of_html_says_nothing(double: Double) -> None:
         assert await look_up(server) is None
 
 
-async def test_openai_itself_is_not_asked() -> None:
-    """Its list has no sizes; without a network the answer is there at once."""
-    model = OpenAIModel(ModelSettings.model_validate({"provider": "openai", "api_key": "k"}))
-    assert await model.look_up() is None
-    await model.close()
+@pytest.mark.parametrize("double", BOTH)
+async def test_a_key_that_may_not_look_is_not_refused(double: Double) -> None:
+    """OpenAI's restricted keys get 403 for the list, and answer all the same."""
+    async with double() as server:
+        server.look_up_fault = Fault(status=403, error="permission_error")
+        assert await look_up(server) is None
+
+
+@pytest.mark.parametrize("double", BOTH)
+async def test_an_account_without_money_is_told(double: Double) -> None:
+    """The key is good, and no message would be answered."""
+    async with double() as server:
+        server.look_up_fault = Fault(status=402, error="billing_error")
+        with pytest.raises(CreditUsedUp):
+            await look_up(server)
+
+
+@pytest.mark.parametrize("key", ["right", "wrong"])
+async def test_openrouter_is_asked_about_the_key(key: str) -> None:
+    """Its list of models is public: a wrong key would be shown it, too."""
+    async with OpenAIServer(api_key="right") as server:
+        block = {"provider": "openrouter", "name": "m", "api_key": key, "base_url": server.url}
+        model = OpenAIModel(ModelSettings.model_validate(block))
+        if key == "right":
+            assert await model.look_up() == ModelInfo()
+        else:
+            with pytest.raises(CredentialsRefused):
+                await model.look_up()
+        await model.close()
+        assert server.look_ups[0] == "/v1/key"
 
 
 async def test_models_inside_parley_have_nobody_to_ask() -> None:

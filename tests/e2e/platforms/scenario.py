@@ -88,7 +88,7 @@ async def scene(
         asyncio.TaskGroup() as tasks,
     ):
         following = tasks.create_task(_follow(driver.changed, watch))
-        tasks.create_task(serve(gateway, stop, force, port.set_result))
+        tasks.create_task(serve(gateway, stop, force, lambda found, _: port.set_result(found)))
         try:
             await driver.connected(await port)
             yield Scene(driver, gateway, model, driver.direct(), lines, watch, errand)
