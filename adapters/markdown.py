@@ -7,10 +7,13 @@ import re
 from collections.abc import Callable
 
 from markdown_it import MarkdownIt, rules_block
+from markdown_it.common.utils import escapeHtml
 from markdown_it.rules_block import StateBlock
 from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
+
+from adapters.inlines import MAX_LEVEL
 
 _SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
 _LONGEST_SCHEME = len("https")
@@ -23,6 +26,18 @@ _REST = re.compile(
 _TRAILING = "?!.,:;*_~'"
 # The parser stops its search for plain text at these; its own list has many more.
 _MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)")
+
+MAX_MARKDOWN_CHARS = 100_000
+"""Longer texts are shown as plain text: parsing is not linear for hostile input."""
+# Each of these costs the parser as much as a word; no answer has that many.
+_SIGNS = "[*_"
+_MAX_SIGNS = 30_000
+MAX_EMPTY_CELLS = 2_000
+"""Cells that the rows of all tables of a text may lack. The parser makes up those that are missing,
+up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
+"""
+
+_TABLE_LINE = ("|", "-", ":")
 
 _BlockRule = Callable[[StateBlock, int, int, bool], bool]
 # The parser's own rules: the characters that may come first, and the blocks they may interrupt.
@@ -41,9 +56,25 @@ def parse(text: str) -> list[Token]:
     return _PARSER.parse(text)
 
 
+def is_parsable(text: str) -> bool:
+    """Whether parsing takes a time that somebody waits for."""
+    return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, _SIGNS)) <= _MAX_SIGNS
+
+
 def to_html(text: str) -> str:
-    """Return safe HTML: no raw HTML passes, links only with harmless schemes."""
-    return str(_PARSER.render(text))
+    """Return safe HTML: no raw HTML passes, links only with harmless schemes.
+
+    What the parser would take long for, or drop since it is nested too deeply, is plain text.
+    """
+    tokens = parse(text) if is_parsable(text) else []
+    if not tokens or _is_too_deep(tokens):
+        return f"<p>{escapeHtml(text)}</p>".replace("\n", "<br>\n") if text.strip() else ""
+    return str(_PARSER.renderer.render(tokens, _PARSER.options, {}))
+
+
+def _is_too_deep(tokens: list[Token]) -> bool:
+    levels = (each.level for token in tokens for each in (token, *(token.children or ())))
+    return any(level >= MAX_LEVEL for level in levels)
 
 
 def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markdown-it calls it so
@@ -108,11 +139,49 @@ def _only_at(first: str, rule: _BlockRule) -> _BlockRule:
     return rule_there
 
 
+def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
+    """Read a table, as long as there is room for the cells that its rows lack.
+
+    What comes behind the first one that is too large is text: looking for an end of each again
+    would be quadratic.
+    """
+    table = rules_block.table
+    # Most lines are told by their next one; asking the rule would cost a tenth of all parsing.
+    if start_line + 1 >= end_line or _line(state, start_line + 1)[:1] not in _TABLE_LINE:
+        return False
+    if state.env.get("is_tables_off") or not table(state, start_line, end_line, silent=True):
+        return False
+    if silent:
+        return True
+    state.env["empty_cells"] = state.env.get("empty_cells", 0) + _missing(state, start_line)
+    if state.env["empty_cells"] > MAX_EMPTY_CELLS:
+        state.env["is_tables_off"] = True
+        return False
+    return rules_block.table(state, start_line, end_line, silent)
+
+
+def _missing(state: StateBlock, start_line: int) -> int:
+    """Return how many cells the rows lack up to the next empty line, at least."""
+    signs = _line(state, start_line).count("|")
+    missing = 0
+    for number in range(start_line + 2, state.lineMax):
+        line = _line(state, number)
+        if not line:
+            break
+        missing += max(0, signs - line.count("|"))
+    return missing
+
+
+def _line(state: StateBlock, number: int) -> str:
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
+
+
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
     parser.disable(["html_block", "html_inline"])
     for name, (rule, first, interrupted) in _BLOCKS.items():
         parser.block.ruler.at(name, _only_at(first, rule), {"alt": interrupted.split()})
+    parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
     parser.core.ruler.at("inline", _inline)
     parser.inline.ruler.after("text", "bare_link", _bare_link)
     parser.inline.terminator_re = _MARKUP

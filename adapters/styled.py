@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from markdown_it.token import Token
 
 from adapters.inlines import MAX_LEVEL, Inlines, TooDeep, cell, write_indent
-from adapters.markdown import parse
+from adapters.markdown import is_parsable, parse
 from adapters.marks import BULLET, NO_MARKS, QUOTE, Conventions, Mark, Marks, StyledText
 from adapters.tables import aligned
 
-# Markdown beyond this is shown as plain text: parsing is not linear for hostile input.
-MAX_MARKDOWN_CHARS = 100_000
-# Each of these costs the parser as much as a word; no answer has that many.
-_SIGNS = "[*_"
-_MAX_SIGNS = 30_000
 _RULE = "──────────"
 _NOT_SENDABLE = re.compile("[\x00\ud800-\udfff]")
 _LANGUAGE = re.compile(r"[\w+#.-]+")
@@ -24,7 +19,7 @@ _LANGUAGE = re.compile(r"[\w+#.-]+")
 def styled(markdown: str, conventions: Conventions) -> StyledText:
     """Return the formatted text of an answer; where formatting fails, its plain text, whole."""
     markdown = _NOT_SENDABLE.sub("\ufffd", markdown)
-    if len(markdown) > MAX_MARKDOWN_CHARS or sum(map(markdown.count, _SIGNS)) > _MAX_SIGNS:
+    if not is_parsable(markdown):
         return _plain(markdown)
     try:
         written = _Writer(conventions).written(parse(markdown))

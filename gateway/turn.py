@@ -10,6 +10,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.messages import Mark, Question
+from adapters.rendering import rendered
 from agent.errors import (
     AgentError,
     ModelError,
@@ -169,7 +170,7 @@ class TurnRunner:
 
     async def bury(self, turn: Turn, end: TurnEnd) -> None:
         """Make a dead letter of a turn and tell its chat."""
-        parts = self._parts(turn, "buried", notices.GAVE_UP, turn.preview_ref)
+        parts = await self._parts(turn, "buried", notices.GAVE_UP, turn.preview_ref)
         await self.database.write(endings.bury, turn, parts, end)
         self._tell_buried(turn, turn.attempt - 1, end.error)
 
@@ -214,7 +215,7 @@ class TurnRunner:
         # Nothing goes on before all of it is answered, so no two waits end in the same question.
         asked = await self.database.read(inquiries.newest, turn.lease.conversation)
         kind = f"said:{asked}"
-        parts = self._parts(turn, kind, shown, live.ref) if live.ref and shown else []
+        parts = await self._parts(turn, kind, shown, live.ref) if live.ref and shown else []
         await self.database.write(steps.suspend, turn, parts)
         self.wakeups.outbox(turn.lease.conversation)
 
@@ -227,7 +228,7 @@ class TurnRunner:
         """Bring a turn to its end and commit it."""
         try:
             done = await self._think(journal, live)
-            parts = self._parts(journal.turn, done.kind, done.text, live.ref)
+            parts = await self._parts(journal.turn, done.kind, done.text, live.ref)
             totals = await self.database.write(
                 endings.commit, journal.turn, done.messages, parts, done.end
             )
@@ -355,17 +356,21 @@ class TurnRunner:
         said = partial_text(own) + live.text
         partial = notices.stopped_text(live.text) if live.text else ""
         shown = notices.stopped_text(said) if said else notices.STOPPED if live.ref else ""
-        parts = self._parts(turn, "stopped", shown, live.ref) if shown else []
+        parts = await self._parts(turn, "stopped", shown, live.ref) if shown else []
         return await self.database.write(endings.cancel, turn, partial, parts, end)
 
-    def _parts(self, turn: Turn, kind: str, text: str, preview_ref: str | None) -> list[Part]:
-        return parts_of(
-            self._adapter(turn.lease).render,
-            f"turn:{turn.id}:{kind}",
+    async def _parts(self, turn: Turn, kind: str, text: str, preview_ref: str | None) -> list[Part]:
+        render = self._adapter(turn.lease).render
+        return await rendered(
+            lambda markdown: parts_of(
+                render,
+                f"turn:{turn.id}:{kind}",
+                markdown,
+                preview_ref=preview_ref,
+                reply_to=turn.reply_to,
+                choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
+            ),
             text,
-            preview_ref=preview_ref,
-            reply_to=turn.reply_to,
-            choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
         )
 
     def _adapter(self, lease: Lease) -> Adapter:

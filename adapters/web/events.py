@@ -18,6 +18,8 @@ from aiohttp import web
 
 from adapters.markdown import to_html
 from adapters.messages import Address
+from adapters.previews import PREVIEW_END
+from adapters.rendering import rendered
 from adapters.web.errors import Refusal
 from adapters.web.files import INLINE
 from adapters.web.requests import chat_of
@@ -36,8 +38,13 @@ STREAM_HEADERS = {
 WRITE_TIMEOUT_S = 60.0
 # An answer and the files that belong to it arrive together.
 BATCH_BYTES = 32_768
+# So much of a growing answer is shown, since all of it is made anew each time.
+PREVIEW_CHARS = 30_000
 
 log = structlog.get_logger()
+
+Shown = dict[str, str]
+"""A text under the name of its form: "html" or "markdown"."""
 
 _EVENT_ID = re.compile(r"(\d{1,18})-(\d{1,18})")
 
@@ -119,7 +126,7 @@ class _Stream:
             await self.write(frame("working", {}))
         if preview is not self._preview:
             self._preview = preview
-            await self.write(self._preview_frame(preview))
+            await self.write(await self._preview_frame(preview))
 
     async def write(self, data: bytes) -> None:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -132,7 +139,9 @@ class _Stream:
         )
         batch = bytearray()
         for item, position in zip(items, positions(self._position, items), strict=True):
-            batch += frame("item", item_data(item, as_markdown=self.as_markdown), position)
+            is_answer = item.outbox_seq > 0
+            shown = await self._shown(item.markdown, is_answer=is_answer)
+            batch += frame("item", item_data(item, shown), position)
             self._position = position
             if len(batch) >= BATCH_BYTES:
                 await self.write(bytes(batch))
@@ -148,11 +157,19 @@ class _Stream:
             data = {"used": gauge.used_tokens, "window": gauge.window_tokens}
             await self.write(frame("gauge", data))
 
-    def _preview_frame(self, preview: "Preview | None") -> bytes:
+    async def _preview_frame(self, preview: "Preview | None") -> bytes:
         if preview is None:
             return frame("preview_end", {})
-        key, text = _answer(preview.text, as_markdown=self.as_markdown)
-        return frame("preview", {key: text})
+        text = preview.text
+        if len(text) > PREVIEW_CHARS:
+            text = text[:PREVIEW_CHARS] + PREVIEW_END
+        return frame("preview", await self._shown(text))
+
+    async def _shown(self, text: str, *, is_answer: bool = True) -> Shown:
+        """Return a text as the client wants it: an answer is markdown, what people say is text."""
+        if self.as_markdown:
+            return {"markdown": text}
+        return {"html": await rendered(page_html, text) if is_answer else escape(text)}
 
 
 def requested_position(request: web.Request) -> Position:
@@ -192,15 +209,12 @@ def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
     return found
 
 
-def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, object]:
-    """Return an item as the page gets it: a person's words as text, an answer as safe HTML.
+def item_data(item: "ChatItem", shown: Shown) -> dict[str, object]:
+    """Return an item as the page gets it.
 
     What an item has not (files, buttons, a `ref`, `notice`, …) is left out.
     """
     who = "parley" if item.outbox_seq else "you"
-    key, text = _answer(item.markdown, as_markdown=as_markdown)
-    if who == "you" and not as_markdown:
-        text = escape(item.markdown)
     place = {"inbox_seq": item.inbox_seq, "outbox_seq": item.outbox_seq}
     rest = {
         "notice": item.notice,
@@ -211,7 +225,7 @@ def item_data(item: "ChatItem", *, as_markdown: bool = False) -> dict[str, objec
         "choices": [{"label": each.label, "text": each.text} for each in item.choices],
     }
     known = {name: value for name, value in rest.items() if value}
-    return {**place, key: text, "who": who, "at": item.at, **known}
+    return {**place, **shown, "who": who, "at": item.at, **known}
 
 
 def _file_data(file: "ChatFile") -> dict[str, object]:
@@ -233,7 +247,3 @@ def frame(event: str, data: Mapping[str, object], position: Position | None = No
     if position is not None:
         lines = (f"id: {position.inbox}-{position.outbox}".encode(), *lines)
     return b"\n".join(lines)
-
-
-def _answer(markdown: str, *, as_markdown: bool) -> tuple[str, str]:
-    return ("markdown", markdown) if as_markdown else ("html", page_html(markdown))

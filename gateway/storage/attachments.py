@@ -262,6 +262,17 @@ def offer(
     return Stored(attachment_id, name, kind, clean_mime(mime), len(content))
 
 
+def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:
+    """Store a text that Parley itself shows as a file; returns its id.
+
+    It belongs to a row of the outbox and to no turn, whose commit would show it once more.
+    """
+    given = Attachment(name=name, kind="file", mime="text/markdown")
+    attachment_id = _insert(conn, conversation_id, given)
+    _store(conn, attachment_id, content)
+    return attachment_id
+
+
 def of_turn(conn: Connection, turn_id: int) -> list[Stored]:
     """Return the files that the tools of a turn made, in order."""
     return [_stored(row) for row in _made_by(conn, turn_id)]

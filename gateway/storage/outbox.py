@@ -15,8 +15,15 @@ import orjson
 from sqlalchemy import Connection, Row, and_, func, literal_column, or_, select, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
+from gateway.storage import attachments
 from gateway.storage.models import conversation, is_unsent, now_s, outbox
 from gateway.storage.statements import built_once
+
+MAX_MESSAGES = 20
+"""Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
+of them, and at a message a second the chat would be busy for minutes. A longer answer is a file.
+"""
+WHOLE_ANSWER = "answer.md"
 
 Renderer = Callable[[str], list[str]]
 """`Adapter.render`: markdown to payloads within the platform's limits."""
@@ -26,7 +33,12 @@ DEAD_NOTICE = "dead:"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One message to be shown; `source_key` names its cause and is unique, so that it is once."""
+    """One message to be shown; `source_key` names its cause and is unique, so that it is once.
+
+    Attributes:
+        attachment: Id of the stored file that it shows.
+        content: Of a file that it shows and that is stored with it.
+    """
 
     source_key: str
     payload: str
@@ -35,6 +47,7 @@ class Part:
     reply_to: str | None = None
     choices: tuple[Choice, ...] = ()
     attachment: int | None = None
+    content: bytes | None = None
 
 
 def parts_of(
@@ -49,16 +62,31 @@ def parts_of(
     """Return a text as rows: one for each chunk that its platform needs.
 
     The first chunk keeps the whole text, replaces the live preview and carries the reply; the last
-    one has the buttons.
+    one has the buttons. What would be more than `MAX_MESSAGES` begins in the chat; all of it is in
+    a file.
     """
     payloads = render(markdown)
+    is_too_long = len(payloads) > MAX_MESSAGES
+    if is_too_long:
+        del payloads[MAX_MESSAGES - 2 :]
     first = Part(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
     rest = [
         Part(f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})")
         for n, payload in enumerate(payloads[1:], start=2)
     ]
-    *before, last = [first, *rest]
+    parts = [first, *rest]
+    if is_too_long:
+        parts += _as_file(render, source_key, markdown)
+    *before, last = parts
     return [*before, replace(last, choices=choices)]
+
+
+def _as_file(render: Renderer, source_key: str, markdown: str) -> list[Part]:
+    """Return the rows that end a text which is too long for messages."""
+    told = f"*[the text is longer than {MAX_MESSAGES} messages: all of it is in {WHOLE_ANSWER}]*"
+    content = markdown.encode("utf-8", "replace")
+    file = Part(f"{source_key}:file", "", f"(file: {WHOLE_ANSWER})", content=content)
+    return [file, Part(f"{source_key}:{MAX_MESSAGES}", render(told)[0], told)]
 
 
 def file_part(source_key: str, attachment: int, name: str) -> Part:
@@ -107,6 +135,9 @@ def append(
         seq = conn.scalar(*_next_seq(conversation_id, part.source_key))
         if seq is None:
             continue
+        file = part.attachment
+        if part.content is not None:
+            file = attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
         conn.execute(
             _INSERT,
             {
@@ -120,7 +151,7 @@ def append(
                 "preview_ref": part.preview_ref,
                 "reply_to": part.reply_to,
                 "choices": _encoded(part.choices),
-                "attachment": part.attachment,
+                "attachment": file,
             },
         )
         is_new = True

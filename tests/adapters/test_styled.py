@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from adapters.markdown import MAX_MARKDOWN_CHARS
 from adapters.marks import (
     BARE_LINK,
     BOLD,
@@ -16,7 +17,7 @@ from adapters.marks import (
     Conventions,
     Mark,
 )
-from adapters.styled import MAX_MARKDOWN_CHARS, styled
+from adapters.styled import styled
 
 WAYS = Conventions("* ", re.compile(r"https://\S+"), re.compile("no"))
 

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt
-from gateway.storage import leases, outbox
+from gateway.storage import attachments, leases, outbox
+from gateway.storage.models import attachment
 from gateway.storage.models import outbox as table
-from gateway.storage.outbox import nonce_of, parts_of
+from gateway.storage.outbox import MAX_MESSAGES, WHOLE_ANSWER, nonce_of, parts_of
 from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, seqs, turn_of
 
 
@@ -57,6 +58,33 @@ def test_a_text_becomes_one_part_for_each_chunk() -> None:
     assert (second.source_key, second.payload) == ("turn:1:answer:2", "two")
     assert (second.preview_ref, second.reply_to) == (None, None)
     assert second.markdown == "(part 2 of 2)"
+
+
+def test_what_is_too_long_for_messages_is_whole_in_a_file(store: Store, chat: int) -> None:
+    """The beginning is in the chat; file and last message say where the rest is."""
+    text = " ".join(f"word{n}" for n in range(MAX_MESSAGES + 1))
+    parts = parts_of(words, "turn:1:answer", text, choices=(Choice("Again", "/retry"),))
+    store.run(outbox.append, chat, parts, inbox_seq=1)
+    *shown, file, last = store.rows(table)
+    assert [row.payload for row in shown] == text.split()[: MAX_MESSAGES - 2]
+    assert store.run(attachments.outgoing, file.attachment).content.decode() == text
+    assert WHOLE_ANSWER in last.markdown
+    assert last.choices is not None
+    assert len(parts) == MAX_MESSAGES
+
+
+def test_a_repeated_commit_stores_no_second_file(store: Store, chat: int) -> None:
+    """A row that is known brings nothing, its file included."""
+    parts = parts_of(words, "turn:1:answer", "word " * 100)
+    for _ in range(2):
+        store.run(outbox.append, chat, parts, inbox_seq=1)
+    assert len(store.rows(attachment)) == 1
+
+
+def test_as_many_messages_as_may_be_need_no_file() -> None:
+    """Only more of them do."""
+    parts = parts_of(words, "turn:1:answer", "word " * MAX_MESSAGES)
+    assert [part.content for part in parts] == [None] * MAX_MESSAGES
 
 
 def test_rows_are_numbered_without_gaps(store: Store, chat: int) -> None:
