@@ -60,8 +60,25 @@ class Intake(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """The connections behind the requests of one account.
+
+    Attributes:
+        in_use: Those that carry a request now, or are lost to the pool; idle ones do not count.
+        limit: How many there can be; None for no limit.
+        replaced: How often the client was replaced by a fresh one since the start.
+    """
+
+    in_use: int
+    limit: int | None
+    replaced: int
+
+
 class Adapter(Protocol):
     """One account of one platform. Its constructor imports the SDK and does no network call.
+
+    A caller that is cancelled stops waiting; a request that is on its way goes on to its end.
 
     Attributes:
         platform: "telegram", "web", …
@@ -78,6 +95,11 @@ class Adapter(Protocol):
     @property
     def connected(self) -> bool:
         """Whether the platform was reached lately; shown by /readyz."""
+        ...
+
+    @property
+    def pool(self) -> PoolUse | None:
+        """How far the connections for sending are used; None where there are none."""
         ...
 
     async def run(self) -> None:
@@ -131,6 +153,8 @@ class Adapter(Protocol):
         self, question: Question, text: str, ref: str | None, *, grows: bool = True
     ) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
+
+        A later `send` at this address comes behind it, also where the caller was cancelled.
 
         Args:
             question: What is answered; the answer will appear at its address.

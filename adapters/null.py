@@ -19,6 +19,7 @@ class NullAdapter:
     idempotent_sends = True
     preview_interval_s = 0.0
     connected = True
+    pool = None
 
     def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
         self._on_send = on_send

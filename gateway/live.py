@@ -95,7 +95,8 @@ class LiveAnswer:
         """Show "working" and previews while the body runs.
 
         At the end a preview that is on its way is waited for: its message id must be known, and it
-        must not overtake the final answer.
+        must not overtake the final answer. One that takes longer than `LAST_PREVIEW_S` goes on at
+        the adapter, whose next `send` comes behind it and takes its place.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -110,6 +111,7 @@ class LiveAnswer:
             raise failures.exceptions[0] from failures
 
     async def _end(self, working: asyncio.Task[None], previews: asyncio.Task[None]) -> None:
+        """Stop waiting for the adapter; no request is ended by that (`adapters.outbound`)."""
         self._ended.set()
         self._changed.set()
         working.cancel()

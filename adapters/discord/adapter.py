@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from adapters.base import Intake
+from adapters.base import Intake, PoolUse
 from adapters.discord.api import Api
 from adapters.discord.attachments import fetch
 from adapters.discord.client import token_of, use_servers
@@ -18,6 +18,7 @@ from adapters.discord.session import Parts
 from adapters.discord.signals import Signals
 from adapters.discord.threads import Threads
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import DiscordSettings
 
@@ -56,7 +57,7 @@ class DiscordAdapter:
         self.account: str = settings.name
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
-        self._api = Api(token_of(settings), pacer.block_all)
+        self._api = Api(settings.name, token_of(settings), pacer.block_all)
         places, threads = Places(self._api, pacer), Threads(self._api, intake, pacer)
         interactions = Interactions(self._api)
         posts = Posts(self._api, threads)
@@ -64,12 +65,18 @@ class DiscordAdapter:
         self._receiver = Receiver(settings, parts, clock=clock)
         self._sender = Sender(self._api, posts, pacer, places, interactions.pending)
         self._previews = Previews(posts, pacer)
+        self._under_way = UnderWay()
         self._signals = Signals(self._api, threads, pacer, reactions=settings.reactions)
 
     @property
     def connected(self) -> bool:
         """Whether there is a session, and Discord was heard within the last 90 s."""
         return self._receiver.connected
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections of the sending half are used."""
+        return self._api.pool
 
     async def run(self) -> None:
         """Receive updates until cancelled; see `Adapter.run`."""
@@ -85,6 +92,7 @@ class DiscordAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
+        message = await self._under_way.settled(message)
         self._previews.end(message.address)
         return await self._sender.send(message)
 
@@ -110,7 +118,9 @@ class DiscordAdapter:
         grows: bool = True,  # noqa: ARG002
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._previews.show(question, text, ref)
+        return await self._under_way.show(
+            question.address, ref, lambda: self._previews.show(question, text, ref)
+        )
 
     async def show_working(self, question: Question) -> None:
         """Show "typing" for about 10 s."""

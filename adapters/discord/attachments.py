@@ -68,13 +68,16 @@ async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -
         raise _Expired
     if not is_discords(url, api_url):
         raise FetchRejected("the file is not on Discord's servers")
+
+    async def taken(answer: aiohttp.ClientResponse) -> bytes:
+        if answer.status in _GONE:
+            raise _Expired
+        if answer.status != HTTPStatus.OK:
+            raise FetchDelayed(f"Discord's file server answered with status {answer.status}")
+        return await _read(answer, limit_bytes)
+
     try:
-        async with api.download(url) as answer:
-            if answer.status in _GONE:
-                raise _Expired
-            if answer.status != HTTPStatus.OK:
-                raise FetchDelayed(f"Discord's file server answered with status {answer.status}")
-            return await _read(answer, limit_bytes)
+        return await api.download(url, taken)
     except (aiohttp.ClientError, OSError, SendDelayed) as exc:
         raise FetchDelayed(f"the file cannot be read: {type(exc).__name__}") from exc
 

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import Intake
+from adapters.base import Intake, PoolUse
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.settings import SlackSettings
 from adapters.slack.client import Client
@@ -60,6 +61,7 @@ class SlackAdapter:
         self._ingest = Ingest(settings, intake, commands, names)
         self._receiver = Receiver(settings, self._ingest, intake, clock=clock)
         self._previews = Previews(self._client, budgets, self._team, clock=clock)
+        self._under_way = UnderWay()
         self._sender = Sender(self._client, budgets, self._previews)
         self._signs = Signs(self._client, budgets, reactions=settings.reactions, clock=clock)
 
@@ -67,6 +69,11 @@ class SlackAdapter:
     def connected(self) -> bool:
         """Whether Slack is reached: its socket answers, or in HTTP mode its Web API did lately."""
         return self._receiver.connected
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections of the sending half are used."""
+        return self._client.pool
 
     async def run(self) -> None:
         """Receive updates until cancelled; see `Adapter.run`."""
@@ -94,6 +101,7 @@ class SlackAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
+        message = await self._under_way.settled(message)
         receipt = await self._sender.send(message)
         await self._signs.show_done(message.address, posted=message.preview_ref is None)
         return receipt
@@ -115,7 +123,9 @@ class SlackAdapter:
         self, question: Question, text: str, ref: str | None, *, grows: bool = True
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._previews.show(question, text, ref, grows=grows)
+        return await self._under_way.show(
+            question.address, ref, lambda: self._previews.show(question, text, ref, grows=grows)
+        )
 
     async def show_working(self, question: Question) -> None:
         """Show a status line in a thread, until something is said there."""

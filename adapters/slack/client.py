@@ -1,17 +1,22 @@
 """slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool of connections.
 
 The SDK's own retry handlers would post again after a lost answer, and the one for rate limits
-reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`).
+reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). No request
+is ended by who asked for it.
 """
 
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
+from typing_extensions import override
 
+from adapters.base import PoolUse
 from adapters.errors import AdapterRefused
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict, verdict_of_aiohttp
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -19,6 +24,10 @@ if TYPE_CHECKING:
     from adapters.settings import SlackSettings
 
 _ANSWER_TIMEOUT_S = 20
+# For a free connection or a new one; beyond it the request has not left.
+_CONNECT_TIMEOUT_S = 10
+_CONNECTIONS = 100
+_DEADLINE_S = 60.0
 _METADATA_EVENT = "parley_message"
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
@@ -26,11 +35,26 @@ sdk_log = logging.getLogger("parley.slack_sdk")
 """For slack_sdk and Bolt: below WARNING they log texts, tokens and one-time socket addresses."""
 sdk_log.setLevel(logging.WARNING)
 
+T = TypeVar("T")
+
+
+class _Web(AsyncWebClient):
+    """The SDK's client; every call of a method is carried out to its end."""
+
+    def __init__(self, outbound: Outbound, token: str, **options: Any) -> None:
+        super().__init__(token, **options)
+        self._outbound = outbound
+
+    @override
+    async def _request(self, **call: Any) -> dict[str, Any]:
+        return await self._outbound.run(super()._request(**call), _DEADLINE_S)
+
 
 class Client:
     """One app's Web API with its own connections, opened by the first call."""
 
     def __init__(self, settings: "SlackSettings") -> None:
+        self._outbound = Outbound("slack", settings.name, self._swap, self._verdict)
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
         self._token = secret_of(settings.bot_token, "bot_token")
         self._web: AsyncWebClient | None = None
@@ -40,7 +64,8 @@ class Client:
     def web(self) -> AsyncWebClient:
         """The SDK's client; needs a running event loop."""
         if self._web is None:
-            self._web = AsyncWebClient(
+            self._web = _Web(
+                self._outbound,
                 self._token,
                 base_url=self._base_url,
                 session=self.session,
@@ -51,11 +76,37 @@ class Client:
 
     @property
     def session(self) -> aiohttp.ClientSession:
-        """The connections, for what is no method of the Web API."""
+        """The connections."""
         if self._session is None:
-            timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S)
-            self._session = aiohttp.ClientSession(timeout=timeout)
+            timeout = aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+            connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+            self._session = aiohttp.ClientSession(timeout=timeout, connector=connector)
         return self._session
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections are used."""
+        return PoolUse(self._in_use(), _CONNECTIONS, self._outbound.replaced)
+
+    async def exchange(
+        self,
+        method: str,
+        url: str,
+        take: Callable[[aiohttp.ClientResponse], Awaitable[T]],
+        **options: Any,
+    ) -> T:
+        """Return what `take` makes of an answer to a request that is no method of the Web API.
+
+        Raises:
+            aiohttp.ClientError: There is no answer.
+            OSError: Likewise, or it takes too long.
+        """
+
+        async def taken() -> T:
+            async with self.session.request(method, url, **options) as answer:
+                return await take(answer)
+
+        return await self._outbound.run(taken(), _DEADLINE_S)
 
     def anonymous(self) -> AsyncWebClient:
         """Return a client of the same server that has no token and no connections."""
@@ -75,9 +126,27 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections; the next call opens new ones."""
+        await self._outbound.close(self._shut, CLOSE_WITHIN_S)
+
+    async def _shut(self) -> None:
+        await self._swap()()
+
+    def _swap(self) -> Callable[[], Awaitable[None]]:
+        """Let the next call open new connections; return what closes those until now."""
         session, self._session, self._web = self._session, None, None
-        if session is not None:
-            await session.close()
+
+        async def shut() -> None:
+            if session is not None:
+                await session.close()
+
+        return shut
+
+    def _in_use(self) -> int:
+        connector = self._session and self._session.connector
+        return len(connector._acquired) if connector else 0  # noqa: SLF001 - nothing public tells
+
+    def _verdict(self, exc: BaseException | None) -> Verdict:
+        return verdict_of_aiohttp(exc, full=self._in_use() >= _CONNECTIONS)
 
 
 def api_root(url: str) -> str:

@@ -87,10 +87,13 @@ class FileSender:
                 filename=file.name, length=len(file.content)
             )
             url, file_id = str(ticket["upload_url"]), str(ticket["file_id"])
-            async with self._client.session.post(url, data=file.content) as answer:
-                if answer.status != HTTPStatus.OK:
-                    raise NotTaken(f"the upload ended with HTTP status {answer.status}")
+            await self._client.exchange("POST", url, _taken, data=file.content)
         return file_id
+
+
+async def _taken(answer: aiohttp.ClientResponse) -> None:
+    if answer.status != HTTPStatus.OK:
+        raise NotTaken(f"the upload ended with HTTP status {answer.status}")
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -104,10 +107,13 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
         with mapped():
             answer = await client.web.files_info(file=attachment.ref)
             url = _address(client, answer.get("file"))
-            async with client.session.get(
-                url, headers=client.authorization(url), allow_redirects=False
-            ) as response:
-                return await _content(response, attachment, limit_bytes)
+            return await client.exchange(
+                "GET",
+                url,
+                lambda response: _content(response, attachment, limit_bytes),
+                headers=client.authorization(url),
+                allow_redirects=False,
+            )
     except Refused as exc:
         if exc.code in CREDENTIALS:
             raise FetchDelayed(f"Slack: {exc.code}") from exc

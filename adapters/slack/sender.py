@@ -15,6 +15,7 @@ from adapters.slack.errors import (
     CallFailed,
     Limited,
     Refused,
+    Unanswered,
     edit_error,
     mapped,
     retry_after_s,
@@ -171,13 +172,16 @@ class Sender:
             "text": mark + message.payload[:_NOTICE_CHARS],
             "blocks": blocks if message.choices else blocks[:1],
         }
-        async with self._client.session.post(url, json=body) as answer:
-            if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-                raise Limited("ratelimited", retry_after_s(answer.headers))
-            if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-                raise aiohttp.ServerDisconnectedError
-            if answer.status != HTTPStatus.OK:
-                raise Refused(f"the command can no longer be answered ({answer.status})")
+        await self._client.exchange("POST", url, _checked, json=body)
+
+
+async def _checked(answer: aiohttp.ClientResponse) -> None:
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise Limited("ratelimited", retry_after_s(answer.headers))
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unanswered(f"HTTP status {answer.status}")
+    if answer.status != HTTPStatus.OK:
+        raise Refused(f"the command can no longer be answered ({answer.status})")
 
 
 def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import Intake
+from adapters.base import Intake, PoolUse
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
 from adapters.settings import TelegramSettings
 from adapters.telegram.buttons import Buttons
@@ -68,6 +69,7 @@ class TelegramAdapter:
         self._sender = Sender(client, pacer, flood)
         drafts = settings.preview == "draft"
         self._previews = Previews(client, pacer, flood, drafts=drafts, clock=clock)
+        self._under_way = UnderWay()
         self._reactions = Reactions(client, pacer, flood)
         self._files = Files(client, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, flood)
@@ -80,6 +82,11 @@ class TelegramAdapter:
     def connected(self) -> bool:
         """Whether Telegram answered within the last 90 s."""
         return self._receiver.connected
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections of the sending half are used."""
+        return self._client.pool
 
     async def run(self) -> None:
         """Receive updates until cancelled; see `Adapter.run`."""
@@ -111,6 +118,7 @@ class TelegramAdapter:
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload; see `Adapter.send`."""
+        message = await self._under_way.settled(message)
         self._previews.end(message.address, message.preview_ref)
         return await self._sender.send(message)
 
@@ -131,7 +139,9 @@ class TelegramAdapter:
         grows: bool = True,  # noqa: ARG002
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
-        return await self._previews.show(question, text, ref)
+        return await self._under_way.show(
+            question.address, ref, lambda: self._previews.show(question, text, ref)
+        )
 
     async def show_working(self, question: Question) -> None:
         """Show "typing" for about 5 s."""

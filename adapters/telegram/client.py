@@ -1,22 +1,26 @@
 """python-telegram-bot as Parley uses it: its Bot, raw updates, and every answer checked first.
 
 The stock request class tells an error answer apart from a broken connection only by text, and
-warns about itself on each 429; `CheckedRequest` turns both into classes with attributes.
+warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
+the one place that every request passes, so that none is ended by who asked for it.
 """
 
 import functools
 import json
 import ssl
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import httpx
 import telegram
 from telegram.error import NetworkError, TelegramError
-from telegram.request import HTTPXRequest
+from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
 
+from adapters.base import PoolUse
 from adapters.errors import AdapterRefused
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict
 
 if TYPE_CHECKING:
     from adapters.settings import TelegramSettings
@@ -25,8 +29,15 @@ PUBLIC_ROOT = "https://api.telegram.org"
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
+_POOL_TIMEOUT_S = 5.0
+# Above what the client's own limits for connecting, writing and reading add up to.
+_DEADLINE_S = 60.0
+_UPLOAD_DEADLINE_S = 300.0
+_DOWNLOAD_DEADLINE_S = 150.0
 _CONNECTIONS = 64
 _DOWNLOADS = 8
+
+T = TypeVar("T")
 
 
 class TooManyRequests(TelegramError):
@@ -50,13 +61,38 @@ class MalformedAnswer(TelegramError):
 
 
 class CheckedRequest(HTTPXRequest):
-    """The stock transport; answers that the SDK would misread become errors of this module."""
+    """The stock transport; answers that the SDK would misread become errors of this module.
+
+    Args:
+        account: Name of the account, for the log.
+        connections: How many there can be at a time.
+    """
+
+    def __init__(self, account: str, connections: int) -> None:
+        super().__init__(
+            connection_pool_size=connections,
+            read_timeout=_ANSWER_TIMEOUT_S,
+            pool_timeout=_POOL_TIMEOUT_S,
+            media_write_timeout=_UPLOAD_TIMEOUT_S,
+            httpx_kwargs={"verify": _tls()},
+        )
+        self._limit = connections
+        self._outbound = Outbound("telegram", account, self._swap, _verdict)
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections are used."""
+        return PoolUse(_in_use(self._client), self._limit, self._outbound.replaced)
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
         if self._client.is_closed:
             raise NetworkError("The connections are closed")
-        status, body = await super().do_request(*args, **kwargs)
+        request = super().do_request(*args, **kwargs)
+        try:
+            status, body = await self._outbound.run(request, _deadline_s(**kwargs))
+        except (TimeoutError, ConnectionAbortedError) as exc:
+            raise NetworkError(f"The request was ended: {type(exc).__name__}") from exc
         answer = _parse(body)
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
@@ -66,6 +102,14 @@ class CheckedRequest(HTTPXRequest):
         else:
             _check_flood(status, answer)
         return status, body
+
+    async def close(self, within_s: float) -> None:
+        """Close the connections; requests on their way may go on for so many seconds before."""
+        await self._outbound.close(self.shutdown, within_s)
+
+    def _swap(self) -> Callable[[], Awaitable[None]]:
+        replaced, self._client = self._client, self._build_client()
+        return replaced.aclose
 
 
 class RawBot(telegram.Bot):
@@ -86,31 +130,62 @@ class RawBot(telegram.Bot):
         return await self._post("getFile", {"file_id": file_id})
 
 
+class Downloads:
+    """The connections for files, which are no answers of the Bot API.
+
+    Args:
+        account: Name of the account, for the log.
+    """
+
+    def __init__(self, account: str) -> None:
+        self._client = self._opened()
+        self._outbound = Outbound("telegram", account, self._swap, _verdict)
+
+    async def read(self, url: str, take: Callable[[httpx.Response], Awaitable[T]]) -> T:
+        """Return what `take` makes of a file that is being sent.
+
+        Raises:
+            httpx.HTTPError: The file cannot be had.
+            TimeoutError: It takes too long.
+        """
+
+        async def taken() -> T:
+            async with self._client.stream("GET", url) as answer:
+                return await take(answer)
+
+        return await self._outbound.run(taken(), _DOWNLOAD_DEADLINE_S)
+
+    async def close(self) -> None:
+        """Close the connections; a file is asked for again at the next start."""
+        await self._outbound.close(self._client.aclose, 0)
+
+    def _swap(self) -> Callable[[], Awaitable[None]]:
+        replaced, self._client = self._client, self._opened()
+        return replaced.aclose
+
+    def _opened(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            timeout=_ANSWER_TIMEOUT_S,
+            limits=httpx.Limits(max_connections=_DOWNLOADS),
+            verify=_tls(),
+        )
+
+
 class Client:
     """One bot with its own connections; it may be closed at any time, and only once.
 
     Attributes:
-        downloads: For files, which are no answers of the Bot API.
+        downloads: For files.
         files_root: Begins the address of every file.
     """
 
     def __init__(self, settings: "TelegramSettings") -> None:
         self.token = token_of(settings)
-        self._request = CheckedRequest(
-            connection_pool_size=_CONNECTIONS,
-            read_timeout=_ANSWER_TIMEOUT_S,
-            pool_timeout=5,
-            media_write_timeout=_UPLOAD_TIMEOUT_S,
-            httpx_kwargs={"verify": _tls()},
-        )
+        self._request = CheckedRequest(settings.name, _CONNECTIONS)
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         files = (settings.base_file_url or root).rstrip("/")
         self.files_root = f"{files}/file/bot{self.token}/"
-        self.downloads = httpx.AsyncClient(
-            timeout=_ANSWER_TIMEOUT_S,
-            limits=httpx.Limits(max_connections=_DOWNLOADS),
-            verify=_tls(),
-        )
+        self.downloads = Downloads(settings.name)
         self.bot = RawBot(
             self.token,
             base_url=f"{root}/bot",
@@ -119,10 +194,19 @@ class Client:
             get_updates_request=self._request,
         )
 
-    async def close(self) -> None:
-        """Close the connections; `Bot.shutdown` would leave those of a bot it never started."""
-        await self._request.shutdown()
-        await self.downloads.aclose()
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections to the Bot API are used."""
+        return self._request.pool
+
+    async def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """Close the connections; `Bot.shutdown` would leave those of a bot it never started.
+
+        Args:
+            within_s: How long requests on their way may go on before.
+        """
+        await self._request.close(within_s)
+        await self.downloads.close()
 
 
 @functools.cache
@@ -146,6 +230,30 @@ def token_of(settings: "TelegramSettings") -> str:
 def redact(text: str, token: str) -> str:
     """Return the text without the token."""
     return text.replace(token, "***")
+
+
+def _deadline_s(
+    request_data: RequestData | None = None, read_timeout: object = None, **_: object
+) -> float:
+    if request_data is not None and request_data.multipart_data:
+        return _UPLOAD_DEADLINE_S
+    # A poll has a limit of its own; the SDK's DEFAULT_NONE stands for that of the client.
+    return _DEADLINE_S + (read_timeout if isinstance(read_timeout, int | float) else 0.0)
+
+
+def _verdict(exc: BaseException | None) -> Verdict:
+    """Tell a broken way to Telegram from an answer; answers have no cause in the transport."""
+    cause = exc.__cause__ if isinstance(exc, TelegramError) else exc
+    if isinstance(cause, httpx.PoolTimeout):
+        return "exhausted"
+    return "unreachable" if isinstance(cause, httpx.HTTPError | TimeoutError) else "reached"
+
+
+def _in_use(client: httpx.AsyncClient) -> int:
+    """Return how many connections are not idle; with a proxy they are those of a mount."""
+    transports: list[Any] = [client._transport, *client._mounts.values()]  # noqa: SLF001
+    pools = [each._pool for each in transports if isinstance(each, httpx.AsyncHTTPTransport)]  # noqa: SLF001
+    return sum(not each.is_idle() for pool in pools for each in pool.connections)
 
 
 def _parse(body: bytes) -> dict[str, Any] | None:

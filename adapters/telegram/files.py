@@ -65,14 +65,15 @@ class Files:
             raise FetchRejected("the Bot API server's file cannot be read") from exc
 
     async def _download(self, path: str, limit_bytes: int) -> bytes:
-        body = bytearray()
-        url = self._client.files_root + quote(path)
-        async with self._client.downloads.stream("GET", url) as answer:
+        async def taken(answer: httpx.Response) -> bytes:
+            body = bytearray()
             _check_status(answer)
             async for chunk in answer.aiter_bytes():
                 body += chunk
                 _check(len(body), limit_bytes)
-        return bytes(body)
+            return bytes(body)
+
+        return await self._client.downloads.read(self._client.files_root + quote(path), taken)
 
 
 def _read(path: Path, limit_bytes: int) -> bytes:

@@ -86,7 +86,8 @@ class Receiver:
             self._reached_at = float("-inf")
             raise
         finally:
-            await client.close()
+            # A poll may go on for half a minute, and what it brings would not be confirmed.
+            await client.close(within_s=0)
 
     async def _greet(self, client: Client) -> None:
         with mapped_receiving(client.token):

@@ -114,6 +114,10 @@ class WebAdapter:
         """Whether `run` is under way."""
         return self._running
 
+    @property
+    def pool(self) -> None:
+        """There are no connections: browsers come here."""
+
     async def run(self) -> None:
         """Wait until cancelled: messages come in through the routes."""
         self._running = True

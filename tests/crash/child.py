@@ -440,6 +440,7 @@ class LoopbackAdapter:
     platform = "loopback"
     account = "default"
     connected = True
+    pool = None
 
     def __init__(self, life: Life, intake: Intake) -> None:
         self.idempotent_sends = life.spec.style == "once"

@@ -70,6 +70,7 @@ class RecordingAdapter:
         self.idempotent_sends = idempotent
         self.preview_interval_s = preview_interval_s
         self.connected = True
+        self.pool: Any = None
         self.closed = False
         self.watch = Watch()
         self.attempts: list[Outgoing] = []

@@ -1,0 +1,243 @@
+"""Requests to a platform that nobody's cancellation ends (step 8), and clients that are replaced.
+
+A request is a task of its own with a deadline of its own. Who asked for it may be cancelled (a turn
+ends, a wait takes too long) and then stops waiting; the request ends by itself. An HTTP client can
+lose a connection of its pool for good when a request is cancelled between two steps
+(docs/decisions/001-requests-outlive-their-callers.md). A client that has lost them all, or that
+cannot reach its platform any more, is replaced by a fresh one while the gateway runs.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+import aiohttp
+import structlog
+
+from adapters.messages import Address, Outgoing
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+Verdict = Literal["reached", "unreachable", "exhausted"]
+"""What became of a request: the platform answered (whatever it said), the way there is broken, or
+the client had no free connection."""
+
+MOST_FAILURES = 5
+"""Requests in a row that do not reach the platform; then the client is replaced."""
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 600.0
+"""A client is not replaced again within this time: doubled each time until the platform answers."""
+CLOSE_WITHIN_S = 2.0
+"""How long the end of a client waits for requests that are on their way."""
+_ABORTED_S = 1.0
+
+
+class Outbound:
+    """The requests of one client.
+
+    Args:
+        platform: For the log, as `account` is.
+        account: Name of the account.
+        swap: Puts a fresh client in the place of this one; returns what closes the old one.
+        verdict: Tells what the end of a request says about the client; None is a success.
+        clock: Monotonic seconds.
+
+    Attributes:
+        replaced: How often the client was replaced.
+    """
+
+    def __init__(
+        self,
+        platform: str,
+        account: str,
+        swap: Callable[[], Callable[[], Awaitable[None]]],
+        verdict: Callable[[BaseException | None], Verdict],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.replaced = 0
+        self._platform = platform
+        self._account = account
+        self._name = f"{platform} request"
+        self._swap = swap
+        self._verdict = verdict
+        self._clock = clock
+        self._running: set[asyncio.Task[Any]] = set()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._pause_s = FIRST_PAUSE_S
+        self._not_before = float("-inf")
+
+    async def run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
+        """Carry out a request; a caller that is cancelled only stops waiting for it.
+
+        Args:
+            request: Uses the client as it is when the request begins.
+            deadline_s: When it is ended, in seconds from now.
+
+        Raises:
+            TimeoutError: The deadline passed.
+            ConnectionAbortedError: The client was closed meanwhile.
+        """
+        # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
+        # for these tasks instead.
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(_within(deadline_s, request), name=self._name)
+        self._running.add(task)
+        task.add_done_callback(functools.partial(self._ended, self.replaced))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled() or _is_cancelled():
+                raise
+            raise ConnectionAbortedError("the client was closed") from None
+
+    async def close(self, shut: Callable[[], Awaitable[None]], within_s: float) -> None:
+        """End all requests, then the client.
+
+        Args:
+            shut: Closes the client as it is now; what still runs then fails by itself.
+            within_s: How long requests may go on before.
+        """
+        if self._running:
+            await asyncio.wait(self._running, timeout=within_s)
+        await shut()
+        if self._running:
+            await asyncio.wait(self._running, timeout=_ABORTED_S)
+        for task in self._running:
+            task.cancel()
+        for tasks in (self._running, self._retiring):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, generation: int, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if task.cancelled() or generation != self.replaced:
+            return
+        verdict = self._verdict(task.exception())
+        if verdict == "reached":
+            self._failures, self._pause_s = 0, FIRST_PAUSE_S
+            return
+        self._failures += 1
+        if verdict == "exhausted" or self._failures >= MOST_FAILURES:
+            self._replace(verdict)
+
+    def _replace(self, reason: str) -> None:
+        now = self._clock()
+        if now < self._not_before:
+            return
+        self._not_before = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        log.warning(
+            "client_replaced",
+            platform=self._platform,
+            account=self._account,
+            reason=reason,
+            failures=self._failures,
+        )
+        self._failures = 0
+        self.replaced += 1
+        retiring = asyncio.get_running_loop().create_task(
+            _retire(set(self._running), self._swap()), name=self._name
+        )
+        self._retiring.add(retiring)
+        retiring.add_done_callback(self._retired)
+
+    def _retired(self, task: asyncio.Task[None]) -> None:
+        self._retiring.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning(
+                "client_not_closed",
+                platform=self._platform,
+                account=self._account,
+                error=type(error).__name__,
+            )
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody cancels the task that runs now."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _within(deadline_s: float, request: Coroutine[Any, Any, T]) -> T:
+    async with asyncio.timeout(deadline_s):
+        return await request
+
+
+async def _retire(requests: set[asyncio.Task[Any]], shut: Callable[[], Awaitable[None]]) -> None:
+    """Close a client once its requests have ended; each has its deadline."""
+    if requests:
+        await asyncio.wait(requests)
+    await shut()
+
+
+class UnderWay:
+    """Previews that are on their way; the answer neither overtakes one nor stands beside it."""
+
+    def __init__(self) -> None:
+        self._previews: dict[Address, asyncio.Task[str | None]] = {}
+        self._unknown: dict[Address, str] = {}
+
+    async def show(
+        self,
+        address: Address,
+        ref: str | None,
+        preview: Callable[[], Coroutine[Any, Any, str | None]],
+    ) -> str | None:
+        """Carry out one step of a preview; it goes on where the caller is cancelled.
+
+        Args:
+            address: Where it is shown; nothing is shown while an earlier step is on its way there.
+            ref: The preview's message, as far as the caller knows.
+            preview: Ends in bounded time, and returns the message that shows the preview.
+        """
+        if address in self._previews:
+            return ref
+        task = asyncio.get_running_loop().create_task(preview(), name="preview")
+        self._previews[address] = task
+        task.add_done_callback(lambda _: self._previews.pop(address))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(functools.partial(self._came_late, address, ref))
+            raise
+
+    async def settled(self, message: Outgoing) -> Outgoing:
+        """Return the row as it is to be sent, once no preview can come behind it.
+
+        A row takes the place of a preview whose message nobody knew when the turn ended.
+        """
+        task = self._previews.get(message.address)
+        if task is not None:
+            await asyncio.wait([task])
+        if message.file is not None or message.preview_ref is not None or not self._unknown:
+            return message
+        return replace(message, preview_ref=self._unknown.pop(message.address, None))
+
+    def _came_late(
+        self, address: Address, known: str | None, task: asyncio.Task[str | None]
+    ) -> None:
+        ref = None if task.cancelled() or task.exception() else task.result()
+        if ref is not None and ref != known:
+            self._unknown[address] = ref
+
+
+def verdict_of_aiohttp(exc: BaseException | None, *, full: bool) -> Verdict:
+    """Return what an aiohttp client's exception says about it.
+
+    Args:
+        exc: None for an answer.
+        full: All connections of the pool are taken.
+    """
+    if isinstance(exc, aiohttp.ClientResponseError):
+        return "reached"
+    if not isinstance(exc, aiohttp.ClientError | OSError):
+        return "reached"
+    # aiohttp waits for a free connection and for a new one with the same limit of time.
+    return (
+        "exhausted" if full and isinstance(exc, aiohttp.ConnectionTimeoutError) else "unreachable"
+    )

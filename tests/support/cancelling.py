@@ -1,0 +1,50 @@
+"""Cancels a task at one of its awaits, to find out which of them loses something."""
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any
+
+
+class CancelledAt:
+    """Runs a coroutine in the task that awaits this, and cancels that task at the n-th await.
+
+    Attributes:
+        reached: Whether there were so many awaits.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], n: int) -> None:
+        self.reached = False
+        self._coroutine = coroutine
+        self._n = n
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        error: BaseException | None = None
+        awaits = 0
+        while True:
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            awaits += 1
+            if awaits == self._n:
+                self.reached = True
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+            try:
+                yield waits_for
+                error = None
+            except BaseException as exc:  # noqa: BLE001 - the coroutine gets it
+                error = exc
+
+
+async def cancelled_at(coroutine: Coroutine[Any, Any, Any], n: int) -> bool:
+    """Run a coroutine in a task that is cancelled at its n-th await; False if it has fewer."""
+    at = CancelledAt(coroutine, n)
+
+    async def run() -> None:
+        await at
+
+    await asyncio.wait([asyncio.get_running_loop().create_task(run())])
+    return at.reached
