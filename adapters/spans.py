@@ -200,8 +200,10 @@ class _Edge:
         """Whether signs can only begin here, or only end here, so that they may be nested."""
         if _is_free(self.outside):
             return True
-        has_link = any(mark not in _SIGNS for mark in self.signs)
-        return not (has_link or _is_punctuation(self.inside)) and _is_punctuation(self.outside)
+        # Beside another kind of sign, each one has punctuation on its inner side.
+        if len(set(map(_sign_of, self.signs))) > 1 or _is_punctuation(self.inside):
+            return False
+        return _is_punctuation(self.outside)
 
     def touches(self, mark: Mark) -> bool:
         """Whether a sign would run together with one on its outer side."""

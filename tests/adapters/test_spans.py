@@ -43,6 +43,7 @@ RUNS = st.lists(st.tuples(st.text("ab .(é中)", min_size=1, max_size=4), MARKS)
 @settings(max_examples=400)
 @given(RUNS)
 @example([("a", frozenset(B)), (".", frozenset(I)), ("a", NO_MARKS)])
+@example([("a", frozenset(B | I)), (".", frozenset(B)), ("a", frozenset(B | I | S))])
 def test_no_sign_is_ever_shown(runs: list[Run]) -> None:
     """Whatever the formats, a reader sees the text and nothing else."""
     shown = joined(runs)

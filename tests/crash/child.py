@@ -335,7 +335,7 @@ class Life:
 
 async def endless_command(context: ToolContext, workspace: Path) -> None:
     """Run a command that tells its processes by the pipe `started`, and never ends."""
-    command = "exec 7> started; setsid sleep 300 & echo $$ | tee -a runs >&7; wait"
+    command = "exec 7> started; setsid sleep 300 & echo $$ >> runs; echo $$ >&7; wait"
     options = TerminalSettings(confine=why_not() is None)
     arguments = TerminalArguments.model_validate({"command": command})
     await Terminal(options, 10**9).run(replace(context, workspace=workspace), arguments)
