@@ -3,6 +3,7 @@
 Reads the database's file itself, whether a gateway runs or not.
 """
 
+import re
 from dataclasses import asdict
 from datetime import datetime
 from importlib import import_module
@@ -15,14 +16,17 @@ import typer
 from agent.models.arguments import read_arguments
 from agent.redaction import Redactor
 from gateway.commandline import (
-    AsJson,
+    AFTER,
+    LISTED,
+    AsLines,
     ConversationOption,
+    Limit,
     Since,
     first_day,
     opened,
     settings_of,
 )
-from gateway.console import show_json, show_table
+from gateway.console import page_of, show_lines, show_next, show_table
 from gateway.settings import secret_values
 
 if TYPE_CHECKING:
@@ -41,35 +45,45 @@ def _group() -> None:
 
 
 @audit_app.command("list")
-def audit_list(
+def audit_list(  # noqa: PLR0913 - an option each
     context: typer.Context,
     conversation: ConversationOption = None,
     tool: Annotated[str | None, typer.Option(help="Only calls of this tool.")] = None,
     since: Since = "30d",
-    limit: Annotated[
-        int, typer.Option("--limit", "-n", min=1, max=10_000, help="The newest so many calls.")
-    ] = 50,
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="TURN.NUMBER", help=AFTER)] = None,
     *,
-    json: AsJson = False,
+    json: AsLines = False,
 ) -> None:
-    """List tool calls, decisions and outcomes, oldest first; configured secrets are masked."""
+    """List tool calls, decisions and outcomes, newest first; configured secrets are masked."""
     settings = settings_of(context)
     zone = ZoneInfo(settings.sessions.timezone)
     first = first_day(since, datetime.now(zone).date())
     start = import_module("gateway.spending").day_of(first, zone).start
     audit = import_module("gateway.storage.audit")
-    wanted = audit.AuditFilter(start.timestamp(), limit, conversation, tool)
+    before = None if after is None else _named(after)
+    wanted = audit.AuditFilter(start.timestamp(), limit + 1, conversation, tool, before)
     with opened(settings) as conn:
         if conversation is not None:
             import_module("gateway.storage.history").overview(conn, conversation)
         found = audit.calls(conn, wanted)
+    calls, following = page_of(found, limit, lambda row: f"{row.turn}.{row.number}")
     redactor = Redactor(secret_values(settings))
     if json:
-        show_json([_as_json(row, redactor) for row in found])
+        show_lines(_as_json(row, redactor) for row in calls)
         return
     headings = ("at", "conversation", "turn", "tool", "effect", "decision", "by", "outcome")
-    rows = [_row(row, redactor, zone) for row in found]
+    rows = [_row(row, redactor, zone) for row in calls]
     show_table((*headings, "arguments"), rows, f"no such calls since {first}")
+    show_next(following)
+
+
+def _named(text: str) -> tuple[int, int]:
+    """Return the turn and the number of a call, from what the page before has said."""
+    if not re.fullmatch(r"[0-9]{1,18}\.[0-9]{1,9}", text):
+        raise typer.BadParameter(f"{text!r} is no TURN.NUMBER, as in 12.0", param_hint="--after")
+    turn, _, number = text.partition(".")
+    return int(turn), int(number)
 
 
 def _as_json(row: "AuditRow", redactor: Redactor) -> dict[str, Any]:

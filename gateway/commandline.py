@@ -51,6 +51,12 @@ ConversationOption = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
+LISTED = 50
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
+]
+AFTER = "Go on behind this line: the page before ends with what to say here."
 Since = Annotated[
     str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
 ]

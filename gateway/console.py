@@ -4,8 +4,8 @@ Answers go to stdout, trouble goes to stderr, so that what is piped on is clean.
 """
 
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import orjson
 from rich.console import Console
@@ -14,6 +14,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from agent.redaction import printable
+
+T = TypeVar("T")
 
 PIPE_COLUMNS = 160
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
@@ -39,6 +41,31 @@ def show_table(
         out.print(table(headings, rows))
     else:
         say(nothing)
+
+
+def page_of(
+    found: Sequence[T], limit: int, cursor: Callable[[T], object]
+) -> tuple[Sequence[T], str | None]:
+    """Return the rows of a page, and what `--after` of the next one is; None for the last page.
+
+    Args:
+        found: The rows from the beginning of the page on, one more than it has where there is one.
+        limit: Most rows of the page.
+        cursor: Names a row, for `--after`.
+    """
+    rows = found[:limit]
+    return rows, str(cursor(rows[-1])) if len(found) > limit else None
+
+
+def show_lines(rows: Iterable[Any]) -> None:
+    """Print rows as JSON lines: one object a line, each written as it comes."""
+    out.file.writelines(orjson.dumps(row).decode().translate(JSON_ESCAPES) + "\n" for row in rows)
+
+
+def show_next(after: str | None) -> None:
+    """Tell below a page how to see the next one, if there is one."""
+    if after is not None:
+        say(f"\nThere is more: the same command with --after {after}", "dim")
 
 
 def show_json(data: Any) -> None:

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commandline import AsJson, act, opened, settings_of
-from gateway.console import say, show_json, show_table
+from gateway.commandline import (
+    AFTER,
+    LISTED,
+    AsJson,
+    AsLines,
+    Limit,
+    act,
+    opened,
+    settings_of,
+)
+from gateway.console import page_of, say, show_json, show_lines, show_next, show_table
 
 if TYPE_CHECKING:
     from gateway.storage.deadletters import DeadLetter
@@ -21,17 +30,25 @@ Letter = Annotated[str, typer.Argument(metavar="ID", help="Id from `parley dead-
 
 
 @letters_app.command("list")
-def letters_list(context: typer.Context, *, json: AsJson = False) -> None:
-    """List what was given up, oldest first."""
+def letters_list(
+    context: typer.Context,
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="ID", help=AFTER)] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List what was given up, the newest first."""
     deadletters = import_module("gateway.storage.deadletters")
     with opened(settings_of(context)) as conn:
-        found: list[DeadLetter] = deadletters.find_all(conn)
+        found: list[DeadLetter] = deadletters.find_all(conn, limit + 1, after)
+    letters, following = page_of(found, limit, lambda letter: letter.id)
     if json:
-        show_json([asdict(letter) for letter in found])
+        show_lines(map(asdict, letters))
         return
     headings = ("id", "kind", "conversation", "platform", "at", "reason")
-    rows = [[getattr(letter, name) for name in headings] for letter in found]
-    show_table(headings, rows, "nothing was given up")
+    rows = [[getattr(letter, name) for name in headings] for letter in letters]
+    show_table(headings, rows, "nothing was given up" if after is None else "there is nothing more")
+    show_next(following)
 
 
 @letters_app.command("show")

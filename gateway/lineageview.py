@@ -28,7 +28,7 @@ _STYLES = {"user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"
 
 
 def show_list(found: Sequence[Overview], console: "Console") -> None:
-    """Print one line for each conversation; delegated children are marked, below their parents."""
+    """Print one line for each conversation; delegated children name their parents."""
     names = ("id", "platform", "chat", "thread", "sender", "title")
     headings = [Column(name, overflow="fold") for name in names]
     headings += [Column(name, justify="right") for name in ("segments", "messages")]
@@ -41,7 +41,7 @@ def show_list(found: Sequence[Overview], console: "Console") -> None:
 
 def _cells(row: Overview) -> tuple[str, ...]:
     return (
-        str(row.id) if row.parent is None else f"└ {row.id}",
+        str(row.id) if row.parent is None else f"{row.id} (of {row.parent})",
         row.platform,
         row.chat,
         row.thread or "-",

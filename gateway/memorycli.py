@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commandline import AsJson, act, opened, settings_of
-from gateway.console import say, show_json, show_table
+from gateway.commandline import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
+from gateway.console import page_of, say, show_lines, show_next, show_table
 
 if TYPE_CHECKING:
     from gateway.storage.notebook import Note
@@ -24,18 +24,22 @@ def memory_list(
     scope: Annotated[
         str | None, typer.Argument(help="PLATFORM:ID of a person, or conversation:ID; all.")
     ] = None,
+    limit: Limit = LISTED,
+    after: Annotated[int | None, typer.Option(metavar="ID", min=1, help=AFTER)] = None,
     *,
-    json: AsJson = False,
+    json: AsLines = False,
 ) -> None:
-    """List notes; those of a person stand in the prompts of all their direct chats."""
+    """List notes, newest first; a person's stand in the prompts of all their direct chats."""
     notebook = import_module("gateway.storage.notebook")
     with opened(settings_of(context)) as conn:
-        notes: list[Note] = notebook.all_notes(conn, scope)
+        found: list[Note] = notebook.all_notes(conn, scope, limit + 1, after)
+    notes, following = page_of(found, limit, lambda note: note.id)
     if json:
-        show_json([asdict(note) for note in notes])
+        show_lines(map(asdict, notes))
         return
     rows = [(note.id, note.scope, note.target, note.at, note.text) for note in notes]
     show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes")
+    show_next(following)
 
 
 @memory_app.command("remove")

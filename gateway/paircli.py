@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commandline import AsJson, act, opened, settings_of
-from gateway.console import out, say, show_json, show_table, table
+from gateway.commandline import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
+from gateway.console import out, page_of, say, show_lines, show_next, show_table, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import TypeIs
+
     from gateway.storage.members import Member, Request
 
 pair_app = typer.Typer(help="Say who may write to the bot.", no_args_is_help=True)
@@ -23,19 +27,34 @@ Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as y
 @pair_app.command("list")
 def pair_list(
     context: typer.Context,
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="CODE|PLATFORM:ID", help=AFTER)] = None,
     *,
-    json: AsJson = False,
+    json: AsLines = False,
 ) -> None:
-    """List who asks to be let in, and who was; those in parley.yaml are not listed."""
+    """List who asks to be let in, then who was, both newest first; not those in parley.yaml."""
     members = import_module("gateway.storage.members")
     with opened(settings_of(context)) as conn:
-        requests, everybody = members.pending(conn), members.everybody(conn)
+        found: list[Request | Member] = members.listed(conn, limit + 1, after)
+    rows, following = page_of(found, limit, _name)
     if json:
-        found = {"requests": requests, "members": everybody}
-        show_json({name: [asdict(each) for each in rows] for name, rows in found.items()})
-    else:
-        _show_requests(requests)
-        _show_members(everybody)
+        show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
+        return
+    _show_requests([each for each in rows if _is_request(each)], after)
+    _show_members([each for each in rows if not _is_request(each)])
+    show_next(following)
+
+
+def _is_request(each: "Request | Member") -> "TypeIs[Request]":
+    return hasattr(each, "code")
+
+
+def _kind(each: "Request | Member") -> str:
+    return "request" if _is_request(each) else "member"
+
+
+def _name(each: "Request | Member") -> str:
+    return each.code if _is_request(each) else f"{each.platform}:{each.sender}"
 
 
 @pair_app.command("approve")
@@ -63,7 +82,7 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
     say(act(settings_of(context), action, target)["text"])
 
 
-def _show_requests(requests: "list[Request]") -> None:
+def _show_requests(requests: "Sequence[Request]", after: str | None) -> None:
     rows = [
         (
             *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
@@ -72,10 +91,11 @@ def _show_requests(requests: "list[Request]") -> None:
         for each in requests
     ]
     headings = ("code", "platform", "account", "id", "name", "since", "min left")
-    show_table(headings, rows, "nobody asks to be let in")
+    if rows or after is None:
+        show_table(headings, rows, "nobody asks to be let in")
 
 
-def _show_members(everybody: "list[Member]") -> None:
+def _show_members(everybody: "Sequence[Member]") -> None:
     rows = [
         (each.platform, each.sender, each.sender_name, each.role, each.granted_by, each.at)
         for each in everybody

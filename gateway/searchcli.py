@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commandline import AsJson, ConversationOption, act, opened, settings_of
-from gateway.console import say, show_json
+from gateway.commandline import AsLines, ConversationOption, act, opened, settings_of
+from gateway.console import page_of, say, show_lines, show_next
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -30,34 +30,40 @@ def search_find(
     *,
     conversation: ConversationOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50)] = 10,
-    json: AsJson = False,
+    after: Annotated[
+        int, typer.Option(min=0, max=200, help="Leave out so many of the best, which were shown.")
+    ] = 0,
+    json: AsLines = False,
 ) -> None:
     """Find messages by their words, best first: everybody's, unlike the agent's own search."""
     chosen = None if conversation is None else [conversation]
     with opened(settings_of(context)) as conn:
         if conversation is not None:
             import_module("gateway.storage.history").overview(conn, conversation)
-        found = _found(conn, chosen, query, limit)
+        matches = _found(conn, chosen, query, (after, after + limit + 1))
         missing: int = import_module("gateway.storage.searchindex").unindexed(conn, chosen)
+    found, following = page_of(matches, limit, lambda _: after + limit)
     if json:
-        show_json([_plain(*each) for each in found])
+        show_lines(_plain(*each) for each in found)
         return
     if found:
         say(HEADER)
     for match, past in found:
         say(_line(match, past))
     if not found:
-        say("nothing was found")
+        say("nothing was found" if not after else "nothing more was found")
+    show_next(following)
     if missing:
         say(f"{missing} messages are not in the index yet; `parley run` feeds it")
 
 
 def _found(
-    conn: "Connection", conversations: list[int] | None, query: str, limit: int
+    conn: "Connection", conversations: list[int] | None, query: str, ranks: tuple[int, int]
 ) -> "list[tuple[Match, PastMessage]]":
+    """Return the matches from one rank on, up to the one before another, with their texts."""
     search = import_module("gateway.storage.search")
     scope = import_module("gateway.storage.searchscope")
-    matches = search.find(conn, conversations, query, limit=limit)
+    matches = search.find(conn, conversations, query, limit=ranks[1])[ranks[0] :]
     texts: dict[int, list[PastMessage]] = scope.messages(scope.around(conn, matches, 0))
     return [(matches[n], past) for n in sorted(texts) for past in texts[n]]
 

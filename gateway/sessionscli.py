@@ -10,8 +10,18 @@ from typing import Annotated
 
 import typer
 
-from gateway.commandline import AsJson, ConversationArgument, id_of, opened, settings_of
-from gateway.console import out, say, show_json
+from gateway.commandline import (
+    AFTER,
+    LISTED,
+    AsLines,
+    ConversationArgument,
+    Limit,
+    conversation_id,
+    id_of,
+    opened,
+    settings_of,
+)
+from gateway.console import out, page_of, say, show_lines, show_next
 from gateway.errors import NotFound
 
 LARGEST_SEQ = 2**31 - 1
@@ -29,17 +39,28 @@ class Format(StrEnum):
 
 
 @sessions_app.command("list")
-def sessions_list(context: typer.Context, *, json: AsJson = False) -> None:
-    """List the conversations, each with the segment that is active in it."""
+def sessions_list(
+    context: typer.Context,
+    limit: Limit = LISTED,
+    after: Annotated[
+        int | None, typer.Option(parser=conversation_id, metavar="ID", help=AFTER)
+    ] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List the conversations, the newest first, each with the segment that is active in it."""
     with opened(settings_of(context)) as conn:
-        found = import_module("gateway.storage.history").overviews(conn)
+        found = import_module("gateway.storage.history").overviews(conn, limit + 1, after)
+    rows, following = page_of(found, limit, lambda row: row.id)
     view = import_module("gateway.lineageview")
     if json:
-        show_json([view.facts_of(each) for each in found])
-    elif found:
-        view.show_list(found, out)
+        show_lines(map(view.facts_of, rows))
+        return
+    if rows:
+        view.show_list(rows, out)
     else:
-        say("there are no conversations")
+        say("there are no conversations" if after is None else "there are no more conversations")
+    show_next(following)
 
 
 @sessions_app.command("show")

@@ -5,16 +5,17 @@ in which somebody is asked about it, or it begins to run, or it is refused.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Row, select
 
 from agent.messages import decode
-from gateway.storage.models import conversation, inquiry, message, step, turn
+from gateway.storage.models import conversation, inquiry, is_of_tool, message, step, turn
 
+LARGEST_ID = 2**63 - 1
 NOT_RUN = frozenset({"refused", "vetoed", "denied"})
 """Outcomes of calls that had no effect, whatever that of their tool is."""
 
@@ -34,6 +35,7 @@ class AuditRow:
             not begun; "cut off" or "not run" once its turn has ended.
         arguments: As the model gave them: JSON.
         senders: Whose words the turn holds.
+        number: Which call of its turn it is, from 0 on; with `turn` it names the call.
     """
 
     at: float
@@ -48,6 +50,7 @@ class AuditRow:
     outcome: str
     arguments: str
     senders: tuple[str, ...]
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +60,59 @@ class AuditFilter:
     Attributes:
         conversation: Only of this one and its delegated children; None for all.
         tool: Only of this one; None for all.
+        before: (turn, number): only calls of earlier turns, and those before this one of its turn;
+            None for all.
     """
 
     since: float = 0.0
     limit: int = 50
     conversation: int | None = None
     tool: str | None = None
+    before: tuple[int, int] | None = None
 
 
 def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
-    """Return tool calls, oldest first."""
-    found = [
+    """Return tool calls: those of the newest turn first, of each turn the newest first."""
+    found: list[AuditRow] = []
+    turn_id, upto = wanted.before or (LARGEST_ID, 0)
+    if upto:
+        found += _wanted_of(conn, turn_id, wanted, upto)
+    while len(found) < wanted.limit and (ids := _turns(conn, wanted, turn_id)):
+        for turn_id in ids:
+            found += _wanted_of(conn, turn_id, wanted)
+    return found[: wanted.limit]
+
+
+def _wanted_of(
+    conn: Connection, turn_id: int, wanted: AuditFilter, upto: int | None = None
+) -> list[AuditRow]:
+    """Return the calls of a turn that are wanted, of the first `upto` of it; the newest first."""
+    current = conn.execute(select(turn).where(turn.c.id == turn_id)).one_or_none()
+    if current is None:
+        return []
+    ordered = sorted(_of_turn(conn, current), key=lambda row: row.at)
+    numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
+    return [
         row
-        for current in _turns(conn, wanted)
-        for row in _of_turn(conn, current)
+        for row in reversed(numbered)
         if row.at >= wanted.since and wanted.tool in {None, row.tool}
     ]
-    return sorted(found, key=lambda row: (row.at, row.turn))[-wanted.limit :]
 
 
-def _turns(conn: Connection, wanted: AuditFilter) -> Sequence[Row[Any]]:
-    """Return the turns that can hold what is wanted."""
+def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
+    """Return the newest turns before one that can hold what is wanted, the newest first."""
     ids: set[int] = set()
     for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
-        query = select(table.c.turn_id).where(table.c.at >= wanted.since)
+        query = select(table.c.turn_id).where(table.c.at >= wanted.since, table.c.turn_id < before)
         if table is step:
-            query = query.where(step.c.kind == "tool")
+            query = query.where(is_of_tool)
         if wanted.tool is not None:
             query = query.where(name == wanted.tool)
         if wanted.conversation is not None:
             query = query.where(table.c.turn_id.in_(_turns_of(wanted.conversation)))
         newest = query.distinct().order_by(table.c.turn_id.desc()).limit(wanted.limit)
         ids.update(conn.scalars(newest))
-    return conn.execute(select(turn).where(turn.c.id.in_(ids))).all()
+    return sorted(ids, reverse=True)[: wanted.limit]
 
 
 def _turns_of(conversation_id: int) -> Any:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Update, and_, case, select, update
+from sqlalchemy import Connection, Row, Update, and_, case, literal_column, select, tuple_, update
 
 from agent.messages import text_of
 from gateway.errors import NotFound
@@ -30,11 +30,49 @@ class DeadLetter:
     at: str
 
 
-def find_all(conn: Connection, limit: int = 1000) -> list[DeadLetter]:
-    """Return all dead letters, oldest first."""
-    letters = [_turn_letter(conn, row) for row in conn.execute(_dead_turns().limit(limit))]
-    letters += [_send_letter(row) for row in conn.execute(_dead_sends().limit(limit))]
-    return sorted(letters, key=lambda letter: letter.at)
+def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> list[DeadLetter]:
+    """Return dead letters, the newest first.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        before: Only what stands behind the letter with this id in that order, whether it is one
+            still or not; None for all.
+
+    Raises:
+        NotFound: There was never a letter of that id.
+    """
+    turns, sends = _dead_turns(), _dead_sends()
+    if before is not None:
+        at, number, seq = _place(conn, before)
+        order, place = tuple_(turn.c.finished_at, turn.c.id), tuple_(at, number)
+        turns = turns.where(order <= place if seq else order < place)
+        sends = sends.where(
+            tuple_(outbox.c.at, outbox.c.conversation, outbox.c.seq) < tuple_(at, number, seq)
+        )
+    found = [
+        ((row.finished_at, row.id, 0), _turn_letter(conn, row))
+        for row in conn.execute(turns.limit(limit))
+    ]
+    found += [
+        ((row.at, row.conversation, row.seq), _send_letter(row))
+        for row in conn.execute(sends.limit(limit))
+    ]
+    ordered = sorted(found, key=lambda each: each[0], reverse=True)
+    return [letter for _, letter in ordered[:limit]]
+
+
+def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
+    """Return where a letter stands: by time, then by its numbers; a turn's last one is 0."""
+    kind, number, seq = _parsed(letter_id)
+    if kind == "t":
+        query = select(turn.c.finished_at).where(turn.c.id == number)
+    else:
+        query = select(outbox.c.at).where(outbox.c.conversation == number, outbox.c.seq == seq)
+    at = conn.scalar(query)
+    if at is None:
+        raise NotFound(f"there is no dead letter {letter_id} to go on behind; begin without it")
+    return at, number, seq
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:
@@ -93,8 +131,8 @@ def _dead_turns() -> Any:
     return (
         select(turn, conversation.c.platform, conversation.c.chat)
         .join(conversation, conversation.c.id == turn.c.conversation)
-        .where(turn.c.state == "dead")
-        .order_by(turn.c.id)
+        .where(turn.c.state == literal_column("'dead'"))
+        .order_by(turn.c.finished_at.desc(), turn.c.id.desc())
     )
 
 
@@ -102,8 +140,8 @@ def _dead_sends() -> Any:
     return (
         select(outbox, conversation.c.platform, conversation.c.chat)
         .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.state == "dead")
-        .order_by(outbox.c.at)
+        .where(outbox.c.state == literal_column("'dead'"))
+        .order_by(outbox.c.at.desc(), outbox.c.conversation.desc(), outbox.c.seq.desc())
     )
 
 

@@ -264,10 +264,18 @@ class Overview:
     parent: int | None = None
 
 
-def overviews(conn: Connection) -> list[Overview]:
-    """Return all conversations by id, delegated children behind their parents."""
-    found = [Overview(*row) for row in conn.execute(_overviews())]
-    return sorted(found, key=lambda row: (row.parent or row.id, row.id))
+def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
+    """Return conversations, the newest first, delegated children among them.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        before: Only those that began before the one with this id; None for all.
+    """
+    query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(conversation.c.id < before)
+    return [Overview(*row) for row in conn.execute(query)]
 
 
 def overview(conn: Connection, conversation_id: int) -> Overview:
@@ -309,7 +317,6 @@ def _overviews() -> Select[Any]:
         .join(active, active.c.id == here.active_session_id)
         .outerjoin(message, newest)
         .outerjoin(compaction, compaction.c.child_session_id == active.c.id)
-        .order_by(here.id)
     )
 
 

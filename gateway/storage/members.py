@@ -6,15 +6,17 @@ sender is the code that makes the first owner.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
 
 from adapters.messages import InboundMessage
+from gateway.errors import NotFound
 from gateway.sessions import is_direct
 from gateway.storage.models import alias, conversation, inbox, iso_time, member, now_s, pairing
 from gateway.storage.statements import built_once
 
+T = TypeVar("T")
 Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
 
@@ -86,12 +88,59 @@ def _roles(whom: Sequence[tuple[str, str]]) -> Any:
 def everybody(conn: Connection) -> list[Member]:
     """Return all who were let in, owners first, then by time."""
     rows = conn.execute(select(member).order_by(member.c.role.desc(), member.c.at))
-    return [
-        Member(
-            row.platform, row.sender, row.sender_name, row.role, row.granted_by, iso_time(row.at)
-        )
-        for row in rows
-    ]
+    return [_member(row) for row in rows]
+
+
+def _member(row: Row[Any]) -> Member:
+    named = (row.platform, row.sender, row.sender_name)
+    return Member(*named, row.role, row.granted_by, iso_time(row.at))
+
+
+def listed(conn: Connection, limit: int, after: str | None = None) -> list[Request | Member]:
+    """Return the requests that wait, then who was let in, both the newest first.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        after: Only what stands behind this one: the code of a request, or "platform:sender" of a
+            member; None for all.
+
+    Raises:
+        NotFound: There is no such request or member (any more).
+    """
+    is_member = after is not None and ":" in after
+    found: list[Request | Member] = []
+    if not is_member:
+        found += _newest_requests(conn, limit, after)
+    if len(found) < limit:
+        found += _newest_members(conn, limit - len(found), after if is_member else None)
+    return found
+
+
+def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[Request]:
+    query = _all_requests(pairing.c.state == "pending", pairing.c.expires_at > now_s())
+    if after is not None:
+        last = conn.scalar(select(pairing.c.id).where(pairing.c.code == after))
+        query = query.where(pairing.c.id < _known(last, after))
+    query = query.order_by(pairing.c.id.desc()).limit(limit)
+    return [_request(row) for row in conn.execute(query)]
+
+
+def _newest_members(conn: Connection, limit: int, after: str | None) -> list[Member]:
+    order = (member.c.at, member.c.platform, member.c.sender)
+    query = select(member).order_by(*(column.desc() for column in order)).limit(limit)
+    if after is not None:
+        platform, _, sender = after.partition(":")
+        last = select(member.c.at).where(member.c.platform == platform, member.c.sender == sender)
+        at = _known(conn.scalar(last), after)
+        query = query.where(tuple_(*order) < tuple_(at, platform, sender))
+    return [_member(row) for row in conn.execute(query)]
+
+
+def _known(found: T | None, after: str) -> T:
+    if found is None:
+        raise NotFound(f"there is no {after} to go on behind; begin without it")
+    return found
 
 
 def let_in(
@@ -222,9 +271,13 @@ def approved(conn: Connection) -> list[Request]:
 
 
 def _requests(conn: Connection, *conditions: Any) -> list[Request]:
+    query = _all_requests(*conditions).order_by(pairing.c.id)
+    return [_request(row) for row in conn.execute(query)]
+
+
+def _all_requests(*conditions: Any) -> Any:
     left_s = (pairing.c.at + CODE_S - now_s()).label("left_s")
-    query = select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
-    return [_request(row) for row in conn.execute(query.order_by(pairing.c.id))]
+    return select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
 
 
 def _request(row: Row[Any]) -> Request:

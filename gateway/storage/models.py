@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0007"
+REVISION = "0008"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -345,7 +345,7 @@ Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 # For the foreign key: without it each segment that is erased costs a look at all turns.
 Index("ix_turn_session_id", turn.c.session_id)
 _partial_index("uq_turn_running", turn.c.conversation, where="state = 'running'", unique=True)
-_partial_index("ix_turn_dead", turn.c.id, where="state = 'dead'")
+_partial_index("ix_turn_dead", turn.c.finished_at, turn.c.id, where="state = 'dead'")
 
 step = Table(
     "step",
@@ -362,6 +362,9 @@ step = Table(
     Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
+is_of_tool = step.c.kind == literal_column("'tool'")
+"""A step that called a tool, not a model."""
+_partial_index("ix_step_tool", step.c.turn_id, step.c.name, step.c.at, where="kind = 'tool'")
 
 # One row for each call of a model; nothing but erasure changes them, and nothing refers to them.
 ledger = Table(
@@ -549,6 +552,7 @@ member = Table(
     Column("role", Text, nullable=False),  # member | owner
     Column("granted_by", Text, nullable=False),  # "platform:sender", "code" or "command line"
     Column("at", Double, nullable=False),
+    Index("ix_member_at", "at", "platform", "sender"),
 )
 
 # One row for each stranger who asks to be let in, and one (sender NULL) for the first owner's code.
@@ -607,4 +611,6 @@ _partial_index(
     outbox.c.seq,
     where="state IN ('pending', 'sending', 'unknown')",
 )
-_partial_index("ix_outbox_dead", outbox.c.conversation, outbox.c.seq, where="state = 'dead'")
+_partial_index(
+    "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
+)

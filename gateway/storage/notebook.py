@@ -206,11 +206,22 @@ def listed(notes: Sequence[str]) -> str:
     return "\n".join(f"- {note}" for note in notes) or "(no notes)"
 
 
-def all_notes(conn: Connection, scope: str | None = None) -> list[Note]:
-    """Return the notes of a scope, or of all, by scope and in the order in which they were made."""
-    query = select(memory).order_by(memory.c.scope, memory.c.target, memory.c.id)
+def all_notes(
+    conn: Connection, scope: str | None = None, limit: int = 50, before: int | None = None
+) -> list[Note]:
+    """Return the notes of a scope, or of all, the newest first.
+
+    Args:
+        conn: A reading connection.
+        scope: Whose; None for everybody's.
+        limit: Most to return.
+        before: Only those made before the one with this id; None for all.
+    """
+    query = select(memory).order_by(memory.c.id.desc()).limit(limit)
     if scope is not None:
         query = query.where(memory.c.scope == scope)
+    if before is not None:
+        query = query.where(memory.c.id < before)
     return [
         Note(row.id, row.scope, row.target, row.text, iso_time(row.at))
         for row in conn.execute(query)

@@ -79,7 +79,7 @@ def test_calls_that_ran(store: Store) -> None:
     calls.ask("act", allowed, "once")
     calls.start("act", allowed)
     calls.end("act", allowed, "error")
-    rows = listed(store)
+    rows = listed(store)[::-1]
     assert told(rows) == [
         ("look", "read", "not asked", "", "ok"),
         ("act", "side_effect", "once", "telegram:7", "error"),
@@ -167,7 +167,7 @@ def test_an_id_that_comes_again_is_another_call(store: Store) -> None:
         calls.ask("act", key, answer)
         calls.start("act", "c")
         calls.end("act", "c")
-    rows = listed(store)
+    rows = listed(store)[::-1]
     assert [(row.decision, row.arguments) for row in rows] == [
         ("once", '{"n":0}'),
         ("denied", '{"n":1}'),
@@ -182,14 +182,14 @@ def test_the_trail_is_filtered(store: Store) -> None:
         of.start(tool, call_id)
         of.end(tool, call_id)
     here = calls.turn.lease.conversation
-    assert [row.tool for row in listed(store, conversation=here)] == ["a", "b"]
+    assert [row.tool for row in listed(store, conversation=here)] == ["b", "a"]
     assert [row.conversation for row in listed(store, tool="b", limit=1)] == [here + 1]
     store.run(lambda conn: conn.execute(update(step).where(step.c.name == "a").values(at=5.0)))
     assert [row.tool for row in listed(store, since=6.0)] == ["b", "b"]
     child = {"parent_turn_id": calls.turn.id, "parent_call_id": "c1"}
     of_others = conversation.c.id == others.turn.lease.conversation
     store.run(lambda conn: conn.execute(update(conversation).where(of_others).values(child)))
-    assert [row.tool for row in listed(store, conversation=here)] == ["a", "b", "b"]
+    assert [row.tool for row in listed(store, conversation=here)] == ["b", "b", "a"]
 
 
 @pytest.fixture
@@ -217,7 +217,7 @@ def test_the_command_prints_json(store: Store, listing: Run) -> None:
     """All fields, with times that everybody reads alike."""
     calls = Calls(store)
     calls.ask("act", calls.call("act", {"key": SECRET}), "once")
-    [row] = orjson.loads(listing("--json", "--tool", "act", "--since", "1d").out)
+    row = orjson.loads(listing("--json", "--tool", "act", "--since", "1d").out)
     assert row["arguments"] == f'{{"key":"{MASK}"}}'
     assert row["decision"] == "once"
     assert row["at"].endswith("Z")

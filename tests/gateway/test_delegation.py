@@ -454,19 +454,20 @@ async def test_a_child_works_with_the_model_that_was_chosen(tmp_path: Path) -> N
 
 
 async def test_lists_and_usage_know_of_children(tmp_path: Path) -> None:
-    """`parley sessions list` marks them below their parents, `/usage` tells what they took."""
+    """`parley sessions list` names their parents, `/usage` tells what they took."""
     async with running(tmp_path, agent_with(model_of("done"))) as chat:
         await chat.ask("go")
         assert "Delegated beside that" in (usage := await chat.ask("/usage"))
         assert usage.count("1 turn, 1 model call") == 1
         await chat.say("hi", chat="c2", sender="u2")
         found = await chat.gateway.database.read(history.overviews)
-        assert [(row.id, row.parent) for row in found] == [(1, None), (2, 1), (3, None)]
+        assert [(row.id, row.parent) for row in found] == [(3, None), (2, 1), (1, None)]
         counted = await chat.gateway.database.read(history.accounts)
         assert counted == [("telegram", "default", 2)]
     with StringIO() as out:
         show_list(found, Console(file=out, width=160))
-        assert [line.split()[0] for line in out.getvalue().splitlines()] == ["id", "1", "└", "3"]
+        assert [line.split()[0] for line in out.getvalue().splitlines()] == ["id", "3", "2", "1"]
+        assert "2 (of 1)" in out.getvalue()
 
 
 async def test_forget_erases_children(tmp_path: Path) -> None:

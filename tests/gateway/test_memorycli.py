@@ -39,7 +39,7 @@ def test_notes_are_listed(notes: Run, noted: Store) -> None:
 
 def test_the_list_as_json(notes: Run, noted: Store) -> None:
     """Everything that is known."""
-    [note] = orjson.loads(notes("list", "--json").out)
+    [note] = map(orjson.loads, notes("list", "--json").out.splitlines())
     assert (note["scope"], note["text"]) == ("telegram:42", "[red]likes tea[/red]")
 
 

@@ -26,7 +26,8 @@ def test_everybodys_messages_are_found(search: Run, store: Store) -> None:
     assert f"  {one} #1 user" in lines
     assert "[red]a zebra[/red]" in lines
     assert "x…" in lines
-    [only] = orjson.loads(search("find", "zebra", "--conversation", str(two), "--json").out)
+    line = search("find", "zebra", "--conversation", str(two), "--json").out
+    only = orjson.loads(line)
     assert (only["conversation"], only["seq"], only["role"]) == (two, 1, "user")
 
 

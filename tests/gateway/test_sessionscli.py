@@ -77,7 +77,7 @@ def words(line: str) -> str:
 
 def test_the_list_shows_every_conversation(sessions: Run, talked: Store) -> None:
     """Id, place, whose, title with the segment's number, segments, messages, time, size."""
-    head, first, second = sessions("list").out.splitlines()
+    head, second, first = sessions("list").out.splitlines()
     assert words(head).startswith(
         "id platform chat thread sender title segments messages last activity"
     )
@@ -102,7 +102,8 @@ def test_the_list_as_json(sessions: Run, talked: Store) -> None:
     """Thread and sender where there are any; a control character is escaped."""
     group = Address("telegram", "default", "-1", "7")
     talked.run(admit, inbound("one\x9btwo", address=group, chat_kind="thread"))
-    first, _, third = orjson.loads(printed := sessions("list", "--json").out)
+    printed = sessions("list", "--json").out
+    third, _, first = map(orjson.loads, printed.splitlines())
     assert (first["thread"], first["sender"], first["title"]) == (None, "42", TITLE)
     assert (third["thread"], third["sender"], third["title"]) == ("7", None, "one\x9btwo")
     assert "\x9b" not in printed

@@ -73,6 +73,13 @@ class Store:
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> list[str]:
         """Run a function; return how SQLite does its statements ("SEARCH inbox USING …")."""
+        with self.explained() as found:
+            self.run(fn, *args, **kwargs)
+        return found
+
+    @contextmanager
+    def explained(self) -> Iterator[list[str]]:
+        """Collect how SQLite does the statements of everything that runs meanwhile."""
         found: list[str] = []
 
         def explain(conn: Connection, _: object, statement: str, values: Any, *__: object) -> None:
@@ -81,8 +88,7 @@ class Store:
                 found.extend(str(row.detail) for row in rows)
 
         with _listening(self.connection, explain):
-            self.run(fn, *args, **kwargs)
-        return found
+            yield found
 
     def statements(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

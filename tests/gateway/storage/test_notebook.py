@@ -155,7 +155,7 @@ def test_a_change_that_is_made_again_changes_nothing(
 def test_an_operator_sees_and_erases_notes(store: Store) -> None:
     """One by its id, or all of a scope."""
     noted(store, "one", "two")
-    first, second = store.run(notebook.all_notes)
+    second, first = store.run(notebook.all_notes)
     assert (first.scope, first.target, first.text) == ("telegram:42", "memory", "one")
     assert store.run(notebook.all_notes, "telegram:4") == []
     assert store.run(notebook.remove_notes, str(second.id)) == 1
