@@ -19,7 +19,7 @@ from gateway.commands import StatusFacts
 from gateway.doorkeeper import Doorkeeper
 from gateway.pairing import Happening
 from gateway.sessions import GroupSessions, address_key, session_key, sole_sender
-from gateway.settings import AttachmentSettings, GroupRule, QueueSettings
+from gateway.settings import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
 from gateway.storage import attachments, endings, inbox, inquiries, leases, notes, outbox, steps
 from gateway.storage.outbox import Renderer, parts_of
 from gateway.usagetexts import MoneyRules
@@ -53,6 +53,7 @@ class IntakeRules:
     model: Callable[[str | None], StatusFacts]
     money: MoneyRules = field(default_factory=MoneyRules)
     attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
+    commands: CommandSettings = field(default_factory=CommandSettings)
 
 
 @dataclass(slots=True)
@@ -89,7 +90,8 @@ class Desk:
         return Admission("duplicate", answer=answer, over=over)
 
     def _hear(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
-        if not is_for_bot(rule, message, in_thread=self._is_in_thread(message)):
+        is_ours = not self._is_for_another(message)
+        if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
             return self._overhear(message, rule) or Admission("ignored")
         standing = self.rules.access.standing(self.conn, message)
         code = None if standing == "owner" else self.door.try_code(self.conn, message)
@@ -101,6 +103,22 @@ class Desk:
         if message.addressed != "direct":
             return self._overhear(message, rule) or Admission("denied")
         return self._deny(message, code)
+
+    def _is_for_another(self, message: InboundMessage) -> bool:
+        """Whether a command in a group is another bot's: it names one, or no command is like it.
+
+        In a group a command without a name reaches every bot that is there.
+        """
+        if message.chat_kind != "group" or commands.pair_argument(message.text) is not None:
+            return False
+        word = self._unknown(message)
+        is_strange = word is not None and commands.nearest(word) is None
+        return is_strange or commands.is_for_another(message.text)
+
+    def _unknown(self, message: InboundMessage) -> str | None:
+        """Return the word of an unknown command that is not to go to the model."""
+        lets_through = self.rules.commands.unknown == "model"
+        return None if lets_through else commands.unknown(message.text)
 
     def _is_in_thread(self, message: InboundMessage) -> bool:
         """Whether the bot has a conversation in a thread where nobody was addressed."""
@@ -116,6 +134,8 @@ class Desk:
             return self._refuse(_in_short(message), row.id, self._too_many(message))
         if commands.parse(message.text) in commands.BYPASSING:
             return self._bypass(message, row, standing)
+        if (word := self._unknown(message)) is not None:
+            return self._correct(message, row, word)
         return self._answer_in_words(message, row, standing) or self._queue(message, row)
 
     def _queue(self, message: InboundMessage, row: Row[Any]) -> Admission:
@@ -168,6 +188,15 @@ class Desk:
             return Admission("queued", row.id, seq, silent=not is_told)
         leases.make_ready(self.conn, row.id)
         return Admission("queued", row.id, seq)
+
+    def _correct(self, message: InboundMessage, row: Row[Any], word: str) -> Admission:
+        """Answer a command that there is not; nothing of it reaches the model."""
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        text = commands.unknown_text(word)
+        if message.attachments:
+            text += f"\n\n{FILE_NOT_READ}"
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
 
     def _bypass(self, message: InboundMessage, row: Row[Any], standing: Standing) -> Admission:
         """Answer past the queue."""
@@ -380,7 +409,7 @@ def _in_short(message: InboundMessage) -> InboundMessage:
 
 def _title(message: InboundMessage) -> str:
     """Return what a conversation is named after; a command is no title."""
-    if commands.parse(message.text):
+    if commands.parse(message.text) or commands.unknown(message.text):
         return ""
     files = [each.name for each in message.attachments]
     return message.text if message.text.strip() or not files else files[0]

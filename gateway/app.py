@@ -309,6 +309,7 @@ async def assembled(
         facts,
         build_money(settings, models),
         settings.attachments,
+        settings.commands,
     )
     renderers: dict[Account, Callable[[str], list[str]]] = {}
     intake = GatewayIntake(database, rules, renderers, wakeups, traffic)

@@ -4,9 +4,11 @@
 `/deny`, `/answer`: gateway/answering.py) bypass the queue; `/new`, `/retry`,
 `/compress` and `/model` keep their place in it. What `/usage` and `/insights` answer:
 gateway/usagetexts.py; what `/model` answers: gateway/modelchoice.py. `/pair` is for owners alone:
-for everybody else there is no such command (gateway/pairing.py).
+for everybody else there is no such command (gateway/pairing.py). What looks like a command and is
+none of these is answered with the nearest one, unless `commands.unknown` lets it through.
 """
 
+import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,6 +77,43 @@ def parse(text: str) -> Name | None:
         return None
     word = match[1].lower()
     return next((name for name in DESCRIPTIONS if name == ALIASES.get(word, word)), None)
+
+
+_LOOKS_LIKE = re.compile(r"/([a-z][a-z0-9_-]{0,31})(?:\s.*)?", re.DOTALL | re.IGNORECASE)
+_FOR_ANOTHER = re.compile(r"/\w+@\w+(?:\s.*)?", re.DOTALL)
+"""The platform takes the bot's own name out of a command (adapters/telegram/addressing.py)."""
+ALIKE = 0.6
+"""How alike two words are of which one is a slip of the other: difflib's own default."""
+
+
+def unknown(text: str) -> str | None:
+    """Return the word of what looks like a command and is none; None for anything else.
+
+    "/usr/bin" and "/" before what is no single word are messages.
+    """
+    match = _LOOKS_LIKE.fullmatch(text.strip())
+    return match[1] if match and parse(text) is None else None
+
+
+def nearest(word: str) -> str | None:
+    """Return the command that somebody may have meant."""
+    found = difflib.get_close_matches(word.lower(), [*DESCRIPTIONS, *ALIASES], n=1, cutoff=ALIKE)
+    return found[0] if found else None
+
+
+def unknown_text(word: str) -> str:
+    """Return the answer to a command that there is not."""
+    near = nearest(word)
+    meant = f" Did you mean `/{near}`?" if near else ""
+    return (
+        f"I know no command {quoted('/' + word)}.{meant} `/help` lists them all. If it was meant as"
+        " a message, put a word in front of it."
+    )
+
+
+def is_for_another(text: str) -> bool:
+    """Whether a command names another bot ("/status@other_bot")."""
+    return _FOR_ANOTHER.fullmatch(text.strip()) is not None
 
 
 def argument(text: str) -> str:

@@ -56,6 +56,12 @@ class QueueSettings(Section):
     grace_s: float = Field(default=30, ge=0, le=3600)
 
 
+class CommandSettings(Section):
+    """What becomes of a text that looks like a command and is none."""
+
+    unknown: Literal["answer", "model"] = "answer"
+
+
 class DeliverySettings(Section):
     """How long an answer is tried for that cannot be delivered; then it is a dead letter."""
 
@@ -178,6 +184,7 @@ class Settings(Section):
     budget: BudgetSettings = BudgetSettings()
     queue: QueueSettings = QueueSettings()
     delivery: DeliverySettings = DeliverySettings()
+    commands: CommandSettings = CommandSettings()
     sessions: SessionSettings = SessionSettings()
     access: AccessSettings = AccessSettings()
     attachments: AttachmentSettings = AttachmentSettings()

@@ -4,6 +4,7 @@ Live events and messages read from a channel's history take the same way. Only t
 here are decoded, so that new kinds of content never spoil a readable text.
 """
 
+import difflib
 import hashlib
 import json
 import re
@@ -111,10 +112,22 @@ def people_in(event: Any) -> list[str]:
     return [user, *named] if isinstance(user, str) and "bot_id" not in said else named
 
 
+SLIP = 0.75
+"""How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
+
+
 def as_command(text: str, commands: frozenset[str]) -> str:
-    """Return "!status" as "/status": in threads Slack has no slash commands."""
-    found = re.match(r"!(\S+)", text)
-    return f"/{text[1:]}" if found and found[1] in commands else text
+    """Return "!status" as "/status": in threads Slack has no slash commands.
+
+    So is a slip of one, which the gateway answers with the nearest; other words are a message.
+    """
+    found = re.match(r"!(\w+)(?=\s|$)", text)
+    return f"/{text[1:]}" if found and is_meant(found[1], commands) else text
+
+
+def is_meant(word: str, commands: frozenset[str]) -> bool:
+    """Whether a word is one of these commands, or may be a slip of one."""
+    return bool(difflib.get_close_matches(word.lower(), commands, n=1, cutoff=SLIP))
 
 
 def _clean(value: Any) -> Any:

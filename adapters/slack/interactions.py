@@ -15,7 +15,7 @@ from adapters.messages import (
     Choice,
     InboundMessage,
 )
-from adapters.slack.inbound import Reading, is_direct, raw_of
+from adapters.slack.inbound import Reading, is_direct, is_meant, raw_of
 from adapters.slack.text import escaped, storable
 
 _ACTION = "parley_choice_"
@@ -55,7 +55,8 @@ def read_command(form: dict[str, Any], reading: Reading) -> InboundMessage | Non
         return None
     said = storable(_said(form, reading))
     name = said.removeprefix("/").partition(" ")[0] or "help"
-    is_menu = said in {"", "/"} or name in reading.commands
+    is_slip = name == said.removeprefix("/") and is_meant(name, reading.commands)
+    is_menu = said in {"", "/"} or name in reading.commands or is_slip
     return InboundMessage(
         address=Address("slack", reading.account, channel),
         chat_kind="dm" if is_direct(channel) else "group",

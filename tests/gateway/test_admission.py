@@ -92,6 +92,25 @@ class TestGroups:
             assert await nothing_kept(chat)
             assert (await say(chat, sender="u2")).outcome == "queued"
 
+    @pytest.mark.parametrize(
+        "text", ["/weather", "/weather in Bonn", "/status@other_bot", "/x@y z"]
+    )
+    async def test_a_command_of_another_bot_is_not_answered(
+        self, tmp_path: Path, text: str
+    ) -> None:
+        """It names that bot, or it is none that is like ours; even where all is answered."""
+        async with running(tmp_path, at_work=False, access=rules(respond="always")) as chat:
+            said = await say(chat, text, sender="u2", addressed="direct")
+            assert said == Admission("ignored")
+            assert await nothing_kept(chat)
+
+    async def test_a_slip_in_a_group_is_answered(self, tmp_path: Path) -> None:
+        """What is like a command of ours was probably meant for us."""
+        async with running(tmp_path, at_work=False, access=MEMBERS) as chat:
+            said = await say(chat, "/stauts", sender="u2", addressed="direct")
+            assert said.outcome == "command"
+            assert ["Did you mean `/status`?" in text for text in await told(chat)] == [True]
+
     async def test_a_bot_may_be_silent(self, tmp_path: Path) -> None:
         """Also to its owner, and to commands; edits are ignored too."""
         async with running(tmp_path, at_work=False, access=rules(respond="never")) as chat:

@@ -67,6 +67,41 @@ def test_anything_else_is_a_message(text: str) -> None:
     assert commands.parse(text) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("/stauts", "stauts"),
+        ("/foo bar\nbaz", "foo"),
+        ("/stop-now", "stop-now"),
+        ("/status", None),
+        ("/compact", None),
+        ("/usr/bin", None),
+        ("/usr/bin is full", None),
+        ("/", None),
+        ("/ stop", None),
+        ("//stop", None),
+        ("/stop!", None),
+        ("/5 of them", None),
+        ("/foo@other_bot", None),
+        ("/" + "x" * 33, None),
+    ],
+)
+def test_what_looks_like_a_command_and_is_none(text: str, word: str | None) -> None:
+    """A single word behind the slash; paths and other texts are messages."""
+    assert commands.unknown(text) == word
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("stauts", "status"), ("STAUTS", "status"), ("hepl", "help"), ("foo", None), ("x`y", None)],
+)
+def test_an_unknown_command_is_answered_with_the_nearest(word: str, meant: str | None) -> None:
+    """Where there is one; the word cannot break the markup."""
+    text = commands.unknown_text(word)
+    assert (f"Did you mean `/{meant}`?" in text) == (meant is not None)
+    assert text.startswith(f"I know no command `/{word.replace('`', chr(39))}`.")
+
+
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_an_alias_is_its_command(alias: str, name: str) -> None:
     """With what stands behind it; `/start` comes from Telegram by itself, also with a payload."""

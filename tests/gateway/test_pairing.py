@@ -520,12 +520,13 @@ class TestDecisions:
             assert await chat.rows(models.member) == []
 
     async def test_for_others_there_is_no_such_command(self, tmp_path: Path) -> None:
-        """A member's `/pair` is a message like any other; guests and strangers grant nothing."""
+        """A member's `/pair` is an unknown command; guests and strangers grant nothing."""
         access = {**OWNED, "telegram": ["7"]}
         async with running(tmp_path, access=access) as chat:
             code = code_of(await stranger(chat, "8"))
             text = f"/pair approve {code}"
-            assert await chat.ask(text, sender="7") == f"re: {text}"
+            told = await chat.ask(text, sender="7")
+            assert told.startswith("I know no command `/pair`. `/help` lists")
             await stranger(chat, "8", text=text)
             assert await chat.rows(models.member) == []
 

@@ -77,6 +77,7 @@ class DiscordDriver:
     once = True
     reacts = True
     has_strangers = True
+    slash = "/"
 
     def __init__(self) -> None:
         self._server = DiscordServer()

@@ -62,6 +62,7 @@ class Driver(Protocol):
             else it may be shown twice, the second one marked "(re-sent)".
         reacts: Whether the bot marks messages by reactions.
         has_strangers: Whether there are people whom the gateway does not know.
+        slash: What a command that is typed begins with.
         changed: Notified whenever something has happened at the platform.
         violations: What a correct bot never does.
     """
@@ -70,6 +71,7 @@ class Driver(Protocol):
     once: bool
     reacts: bool
     has_strangers: bool
+    slash: str
 
     @property
     def changed(self) -> asyncio.Condition: ...

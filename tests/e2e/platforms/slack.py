@@ -66,6 +66,7 @@ class SlackDriver:
     once = True
     reacts = True
     has_strangers = True
+    slash = "!"
 
     def __init__(self) -> None:
         self._server = SlackServer()

@@ -81,6 +81,7 @@ class TelegramDriver:
     once = False
     reacts = True
     has_strangers = True
+    slash = "/"
 
     def __init__(self) -> None:
         self._api = BotApi()

@@ -119,6 +119,7 @@ class WebDriver:
     once = True
     reacts = False
     has_strangers = False
+    slash = "/"
 
     def __init__(self) -> None:
         self.changed = asyncio.Condition()
