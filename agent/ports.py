@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from secrets import token_hex
 from typing import Literal, Protocol
-from uuid import uuid4
 
 from agent.context_engine import Level, Trigger
 from agent.messages import ChatMessage, ToolCall
@@ -23,8 +23,12 @@ ToolStatus = Literal[
 did or nobody said yes."""
 
 
+CALL_ID_BYTES = 6
+"""Ids are compared within one turn."""
+
+
 def _new_id() -> str:
-    return uuid4().hex
+    return token_hex(CALL_ID_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

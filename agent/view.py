@@ -320,9 +320,13 @@ class View:
 
 
 def dump_plan(plan: ViewPlan) -> str:
-    """Return the plan as versioned JSON text."""
+    """Return the plan as versioned JSON text; what is as in an empty plan is left out."""
     named = {each.name: getattr(plan, each.name) for each in fields(plan)}
-    return orjson.dumps({"version": VERSION, **named}).decode()
+    own = {name: value for name, value in named.items() if value != getattr(_EMPTY, name)}
+    return orjson.dumps({"version": VERSION, **own}).decode()
+
+
+_EMPTY = ViewPlan()
 
 
 def load_plan(text: str) -> ViewPlan:
@@ -337,7 +341,7 @@ def load_plan(text: str) -> ViewPlan:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     return ViewPlan(**{
         **data,
-        "hidden": tuple((low, high) for low, high in data["hidden"]),
+        "hidden": tuple((low, high) for low, high in data.get("hidden", ())),
         "summaries": tuple(Summary(**item) for item in data.get("summaries", ())),
         "pinned": tuple(data.get("pinned", ())),
         "edits": tuple(Edit(**item) for item in data.get("edits", ())),

@@ -7,11 +7,12 @@ from typing import Any, Literal
 from sqlalchemy import (
     Connection,
     Row,
+    bindparam,
     case,
     func,
     literal_column,
+    null,
     select,
-    tuple_,
     union_all,
     update,
 )
@@ -485,22 +486,28 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
     conn.execute(
         update(quarantine).where(quarantine.c.id.in_(strangers.limit(limit))).values(raw="")
     )
-    old = (
-        select(inbox.c.conversation, inbox.c.seq)
-        .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - older_than_s)
-        .limit(limit)
-    )
-    overheard = inbox.c.kind == "overheard"
-    pruned = conn.execute(
-        update(inbox)
-        .where(tuple_(inbox.c.conversation, inbox.c.seq).in_(old))
-        .values(
-            raw=None,
-            text=case((overheard, ""), else_=inbox.c.text),
-            state=case((overheard, "done"), else_=inbox.c.state),
-        )
-    )
+    # Written anew behind the newest row: an update that leaves a hole in each page frees nothing.
+    pruned = conn.execute(_PRUNE, {"most": limit, "age_s": older_than_s})
     return pruned.rowcount
+
+
+_is_overheard = inbox.c.kind == "overheard"
+_WITHOUT_RAW: dict[str, Any] = {
+    "raw": null(),
+    "text": case((_is_overheard, ""), else_=inbox.c.text),
+    "state": case((_is_overheard, "done"), else_=inbox.c.state),
+}
+_PRUNE = (
+    inbox
+    .insert()
+    .prefix_with("OR REPLACE", dialect="sqlite")
+    .from_select(
+        [column.name for column in inbox.c],
+        select(*(_WITHOUT_RAW.get(column.name, column) for column in inbox.c))
+        .where(inbox.c.raw.is_not(None), inbox.c.at < now_s() - bindparam("age_s"))
+        .limit(bindparam("most")),
+    )
+)
 
 
 def _entries(conn: Connection, query: tuple[Any, dict[str, Any]]) -> list[Entry]:

@@ -1,7 +1,7 @@
 """Sessions: the segments of a conversation's lineage, each with its view plan."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import orjson
@@ -375,5 +375,10 @@ def _dumped(value: object) -> str | None:
 
 
 def dump_state(state: PlannerState) -> str:
-    """Return the planner's state as it is stored: JSON text."""
-    return orjson.dumps(state).decode()
+    """Return the planner's state as it is stored: JSON text of what is not as at the beginning."""
+    named = {each.name: getattr(state, each.name) for each in fields(state)}
+    own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
+    return orjson.dumps(own).decode()
+
+
+_UNTOUCHED = PlannerState()

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0008"
+REVISION = "0009"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -354,11 +354,12 @@ step = Table(
     Column("n", Integer, primary_key=True),
     Column("kind", Text, nullable=False),  # model | tool
     Column("name", Text, nullable=False),
-    Column("call_id", Text),
+    Column("call_id", Text),  # of a tool's call; of a model's: that of the ledger
     Column("effect", Text),
     Column("request_hash", Text),
     Column("state", Text, nullable=False),  # started | done
-    Column("result", Text),  # JSON: usage of a model call, status of a tool
+    # JSON: status of a tool; usage of a model's call before version 0.6 (now in the ledger only)
+    Column("result", Text),
     Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
@@ -468,7 +469,6 @@ search_row = Table(
     Column("role", Text, nullable=False),
     Column("at", Double, nullable=False),
     Column("terms", Integer, nullable=False),  # how many different ones
-    Index("ix_search_row_conversation_at", "conversation", "at"),
     sqlite_with_rowid=False,
 )
 SEARCH_INDEX = "search_index"

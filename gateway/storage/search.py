@@ -16,6 +16,7 @@ from sqlalchemy import Connection, func, select
 from gateway.storage.models import conversation, search_row
 from gateway.storage.searchindex import SEQ_BITS, row_id
 from gateway.storage.searchterms import asked_terms
+from gateway.storage.statements import built_once
 from gateway.storage.transcript import END
 
 MAX_CONVERSATIONS = 15
@@ -186,13 +187,36 @@ def _ranges(conn: Connection, conversations: Sequence[int] | None, only: Only) -
 def _span(conn: Connection, conversation_id: int, only: Only) -> tuple[int, int]:
     """Return the seqs that a search is limited to, its times looked up."""
     first, last = max(only.first_seq, 1), min(only.last_seq, only.ends(conversation_id))
-    of_it = select(search_row.c.seq).where(search_row.c.conversation == conversation_id).limit(1)
-    at = search_row.c.at
     if only.since_s is not None:
-        first = max(first, conn.scalar(of_it.where(at >= only.since_s).order_by(at)) or END)
+        first = max(first, _first_since(conn, conversation_id, only.since_s))
     if only.until_s is not None:
-        last = min(last, conn.scalar(of_it.where(at < only.until_s).order_by(at.desc())) or 0)
+        last = min(last, _first_since(conn, conversation_id, only.until_s) - 1)
     return first, last
+
+
+def _first_since(conn: Connection, conversation_id: int, at: float) -> int:
+    """Return the first seq that is not older, or one behind the last.
+
+    Times grow with seqs, so no index of times is needed: a dozen looks find the place.
+    """
+    indexed = select(conversation.c.searched_seq).where(conversation.c.id == conversation_id)
+    low, high = 1, int(conn.scalar(indexed) or 0) + 1
+    while low < high:
+        middle = (low + high) // 2
+        row = conn.execute(*_from_seq(conversation_id, middle)).one_or_none()
+        if row is None or row.at >= at:
+            high = middle
+        else:
+            low = row.seq + 1
+    return low
+
+
+@built_once
+def _from_seq(conversation_id: int, seq: int) -> Any:
+    here = (search_row.c.conversation == conversation_id, search_row.c.seq >= seq)
+    return (
+        select(search_row.c.seq, search_row.c.at).where(*here).order_by(search_row.c.seq).limit(1)
+    )
 
 
 def _size(conn: Connection, conversations: Sequence[int] | None) -> int:

@@ -39,10 +39,9 @@ def record_message(
 
 def journal_model(conn: Connection, current: Turn, call: ModelCall | None, seq: int) -> None:
     """Note a step of the model, the message `seq`; its call is booked and tells about the view."""
-    usage = None if call is None else call.usage
     name = "" if call is None else call.model
-    result = None if usage is None else orjson.dumps(usage).decode()
-    _insert_step(conn, current, kind="model", name=name, state="done", result=result)
+    booked = None if call is None or call.usage is None else call.id
+    _insert_step(conn, current, kind="model", name=name, state="done", call_id=booked)
     if call is None:
         return
     ledger.append(conn, current.lease.conversation, current.id, current.sender, [call])

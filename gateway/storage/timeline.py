@@ -3,14 +3,16 @@
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, Select, select
 
 from agent.models.base import Usage
 from gateway.storage import compactions
 from gateway.storage.compactions import CompactionRow
-from gateway.storage.models import message, step, turn
+from gateway.storage.costs import TOKENS, usage_in
+from gateway.storage.models import ledger, message, step, turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +64,43 @@ def _calls(conn: Connection, conversation_id: int) -> list[Call]:
     """
     segments = _segments(conn, conversation_id)
     calls: list[Call] = []
-    for turn_id, ended_in, result in conn.execute(
-        select(step.c.turn_id, turn.c.session_id, step.c.result)
+    for row in conn.execute(_steps(conversation_id)):
+        given_in = segments[row.turn_id]
+        session_id = given_in.popleft() if given_in else row.session_id
+        usage = _usage(row)
+        if usage is not None:
+            calls.append(Call(row.turn_id, session_id, usage))
+    return calls
+
+
+def _steps(conversation_id: int) -> Select[Any]:
+    booked = (
+        (ledger.c.conversation == conversation_id)
+        & (ledger.c.turn_id == step.c.turn_id)
+        & (ledger.c.call_id == step.c.call_id)
+    )
+    return (
+        select(
+            step.c.turn_id,
+            turn.c.session_id,
+            step.c.result,
+            ledger.c.id.label("booked"),
+            *(ledger.c[name] for name in TOKENS),
+        )
+        .select_from(step)
         .join(turn, turn.c.id == step.c.turn_id)
+        .outerjoin(ledger, booked)
         .where(turn.c.conversation == conversation_id, step.c.kind == "model")
         .order_by(step.c.turn_id, step.c.n)
-    ):
-        given_in = segments[turn_id]
-        session_id = given_in.popleft() if given_in else ended_in
-        if result is not None:
-            calls.append(Call(turn_id, session_id, Usage(**orjson.loads(result))))
-    return calls
+    )
+
+
+def _usage(row: Row[Any]) -> Usage | None:
+    """Return what a call took; None where nothing was reported, or it is not on record any more."""
+    if row.booked is not None:
+        return usage_in(row)
+    # Before version 0.6 the journal had it.
+    return None if row.result is None else Usage(**orjson.loads(row.result))
 
 
 def _segments(conn: Connection, conversation_id: int) -> dict[int, deque[int]]:

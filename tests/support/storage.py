@@ -83,7 +83,7 @@ class Store:
         found: list[str] = []
 
         def explain(conn: Connection, _: object, statement: str, values: Any, *__: object) -> None:
-            if statement.startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
+            if statement.startswith(("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")):
                 rows = conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
                 found.extend(str(row.detail) for row in rows)
 

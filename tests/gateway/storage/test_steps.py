@@ -4,12 +4,11 @@ import orjson
 import pytest
 
 from agent.messages import assistant_message, tool_message, user_message
-from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import Effect
 from gateway.storage import endings, lineage, steps, transcript
 from gateway.storage.endings import TurnEnd
-from gateway.storage.models import blob, conversation, message, step
+from gateway.storage.models import blob, conversation, ledger, message, step
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.turns import Turn
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, seqs
@@ -83,12 +82,13 @@ def test_the_journal_names_calls_and_hides_their_arguments(store: Store, current
     assert "somebody" not in str(row)
 
 
-def test_only_models_steps_keep_a_usage(store: Store, current: Turn) -> None:
+def test_only_models_steps_are_calls_of_the_ledger(store: Store, current: Turn) -> None:
     """With the model's name; a synthetic request is a message and no step."""
     store.run(steps.record_message, current, assistant_message("part"), model_call(USAGE))
     store.run(steps.record_message, current, user_message("go on", synthetic=True))
-    assert Usage(**orjson.loads(store.one(step).result)) == USAGE
-    assert store.one(step).name == "model-1"
+    row, booked = store.one(step), store.one(ledger)
+    assert (row.name, row.result, row.call_id) == ("model-1", None, booked.call_id)
+    assert booked.output_tokens == USAGE.output_tokens
     assert [row.role for row in store.rows(message)] == ["user", "assistant", "user"]
 
 
