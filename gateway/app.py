@@ -22,7 +22,7 @@ from agent.loop import Agent
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.token_counter import counter_for, is_openai_family
-from gateway import control, startchecks
+from gateway import control, descriptors, startchecks
 from gateway.access import Access
 from gateway.acks import Acks
 from gateway.attachments import Attachments
@@ -151,6 +151,8 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     Raises:
         GatewayError: It cannot start; nothing was changed.
     """
+    log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
+    descriptors.RESERVE.keep(descriptors.RESERVED)
     stop = asyncio.Event()
     force = asyncio.Event()
 

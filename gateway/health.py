@@ -7,6 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
+from gateway.descriptors import is_scarce
 from gateway.errors import StorageError
 from gateway.storage import leases
 from gateway.storage.engine import Database
@@ -42,8 +43,15 @@ class Health:
         if database == "writable":
             database, accounts = await self._account_states()
         silent = any(each["silent_s"] is not None for each in accounts.values())
-        ready = database == "writable" and connected and not silent
-        body = {"ready": ready, "database": database, "adapters": adapters, "accounts": accounts}
+        scarce = is_scarce()
+        body: dict[str, Any] = {
+            "ready": database == "writable" and connected and not silent and not scarce,
+            "database": database,
+            "descriptors": "scarce" if scarce else "free",
+            "adapters": adapters,
+            "accounts": accounts,
+        }
+        ready = body["ready"]
         return web.json_response(body, status=200 if ready else 503)
 
     async def _database_state(self) -> str:

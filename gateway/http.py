@@ -1,12 +1,17 @@
 """The gateway's HTTP server: one port for pages, webhooks and health, one Unix socket for tools."""
 
+import asyncio
 import os
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import structlog
 from aiohttp import web
+from typing_extensions import override
 
+from gateway import descriptors
 from gateway.errors import GatewayError, StorageError
 
 log = structlog.get_logger()
@@ -14,6 +19,7 @@ log = structlog.get_logger()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHUTDOWN_S = 2.0
+BACKLOG = 128
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 """Linux takes 107 bytes, macOS 103. Source: unix(7)."""
@@ -45,7 +51,7 @@ class HttpServer:
             GatewayError: The port is taken or may not be used.
         """
         await self._public.setup()
-        site = web.TCPSite(self._public, self._host, self._port)
+        site = _Site(self._public, self._host, self._port)
         try:
             await site.start()
         except OSError as exc:
@@ -71,6 +77,60 @@ class HttpServer:
         await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
         self._bound = True
+
+
+class _Site(web.BaseSite):
+    """Listens on host and port, and turns connections away before descriptors run out."""
+
+    def __init__(self, runner: web.AppRunner, host: str, port: int) -> None:
+        super().__init__(runner)
+        self._host = host
+        self._port = port
+
+    @property
+    @override
+    def name(self) -> str:
+        return f"http://{self._host}:{self._port}"
+
+    @override
+    async def start(self) -> None:
+        await super().start()
+        loop = asyncio.get_running_loop()
+        # asyncio accepts as many at a time as its queue is long; before the first of them is closed
+        # those of four times are open. The system's own queue may be longer.
+        at_once = min(BACKLOG, (descriptors.limit() - descriptors.ceiling()) // 5)
+        self._server = await loop.create_server(
+            self._protocol, self._host, self._port, backlog=at_once
+        )
+        for each in self._server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as same:
+                same.listen(BACKLOG)
+
+    def _protocol(self) -> asyncio.Protocol:
+        server = self._runner.server
+        assert server is not None  # noqa: S101 - the runner is set up before its sites
+        return _Door(server)
+
+
+class _Door(asyncio.Protocol):
+    """Lets a connection in, or ends it: one that nobody accepts would wait for its own time limit.
+
+    The number of its descriptor tells how many are in use.
+    """
+
+    def __init__(self, inside: Callable[[], asyncio.BaseProtocol]) -> None:
+        self._inside = inside
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection = cast("asyncio.Transport", transport)
+        if connection.get_extra_info("socket").fileno() >= descriptors.ceiling():
+            connection.abort()
+            log.warning("connection_refused", limit=descriptors.limit())
+            return
+        protocol = self._inside()
+        connection.set_protocol(protocol)
+        protocol.connection_made(connection)
 
 
 @web.middleware

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.descriptors import RESERVE
 from gateway.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ class LogFile:
             SettingsError: It cannot be written.
         """
         self._path = path
-        self._max_bytes = max_bytes
+        self._max_bytes = self._rotate_at = max_bytes
         self._torn = False
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._open()
+            self._fd = _opened(path)
+            self._size = os.fstat(self._fd).st_size
         except OSError as exc:
             text = f"logging.file: cannot write {str(path)!r}: {exc.strerror}"
             raise SettingsError(text) from exc
@@ -55,8 +57,8 @@ class LogFile:
         Raises:
             OSError: The line is not there as a whole; the next one starts on a line of its own.
         """
-        if self._size and self._size + len(line) > self._max_bytes:
-            self._rotate()
+        if self._size and self._size + len(line) > self._rotate_at:
+            self._rotate_or_go_on()
         data = b"\n" + line if self._torn else line
         self._torn = True
         written = os.write(self._fd, data)
@@ -69,19 +71,38 @@ class LogFile:
         """Close the file."""
         os.close(self._fd)
 
-    def _open(self) -> None:
-        # Not for other users: the lines hold ids of people.
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._size = os.fstat(self._fd).st_size
+    def _rotate_or_go_on(self) -> None:
+        """Start a new file; where that fails, go on in this one for a while."""
+        try:
+            self._rotate()
+        except OSError:
+            self._rotate_at = self._size + self._max_bytes // 20
 
     def _rotate(self) -> None:
-        for number in range(KEPT_FILES - 1, -1, -1):
-            old = _numbered(self._path, number)
-            if old.exists():
-                old.replace(_numbered(self._path, number + 1))
-        full = self._fd
-        self._open()
-        os.close(full)
+        """Open first, rename after: whatever fails, and however often, costs no line.
+
+        Files move up to the first number that is free. Only a rotation that found none drops the
+        oldest, so that one which broke off half-way drops nothing when it is repeated.
+        """
+        fresh = self._path.with_name(f"{self._path.name}.new")
+        with RESERVE.lent():
+            opened = _opened(fresh)
+        try:
+            numbers = range(KEPT_FILES)
+            gaps = (number for number in numbers if not _numbered(self._path, number).exists())
+            for number in range(next(gaps, KEPT_FILES), 0, -1):
+                _numbered(self._path, number - 1).replace(_numbered(self._path, number))
+            fresh.replace(self._path)
+        except OSError:
+            os.close(opened)
+            raise
+        os.close(self._fd)
+        self._fd, self._size, self._rotate_at = opened, os.fstat(opened).st_size, self._max_bytes
+
+
+def _opened(path: Path) -> int:
+    # Not for other users: the lines hold ids of people.
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 def _numbered(path: Path, number: int) -> Path:

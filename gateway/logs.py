@@ -6,10 +6,13 @@ a terminal) and to a rotated file. docs/logging.md lists the events.
 
 import atexit
 import logging
+import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from contextvars import Context
 from dataclasses import dataclass, field
 from reprlib import Repr
 from typing import TYPE_CHECKING, Any, TextIO
@@ -49,6 +52,14 @@ TAMED_LIBRARIES = (
 )
 # Their errors quote what tools said; what went wrong is logged without that.
 SILENT_LIBRARIES = ("mcp",)
+FLOOD_S = 1.0
+LINES_PER_S = 1_000
+TROUBLES_PER_S = 20
+"""Lines of one event in a second: what each message leaves, and warnings and errors. Under trouble
+an event can come ten thousand times a second, which pushes everything before it out of the files.
+"""
+MOST_CONVERSATIONS = 1_000
+"""So many are told apart."""
 _LEADING = ("timestamp", "level", "event")
 _repr = Repr()
 _repr.maxother = _repr.maxstring = 10_000
@@ -59,6 +70,7 @@ def configure_logging(
     home: "Path",
     secrets: Iterable[str],
     stream: TextIO | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Callable[[], None]:
     """Route everything that is logged in this process.
 
@@ -67,6 +79,7 @@ def configure_logging(
         home: PARLEY_HOME.
         secrets: Values that must not appear in any line.
         stream: Instead of stdout.
+        clock: Seconds, by which repeated events are counted.
 
     Returns:
         A function that puts everything back and closes the file. It also runs when the
@@ -82,7 +95,9 @@ def configure_logging(
         undo.callback(file.close)
         outputs.append(Output("file", file.write))
     level = logging.getLevelNamesMapping()[settings.level.upper()]
-    _configure_structlog(level, Sink(outputs, Redactor(secrets)), undo)
+    sink = Sink(outputs, Redactor(secrets), clock)
+    _configure_structlog(level, sink, undo)
+    undo.callback(sink.close)
     _route_libraries(level, undo)
     _catch_unhandled(undo)
     atexit.register(undo.close)
@@ -110,21 +125,76 @@ class Output:
         return lost
 
 
+@dataclass(slots=True)
+class Flood:
+    """The lines of one event within a second, from its first one on.
+
+    Attributes:
+        left_out: Those that were not written.
+        conversations: Of which conversations these were, as far as that was counted.
+    """
+
+    began: float
+    written: int = 0
+    left_out: int = 0
+    conversations: set[Any] = field(default_factory=set)
+
+    def takes(self, event: "EventDict") -> bool:
+        """Whether another line is written."""
+        trouble = event["level"] not in {"debug", "info"}
+        if self.written < (TROUBLES_PER_S if trouble else LINES_PER_S):
+            self.written += 1
+            return True
+        self.left_out += 1
+        if len(self.conversations) < MOST_CONVERSATIONS:
+            self.conversations.add(event.get("conversation"))
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What structlog calls with a finished event; every level does the same."""
+    """What structlog calls with a finished event; every level does the same.
+
+    An event that comes again and again is written some times a second. What was left out is told
+    once its second is over, with the next line of any event, or at the end.
+    """
 
     outputs: list[Output]
     redactor: Redactor
+    clock: Callable[[], float] = time.monotonic
+    floods: dict[tuple[Any, Any], Flood] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def msg(self, event: "EventDict") -> None:
         """Render, redact and write one event; never raises."""
+        with self.lock:
+            now = self.clock()
+            self._tell_floods(now - FLOOD_S)
+            # Libraries have one event for all that they say.
+            key = event["event"], event.get("logger")
+            if not self.floods.setdefault(key, Flood(now)).takes(event):
+                return
         line = self._render(event)
         with self.lock:
             for output in self.outputs:
                 if lost := output.take(line):
                     log.warning("log_lines_lost", output=output.name, lines=lost)
+
+    def close(self) -> None:
+        """Tell of what was left out last."""
+        with self.lock:
+            self._tell_floods(math.inf)
+
+    def _tell_floods(self, until: float) -> None:
+        """Forget the seconds that began up to then, and tell of those with lines left out."""
+        while self.floods:
+            key, flood = next(iter(self.floods.items()))
+            if flood.began > until:
+                return
+            del self.floods[key]
+            if flood.left_out:
+                # Without what is bound where the next line happens to be logged.
+                Context().run(_tell_flood, key, flood)
 
     debug = info = warning = error = critical = msg
 
@@ -136,6 +206,17 @@ class Sink:
             masked = {**kept, **self.redactor.value(plain)}
             line = orjson.dumps(masked, option=orjson.OPT_APPEND_NEWLINE)
         return line
+
+
+def _tell_flood(key: tuple[Any, Any], flood: Flood) -> None:
+    name, logger = key
+    log.warning(
+        "log_lines_left_out",
+        of=name,
+        logger=logger,
+        lines=flood.left_out,
+        conversations=len(flood.conversations - {None}),
+    )
 
 
 def _stream_output(stream: TextIO, form: str) -> Output:

@@ -34,6 +34,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.identity import Watch
 
@@ -104,7 +105,7 @@ class Database:
         }
         self._read_only = create_engine(
             "sqlite://",
-            creator=partial(sqlite3.connect, **how, check_same_thread=False),
+            creator=RESERVE.lending(partial(_reader, **how)),
             poolclass=QueuePool,
             pool_size=READERS,
             **_READING,
@@ -387,6 +388,13 @@ def connect(path: Path) -> Connection:
     except sqlite3.Error as exc:
         engine.dispose()
         raise StorageUnavailable(f"cannot open {path}: {exc}") from exc
+    return connection
+
+
+def _reader(**how: Any) -> sqlite3.Connection:
+    """Open a connection for a reader's thread, with all the files that it will ever need."""
+    connection: sqlite3.Connection = sqlite3.connect(**how, check_same_thread=False)
+    connection.execute("PRAGMA schema_version").fetchone()
     return connection
 
 

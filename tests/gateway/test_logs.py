@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from typing_extensions import override
 from agent.redaction import MASK, Redactor, printable
 from gateway.errors import SettingsError
 from gateway.logfile import LogFile, log_path, predecessors
-from gateway.logs import Output, configure_logging
+from gateway.logs import LINES_PER_S, TROUBLES_PER_S, Output, configure_logging
 from gateway.settings import LoggingSettings
 
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"
@@ -47,13 +48,15 @@ class Lines:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.now = 0.0
         self.stream: io.StringIO = io.StringIO()
         self._closers: list[Callable[[], None]] = []
 
     def configure(self, stream: io.StringIO | None = None, **settings: Any) -> None:
         self.stream = stream or self.stream
         chosen = LoggingSettings(**{"file": False, **settings})
-        self._closers.append(configure_logging(chosen, self.home, SECRETS, self.stream))
+        close = configure_logging(chosen, self.home, SECRETS, self.stream, lambda: self.now)
+        self._closers.append(close)
 
     def close(self) -> None:
         while self._closers:
@@ -423,6 +426,42 @@ class TestFile:
         output = Output("file", write)
         assert [output.take(b"x") for _ in range(4)] == [0, 0, 2, 0]
 
+    def test_a_rotation_that_always_fails_moves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Seen: without descriptors each line moved the files on, until all were empty."""
+        path = tmp_path / "a.jsonl"
+        file = LogFile(path, max_bytes=10)
+        for number in range(12):
+            file.write(b"%04d\n" % number)
+        monkeypatch.setattr("gateway.logfile.os.open", no_space)
+        for number in range(12, 100):
+            file.write(b"%04d\n" % number)
+        file.close()
+        assert lines_in(path) == [b"%04d" % number for number in range(100)]
+
+    @pytest.mark.parametrize("broken", range(6))
+    def test_a_rotation_that_breaks_off_costs_no_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+    ) -> None:
+        """Wherever it does, and however often: the oldest file goes once, when it succeeds."""
+        path = tmp_path / "a.jsonl"
+        file = LogFile(path, max_bytes=10)
+        for number in range(12):
+            file.write(b"%04d\n" % number)
+        rename, calls = Path.replace, count()
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                Path,
+                "replace",
+                lambda old, new: no_space() if next(calls) >= broken else rename(old, new),
+            )
+            for number in range(12, 60):
+                file.write(b"%04d\n" % number)
+        file.write(b"0060\n")
+        file.close()
+        assert lines_in(path) == [b"%04d" % number for number in range(2, 61)]
+
     def test_lost_lines_are_an_event(self, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
         """A full disk stops neither the program nor stdout, and is told when it is over."""
         lines.configure(file=None)
@@ -436,6 +475,57 @@ class TestFile:
             ("second_happened", None, None),
             ("log_lines_lost", "file", 1),
         ]
+
+
+class TestFloods:
+    def test_an_event_without_end_is_written_some_times_a_second(self, lines: Lines) -> None:
+        """What was left out is told when the second is over, with of how many conversations."""
+        lines.configure()
+        for number in range(5_000):
+            log.error("turn_failed", conversation=number % 300)
+        log.info("turn_finished", conversation=7)
+        lines.now = 1.5
+        with structlog.contextvars.bound_contextvars(conversation=8):
+            log.error("turn_failed")
+        events = [record["event"] for record in lines.records]
+        assert events == ["turn_failed"] * TROUBLES_PER_S + [
+            "turn_finished",
+            "log_lines_left_out",
+            "turn_failed",
+        ]
+        told = lines.records[-2]
+        assert (told["of"], told["lines"], told["conversations"]) == ("turn_failed", 4_980, 300)
+        assert "conversation" not in told
+
+    def test_what_messages_leave_is_written_a_thousand_times_a_second(self, lines: Lines) -> None:
+        """The lines of a busy second are a record, and no flood."""
+        lines.configure()
+        for number in range(LINES_PER_S):
+            log.info("turn_finished", conversation=number)
+        assert len(lines.records) == LINES_PER_S
+
+    def test_libraries_are_counted_one_by_one(self, lines: Lines) -> None:
+        """One that floods leaves room for the others."""
+        lines.configure()
+        for _ in range(100):
+            logging.getLogger("noisy").error("again")
+        logging.getLogger("calm").error("once")
+        assert [record["logger"] for record in lines.records].count("noisy") == TROUBLES_PER_S
+        assert lines.records[-1]["logger"] == "calm"
+
+    def test_the_end_tells_what_was_left_out_last(self, lines: Lines) -> None:
+        """Nothing is lost that no further line follows."""
+        lines.configure()
+        for _ in range(TROUBLES_PER_S + 3):
+            log.warning("send_delayed")
+        lines.close()
+        assert (lines.records[-1]["event"], lines.records[-1]["lines"]) == ("log_lines_left_out", 3)
+
+
+def lines_in(path: Path) -> list[bytes]:
+    """Return the lines of a log file and its predecessors, oldest first."""
+    files = [*reversed(predecessors(path)), path]
+    return [line for file in files if file.exists() for line in file.read_bytes().split()]
 
 
 def no_space(*_: Any) -> int:

@@ -45,6 +45,7 @@ class ParleyProcess:
         settings: Written to `parley.yaml` there at each start.
         environ: Variables; no others are set but PARLEY_HOME, HOME, PATH and COLUMNS.
         port: Where it listens at its first start; 0 for any free port.
+        descriptors: Hard limit of its file descriptors; None for that of the tests.
 
     Attributes:
         port: Where it listens, once it was ready; `restart` uses the same one.
@@ -58,7 +59,10 @@ class ParleyProcess:
         settings: dict[str, Any] | None = None,
         environ: dict[str, str] | None = None,
         port: int = 0,
+        descriptors: int | None = None,
     ) -> None:
+        limit = f'ulimit -n {descriptors}; exec "$@"'
+        self._limited = [] if descriptors is None else ["/bin/sh", "-c", limit, "sh"]
         self.home = home
         self.settings = settings or {}
         self.port = port
@@ -198,6 +202,7 @@ class ParleyProcess:
     async def execute(self, *arguments: str) -> asyncio.subprocess.Process:
         """Start a command of `parley` on the same PARLEY_HOME."""
         return await asyncio.create_subprocess_exec(
+            *self._limited,
             sys.executable,
             "-m",
             "gateway",
