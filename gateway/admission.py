@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import Connection, Row
 
-from adapters.messages import Admission, InboundMessage, Mark, Poison, Question
-from gateway import answering, commands, pairing
+from adapters.messages import Admission, Choice, InboundMessage, Mark, Poison, Question
+from gateway import answering, commands, notices, pairing
 from gateway.access import Access, Standing, is_for_bot
 from gateway.answering import Decision, Given
 from gateway.bypass import Answers, Asked
@@ -32,6 +32,11 @@ TOO_MANY = (
     " Please wait a moment and send it again."
 )
 FILE_NOT_READ = "I did not read the file that came with this command."
+EDITED = (
+    "You have changed a message that I have answered. My next answer will know the new wording; I"
+    " can also answer it now."
+)
+ASK_AGAIN = "Ask again"
 TAKEN = "taken"
 """Marks the key of a reply that says that an answer was taken: the answer is still to come."""
 REFUSED_CHARS = 100
@@ -302,7 +307,11 @@ class Desk:
         return None if conversation_id is None else Admission("noted", conversation_id)
 
     def _revise(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
-        """Give a waiting message its new wording; have the next turn told of a later edit."""
+        """Give a waiting message its new wording; ask a stopped or failed one again.
+
+        Of an edit of what was answered, or is being answered, the next turn is told; what was
+        answered can be asked again with a button.
+        """
         standing = self.rules.access.standing(self.conn, message)
         if standing == "stranger":
             return Admission("denied")
@@ -310,8 +319,12 @@ class Desk:
         is_silent = rule is not None and rule.respond == "never"
         if place is None or message.message_ref is None or is_silent:
             return Admission("ignored")
-        if not inbox.has_message(self.conn, place, message):
+        fate = inbox.fate(self.conn, place, message)
+        if fate is None:
             return Admission("ignored")
+        waits = bool(inquiries.pending(self.conn, place))
+        if _is_unanswered(fate) and _with_unread(message).text.strip() and not waits:
+            return self._take(replace(message, kind="message"), standing)
         if self._is_over_rate(message, standing):
             return self._refuse(_in_short(message), place, self._too_many(message))
         told = _with_unread(message)
@@ -323,7 +336,19 @@ class Desk:
             seq = inbox.append(self.conn, place, message, kind="edit", state="done")
         else:
             seq = notes.note(self.conn, place, told, "edit")
+            if fate.kind == "message" and fate.state == "done" and told.text.strip():
+                self._offer_again(told, place, seq, fate)
         return Admission("updated", place, seq)
+
+    def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
+        """Offer to answer the new wording; once until there is another turn."""
+        if message.text == fate.text:
+            return
+        key = f"edit:{place}:{fate.seq}:{notes.newest_turn(self.conn, place)}"
+        render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
+        parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
+        if outbox.append(self.conn, place, parts, inbox_seq=seq):
+            self.wake.add(place)
 
     def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
@@ -400,6 +425,15 @@ def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]
     """Return whose message it is, and which, for a limit."""
     address = message.address
     return (address.platform, message.sender), (address.account, message.dedupe_key)
+
+
+def _is_unanswered(fate: inbox.Fate) -> bool:
+    """Whether nobody will answer a message any more, and nobody has: it was stopped, or failed."""
+    if fate.kind == "command":
+        return False
+    if fate.state in {"cancelled", "refused", "dead"}:
+        return True
+    return fate.state == "done" and fate.outcome in notices.NO_ANSWER
 
 
 def _in_short(message: InboundMessage) -> InboundMessage:

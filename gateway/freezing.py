@@ -34,6 +34,9 @@ from gateway.storage.lineage import PromptBase
 from gateway.storage.outbox import Part, Renderer, parts_of
 from gateway.storage.turns import Turn
 
+LONGEST_NUMBER = 18
+"""Digits; longer numbers do not fit into the database's integers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Freezer:
@@ -114,8 +117,8 @@ class Freezer:
     ) -> Turn | None:
         """Do a queued command; returns the turn that it asks for, if any.
 
-        `/retry` asks the newest question again, `/new` what stands behind it; `/compress` and
-        `/model` take a turn of their own.
+        `/retry` asks the newest question again, with a number an edited message in its newest
+        wording, `/new` what stands behind it; `/compress` and `/model` take a turn of their own.
         """
         asked: Content
         others: tuple[str, ...] = ()
@@ -130,6 +133,10 @@ class Freezer:
             self._start_anew(conn, lease, "new", words)
             asked = content_of(conn, lease.conversation, [command], words, self.file_chars)
             otherwise = commands.NEW_TEXT
+        elif edited := _edited(conn, command):
+            others = senders.of_entries(lease, [edited])
+            asked = content_of(conn, lease.conversation, [edited], edited.text, self.file_chars)
+            otherwise = commands.NOTHING_TO_RETRY
         else:
             others = hiding.newest_senders(conn, lease)
             asked = hiding.hide_newest(conn, lease.conversation) or ""
@@ -165,3 +172,11 @@ class Freezer:
     def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[Part]:
         render = self.renderers[lease.address.platform, lease.address.account]
         return parts_of(render, key, text, reply_to=reply_to)
+
+
+def _edited(conn: Connection, command: Entry) -> Entry | None:
+    """Return the edit of the message that a `/retry` names by its number in the inbox."""
+    number = commands.argument(command.text).strip()
+    if not (number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER):
+        return None
+    return inbox.wording(conn, command.conversation, int(number))

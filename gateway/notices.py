@@ -36,6 +36,8 @@ UNSHOWN = (
     "I failed to show one of my messages here, so there is a gap above. The operator can still send"
     " it; you can also ask me again."
 )
+NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
+"""Outcomes of turns whose messages have no answer, and are marked as failed."""
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."

@@ -60,8 +60,6 @@ log = structlog.get_logger()
 
 TROUBLE_NOTICE_AFTER = 3
 """Waits for the model in a turn before its user is told that it takes longer."""
-NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
-"""Outcomes whose messages are marked as failed."""
 LONG_WAIT_S = 15
 """A wait that is told at once."""
 
@@ -198,7 +196,7 @@ class TurnRunner:
                 return
         self.wakeups.outbox(turn.lease.conversation)
         self.wakeups.transcript(turn.lease.conversation)
-        self._react(turn, "failed" if ended.end.outcome in NO_ANSWER else "answered")
+        self._react(turn, "failed" if ended.end.outcome in notices.NO_ANSWER else "answered")
         self._log_finished(turn, ended, started)
         if turn.command is None:
             self.recall.finished(Finished(turn, ended.end.outcome, ended.answer))

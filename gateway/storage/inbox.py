@@ -335,16 +335,61 @@ def revise(conn: Connection, conversation_id: int, message: InboundMessage) -> R
     return "emptied" if is_empty else "reworded"
 
 
-def has_message(conn: Connection, conversation_id: int, edit: InboundMessage) -> bool:
-    """Whether the conversation has taken the message that its own sender edits."""
-    query = select(inbox.c.seq).where(
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What has become of a message that its own sender edits.
+
+    Attributes:
+        outcome: Of the turn that took it, as `turn.outcome`; None while that runs, and where there
+            is none.
+        text: Its newest wording.
+    """
+
+    seq: int
+    kind: InboxKind
+    state: InboxState
+    outcome: str | None
+    text: str
+
+
+def fate(conn: Connection, conversation_id: int, edit: InboundMessage) -> Fate | None:
+    """Return what became of the message that is edited; None where nobody knows it.
+
+    One that was asked again after an edit stands in the inbox once more: the newest counts.
+    """
+    here = (
         inbox.c.conversation == conversation_id,
         inbox.c.message_ref == edit.message_ref,
         inbox.c.sender == edit.sender,
-        inbox.c.kind != "edit",
-        inbox.c.state.not_in(("refused", "cancelled")),
     )
-    return conn.execute(query.limit(1)).first() is not None
+    query = (
+        select(inbox.c.seq, inbox.c.kind, inbox.c.state, turn.c.outcome, inbox.c.text)
+        .outerjoin(turn, turn.c.id == inbox.c.turn_id)
+        .where(*here)
+    )
+    # Sorted here: with an order SQLite would walk through the whole conversation by its key.
+    rows = sorted(conn.execute(query), key=lambda row: row.seq, reverse=True)
+    own = next((row for row in rows if row.kind != "edit"), None)
+    return own and Fate(own.seq, own.kind, own.state, own.outcome, rows[0].text)
+
+
+def wording(conn: Connection, conversation_id: int, seq: int) -> Entry | None:
+    """Return the newest edit of a message, which is not told any more; None where it has none."""
+    ref = conn.scalar(
+        select(inbox.c.message_ref).where(
+            inbox.c.conversation == conversation_id, inbox.c.seq == seq
+        )
+    )
+    if ref is None:
+        return None
+    edits = (
+        inbox.c.conversation == conversation_id,
+        inbox.c.message_ref == ref,
+        inbox.c.kind == "edit",
+    )
+    found = _entries(conn, (select(*_OF_ENTRY).where(*edits), {}))
+    conn.execute(update(inbox).where(*edits, inbox.c.state == "noted").values(state="done"))
+    return max(found, key=lambda entry: entry.seq, default=None)
 
 
 def take_noted(conn: Connection, conversation_id: int, upto_seq: int) -> list[Entry]:

@@ -46,6 +46,12 @@ def note(
     return seq
 
 
+def newest_turn(conn: Connection, conversation_id: int) -> int:
+    """Return the id of a conversation's newest turn, 0 for none."""
+    newest = select(func.max(turn.c.id)).where(turn.c.conversation == conversation_id)
+    return conn.scalar(newest) or 0
+
+
 def _keys(address: Address) -> tuple[str, str, str]:
     """Return the shared key of a place, and the bounds of those with a sender behind it."""
     key = address_key(address)

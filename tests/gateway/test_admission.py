@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from adapters.messages import Admission, Attachment
+from agent.errors import CredentialsRefused
 from gateway import pairing
-from gateway.admission import FILE_NOT_READ, TOO_MANY
+from gateway.admission import EDITED, FILE_NOT_READ, TOO_MANY
 from gateway.rates import URGENT_PER_MIN
 from gateway.storage import models
 from gateway.storage.notes import NOTES_KEPT
-from tests.support.gateway import HeldModel, Running, message, running
+from tests.support.gateway import HeldModel, RecordingModel, Running, message, running
 
 PHOTO = Attachment(name="cat.jpg", kind="image", ref="file-1")
 MEMBERS = {"mode": "allowlist", "telegram": ["u2"]}
@@ -309,6 +310,7 @@ class TestEdits:
             await chat.ask("Paris or Rome?", message_ref="m1")
             edited = await chat.say("Paris or Oslo?", message_ref="m1", kind="edit")
             assert edited == Admission("updated", 1, 2)
+            assert await chat.answers(2) == ["re: Paris or Rome?", EDITED]
             answer = await chat.ask("well?")
             assert "Paris or Oslo?" in answer
             assert "Oslo" not in await chat.ask("and?")
@@ -377,15 +379,61 @@ class TestEdits:
             await chat.say("", message_ref="m2", kind="edit")
             assert "> Una: (no text any more)" in await chat.ask("two")
 
-    async def test_what_was_stopped_is_not_told_by_an_edit(self, tmp_path: Path) -> None:
-        """Its sender has taken it back."""
+    async def test_what_was_dropped_is_asked_again_by_an_edit(self, tmp_path: Path) -> None:
+        """It had not been begun when it was stopped; a further edit changes what waits now."""
         async with running(tmp_path, at_work=False) as chat:
             marks = marks_of(chat)
             await chat.say("never mind", message_ref="m1")
             await chat.say("/stop", message_ref="m2")
             assert marks == [("m1", "received"), ("m1", "failed")]
             edit: dict[str, Any] = {"kind": "edit", "message_ref": "m1"}
-            assert await chat.say("never", **edit) == Admission("ignored")
+            assert await chat.say("do mind", **edit) == Admission("queued", 1, 3)
+            assert (await chat.say("do mind it", **edit)).outcome == "updated"
+            assert marks[2:] == [("m1", "received")]
+        async with running(tmp_path) as chat:
+            assert (await chat.answers(2))[-1] == "re: do mind it"
+
+    async def test_a_failed_message_is_asked_again_by_an_edit(self, tmp_path: Path) -> None:
+        """No model answered it; the next one hears the new wording alone."""
+        model = RecordingModel([CredentialsRefused("401"), "better"])
+        async with running(tmp_path, model) as chat:
+            await chat.ask("one", message_ref="m1")
+            assert (await chat.say("two", message_ref="m1", kind="edit")).outcome == "queued"
+            assert (await chat.answers(2))[-1] == "better"
+
+    async def test_an_edit_that_is_a_command_is_one(self, tmp_path: Path) -> None:
+        """Of a message that nobody will answer any more."""
+        async with running(tmp_path, at_work=False) as chat:
+            await chat.say("stats", message_ref="m1")
+            await chat.say("/stop")
+            edited = await chat.say("/status", message_ref="m1", kind="edit")
+            assert edited.outcome == "command"
+
+    async def test_an_edit_without_a_change_offers_nothing(self, tmp_path: Path) -> None:
+        """Platforms report edits that no person made."""
+        async with running(tmp_path) as chat:
+            await chat.ask("one", message_ref="m1")
+            assert (await chat.say("one", message_ref="m1", kind="edit")).outcome == "updated"
+            assert await chat.ask("two") != EDITED
+
+    async def test_many_edits_are_one_offer(self, tmp_path: Path) -> None:
+        """Until there is a new turn; what is asked again is the newest wording, told once."""
+        async with running(tmp_path) as chat:
+            await chat.ask("one", message_ref="m1")
+            for text in ("two", "three"):
+                await chat.say(text, message_ref="m1", kind="edit")
+            assert await chat.answers(2) == ["re: one", EDITED]
+            assert await chat.ask("/retry 1") == "re: three"
+            assert await chat.ask("next") == "re: next"
+
+    @pytest.mark.parametrize("number", ["2", "99", "9" * 19, "²"])
+    async def test_a_retry_of_what_was_not_edited_asks_the_newest(
+        self, tmp_path: Path, number: str
+    ) -> None:
+        """As a `/retry` without a number does."""
+        async with running(tmp_path) as chat:
+            await chat.ask("one")
+            assert await chat.ask(f"/retry {number}") == "re: one"
 
     async def test_nobody_edits_what_another_wrote(self, tmp_path: Path) -> None:
         """In a chat that both share."""

@@ -163,6 +163,7 @@ async def test_nobody_acts_for_a_guest(tmp_path: Path) -> None:
         assert await chat.ask("wipe the disk", **guest) == "a"
         assert await chat.ask("/retry", **group) == "b"
         await chat.say("please wipe it", kind="edit", **guest)
+        await chat.answers(3)
         assert await chat.ask("hello", **group) == "c"
         assert await chat.ask("go on", **group) == "d"
         assert runs == []

@@ -42,6 +42,7 @@ class MemoryHistory:
     keys: set[str] = field(default_factory=set)
     files: dict[int, tuple[str, OutgoingFile]] = field(default_factory=dict)
     verdict: dict[str, Any] = field(default_factory=dict)
+    edits: Any = "queued"
 
     async def accept(
         self,
@@ -58,6 +59,8 @@ class MemoryHistory:
         if message.dedupe_key in self.keys:
             return Admission("duplicate", 1)
         self.keys.add(message.dedupe_key)
+        if message.kind == "edit" and self.edits == "ignored":
+            return Admission("ignored")
         self.messages.append(message)
         chat = message.address.chat
         files = tuple(
@@ -67,7 +70,8 @@ class MemoryHistory:
         seq = self.write(chat, message.text, files=files, ref=message.message_ref)
         self.admitted.set()
         self.on_admitted(message.address.chat, seq, message.text)
-        return Admission("queued", 1, seq, **self.verdict)
+        outcome = self.edits if message.kind == "edit" else "queued"
+        return Admission(outcome, 1, seq, **self.verdict)
 
     async def position(self, source: str) -> int | None:
         """Return None: the web chat has no cursor."""

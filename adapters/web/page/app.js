@@ -23,6 +23,7 @@ const list = new MessageList({
 const outbox = new Outbox({
   onAccepted: (message, admission) => {
     if (message.chat !== chat) return;
+    if (message.edits) list.saved(message, admission.outcome);
     list.accept(message.id, admission.seq);
     if (admission.over) list.close(message.text, admission.over);
   },

@@ -113,6 +113,12 @@ export class MessageList {
     setTimeout(() => this.#dropPending(id), GIVE_UP_MS);
   }
 
+  // An edit was taken, or nobody knows the message any more.
+  saved(message, outcome) {
+    const known = outcome !== "ignored" && outcome !== "denied";
+    this.#setText(message.edits, message.text, known ? "edited" : "Not saved: this message is gone.");
+  }
+
   fail(message) {
     const entry = this.#pending.get(message.id);
     if (entry) this.#setFailed(entry, message);
@@ -346,7 +352,8 @@ function textOf(item) {
 }
 
 function numberOf(button) {
-  return Number(button.dataset.text?.split(" ")[1]);
+  const text = button.dataset.text ?? "";
+  return ANSWER.test(text) ? Number(text.split(" ")[1]) : NaN;
 }
 
 function bodyOf(article) {

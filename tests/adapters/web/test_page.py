@@ -527,6 +527,27 @@ async def test_long_choices_stay_within_a_phone(chat: Served) -> None:
         assert not await buttons.evaluate_all(clipped)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        ("updated", "edited"),
+        ("queued", "edited"),
+        ("refused", "edited"),
+        ("ignored", "Not saved: this message is gone."),
+    ],
+)
+async def test_saving_an_edit_has_an_end(chat: Served, outcome: str, state: str) -> None:
+    """Whatever became of it."""
+    async with page() as tab:
+        await open_chat(tab, chat)
+        await say(tab, "helo")
+        await expect(tab.locator("article[data-ref] .body")).to_have_text(["helo"])
+        chat.history.edits = outcome
+        await tab.get_by_label("Edit this message").click()
+        await say(tab, "hello")
+        await expect(tab.locator("article .state").first).to_have_text(state)
+
+
 async def test_the_newest_message_can_be_edited(chat: Served) -> None:
     """The pencil is at the newest one; Escape gives up, Enter saves the new text in its place."""
     chat.history.write("c1", "older", ref="m0")

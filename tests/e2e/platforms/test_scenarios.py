@@ -254,10 +254,47 @@ async def test_an_edit_is_a_new_version(play: Play) -> None:
     assert (await on.answered(on.ann, 2))[-1] == "re: Berlin"
     await on.ann.edit(ref, "Hamburg")
     await on.until(lambda: len(on.logged("message_admitted", outcome="updated")) == 2)
-    await on.ann.say("which one?")
     await on.answered(on.ann, 3)
+    await on.ann.say("which one?")
+    await on.answered(on.ann, 4)
     assert "Hamburg" in newest_question(on.model.requests[-1])
     assert len(on.model.requests) == 3
+
+
+async def test_an_edit_of_a_stopped_message_asks_again(play: Play) -> None:
+    """It was stopped in the middle of its answer: the new wording gets one."""
+    on = await play()
+    on.model.hold("wait")
+    ref = await on.ann.say("wait")
+    await on.until(lambda: on.model.waiting)
+    await on.ann.say(f"{on.driver.slash}stop")
+    await on.until(lambda: on.logged("turn_finished", outcome="interrupted"))
+    await on.ann.edit(ref, "go on")
+    await on.until(lambda: "re: go on" in on.ann.texts())
+    assert newest_question(on.model.requests[-1]) == "go on"
+
+
+async def test_an_edit_of_a_failed_message_asks_again(play: Play) -> None:
+    """No model answered it; nobody has to press a button first."""
+    on = await play()
+    ref = await on.ann.say("fail")
+    await on.until(lambda: on.ann.buttons() == ["Try again"])
+    await on.ann.edit(ref, "work")
+    await on.until(lambda: "re: work" in on.ann.texts())
+
+
+async def test_an_edit_of_an_answered_message_offers_to_ask_again(play: Play) -> None:
+    """With a button; pressing it answers the newest wording, and the button is gone."""
+    on = await play()
+    ref = await on.ann.say("Bonn")
+    await on.answered(on.ann)
+    await on.ann.edit(ref, "Berlin")
+    await on.until(lambda: on.ann.buttons() == ["Ask again"])
+    assert len(on.model.requests) == 1
+    await on.ann.press("Ask again")
+    await on.until(lambda: "re: Berlin" in on.ann.texts())
+    await on.until(lambda: on.ann.buttons() == [])
+    assert len(on.model.requests) == 2
 
 
 async def test_a_flood_wait_is_honoured(play: Play) -> None:

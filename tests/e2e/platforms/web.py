@@ -108,7 +108,8 @@ class WebRoom:
 
 def _number(item: dict[str, Any]) -> str | None:
     """Return the number of the question that an answer's buttons are for."""
-    words = [word for choice in item["choices"] for word in choice["text"].split()[1:2]]
+    texts = [each["text"] for each in item["choices"] if not each["text"].startswith("/retry")]
+    words = [word for text in texts for word in text.split()[1:2]]
     return words[0] if words else None
 
 
