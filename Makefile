@@ -1,21 +1,40 @@
-# Two commands: `make run` starts Parley, `make test` checks everything. Both set up .venv themselves.
+# Two commands: `make run` starts Parley, `make test` checks everything. Both set up .venv themselves:
+# `make run` with what Parley needs, `make test` with what its developers need as well.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN_STAMP := $(VENV)/.installed-run
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: setup run test test-deep lint compile format bench lock clean
 unexport PYTHONDONTWRITEBYTECODE
 
+# Runs a command that is silent for long behind a word about it, with a dot for each second.
+define step
+@printf '%s ' '$(1)'; { $(2); } & pid=$$!; \
+while kill -0 $$pid 2>/dev/null; do printf .; sleep 1; done; wait $$pid && echo ' done'
+endef
+
 setup: $(STAMP)
 
-$(STAMP): requirements-dev.lock pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Parley needs Python 3.11 or newer; PYTHON=... names another one"; exit 1; }
+	$(call step,making $(VENV),$(PYTHON) -m venv $(VENV))
+
+$(STAMP): requirements-dev.lock pyproject.toml | $(BIN)/python
+	$(call step,installing what the tests need,$(PIP) --require-hashes -r requirements-dev.lock)
+	$(call step,installing parley,$(PIP) --no-deps --no-build-isolation --editable .)
 	@touch $@
 
-run: setup
+$(RUN_STAMP): requirements.lock requirements-build.lock pyproject.toml | $(BIN)/python
+	$(call step,installing what Parley needs,$(PIP) --require-hashes -r requirements.lock -r requirements-build.lock)
+	$(call step,installing parley,$(PIP) --no-deps --no-build-isolation --editable .)
+	@touch $@
+
+# What the tests need holds all that Parley needs, in the same versions.
+run: $(if $(wildcard $(STAMP)),$(STAMP),$(RUN_STAMP))
 	$(BIN)/parley run
 
 lint: setup
