@@ -293,6 +293,7 @@ class Desk:
         self.door.bind(self.conn, message)
         self._happens("bound", message)
         self._reply(message, row.id, seq, pairing.OWNER_BOUND)
+        self.wake |= self.door.announce(self.conn)
         return Admission("command", row.id, seq)
 
     def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
@@ -360,6 +361,9 @@ class Desk:
             row = self._conversation(replace(message, text="", attachments=()))
             self.wake |= self.door.ask(self.conn, message, row)
             self._happens("requested", message)
+        elif message.chat_kind != "dm":
+            place = self.door.point_to_door(self.conn, message)
+            self.wake |= set() if place is None else {place}
         elif code == "wrong":
             self._tell_stranger(message, pairing.WRONG_CODE)
         elif code == "refused" and self.door.limits.refusals.count(*_counted(message)):

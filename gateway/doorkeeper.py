@@ -4,7 +4,8 @@ All of it is part of the transaction that admits a message.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import structlog
@@ -17,9 +18,10 @@ from gateway.errors import NotFound
 from gateway.owners import Owners
 from gateway.pairing import Decision
 from gateway.rates import Limits
-from gateway.storage import members, outbox
+from gateway.sessions import address_key
+from gateway.storage import inbox, members, outbox
 from gateway.storage.inbox import source_of
-from gateway.storage.outbox import Renderer
+from gateway.storage.outbox import Renderer, parts_of
 
 log = structlog.get_logger()
 
@@ -29,6 +31,8 @@ CODES_PER_HOUR = 300
 """Codes that one account gives out; of a flood of strangers the rest gets no word and no row."""
 NOTICES_PER_HOUR = 10
 """Requests that owners are told one by one."""
+TOLD_OF_DOOR = frozenset({"discord"})
+"""Where a mention by a stranger is answered: a bot's profile there does not show how to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +136,51 @@ class Doorkeeper:
             if self._can_tell(place) and not _is_said(conn, key):
                 self._owners.say(conn, place, key, pairing.APPROVED)
                 told.add(place.id)
+        if members.asked_lately(conn) <= NOTICES_PER_HOUR:
+            # An owner whom the settings name now could not be told before.
+            told |= self.announce(conn)
         return told
+
+    def announce(self, conn: Connection) -> set[int]:
+        """Tell owners of requests that came before they could be told; returns where.
+
+        Each is told of once in each chat. Of many the newest are told one by one, and that there
+        are more.
+        """
+        pending = members.pending(conn)
+        told = set()
+        for chat in self._owners.chats(conn, self._owners.everybody(conn)):
+            for request in pending[-NOTICES_PER_HOUR:]:
+                text, choices = pairing.request_notice(request), pairing.request_choices(request)
+                key = f"pairing:{request.id}:owner:{chat.id}"
+                if self._owners.say(conn, chat, key, text, choices):
+                    told.add(chat.id)
+            if len(pending) > NOTICES_PER_HOUR:
+                key = f"pairing:{pending[-1].id}:more:{chat.id}"
+                self._owners.say(conn, chat, key, pairing.MORE_REQUESTS)
+        return told
+
+    def point_to_door(self, conn: Connection, message: InboundMessage) -> int | None:
+        """Tell a stranger who mentions the bot on Discord where to ask to be let in; once a day.
+
+        It is a reply in the channel, and opens no thread.
+
+        Returns:
+            The conversation that holds what is said; None where nothing is.
+        """
+        here = message.address
+        is_told = self.access.settings.mode == "pairing" and here.platform in TOLD_OF_DOOR
+        if not is_told or not self.limits.doors.count(source_of(message), message.dedupe_key):
+            return None
+        opened = here.thread == message.message_ref
+        place = replace(here, thread=None) if opened else here
+        said = replace(message, address=place, text="", attachments=())
+        # No session key: the bot has no conversation here, and goes on listening to nobody.
+        row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
+        key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
+        render = self.renderers[here.platform, here.account]
+        parts = parts_of(render, key, pairing.WHERE_TO_ASK, reply_to=message.message_ref)
+        return row.id if outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head) else None
 
     @property
     def _owners(self) -> Owners:

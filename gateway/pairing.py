@@ -237,6 +237,10 @@ def request_choices(request: Request) -> tuple[Choice, ...]:
 
 
 MORE_REQUESTS = "More people ask to be let in than I report one by one. See who: `/pair list`"
+WHERE_TO_ASK = (
+    "I answer only those whom my owner has let in. To ask for that, write to me in a direct"
+    " message: I reply with a code, and my owner can let you in with it."
+)
 APPROVED = "You may write to me now. I did not read what you wrote before: please send it again."
 OWNER_BOUND = (
     "You are my owner now. When a stranger writes to me I ask you whether to let them in;"

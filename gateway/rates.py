@@ -7,6 +7,7 @@ MINUTE_S = 60.0
 HOUR_S = 3600.0
 STRANGERS_PER_HOUR = 200
 """Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
+DOORS_PER_HOUR = 30
 URGENT_PER_MIN = 60
 """`/stop` and `/status` of one sender: more than anybody needs, and no flood of answers."""
 TRIES_PER_HOUR = 5
@@ -73,6 +74,8 @@ class Limits:
         tries: Wrong codes of each sender in an hour.
         all_tries: Wrong codes in an hour.
         refusals: How often a stranger is told that codes are not taken for now.
+        doors: How many strangers who mention the bot are told where to ask, for each account in an
+            hour.
         summaries: How often owners are told that more people ask than they were told of.
     """
 
@@ -88,4 +91,5 @@ class Limits:
         self.tries = window(TRIES_PER_HOUR, HOUR_S)
         self.all_tries = window(ALL_TRIES_PER_HOUR, HOUR_S)
         self.refusals = window(1, HOUR_S)
+        self.doors = window(DOORS_PER_HOUR, HOUR_S)
         self.summaries = window(1, HOUR_S)

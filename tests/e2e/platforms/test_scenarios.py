@@ -13,7 +13,7 @@ from agent.errors import ModelUnreachable
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.scripted import Step, tool_call
-from gateway import delivery
+from gateway import delivery, pairing
 from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.scenario import Scene, scene
 from tests.support.gateway import HeldModel, newest_question
@@ -354,3 +354,40 @@ async def test_a_stranger_is_let_in_by_an_owner(play: Play, driver: Driver) -> N
         await bob.say("and now?")
     await on.until(lambda: bob.texts()[-1] in {"re: and now?", "re: me too"})
     assert on.driver.has_strangers == ("re: and now?" in bob.texts())
+
+
+async def test_who_asked_before_there_was_an_owner_is_announced_to_them(
+    play: Play, driver: Driver
+) -> None:
+    """The new owner is asked about them with buttons, as about all who come later."""
+    on = await play(access={"mode": "pairing", "owners": [], "rate_per_min": 0})
+    if not driver.has_strangers:
+        assert on.driver.name == "web"
+        return
+    bob = driver.direct(2)
+    await bob.say("let me in")
+    await on.until(bob.texts)
+    code = await pairing.owner_code(on.gateway.database, on.gateway.settings)
+    assert code is not None
+    await on.ann.say(code)
+    await on.until(lambda: on.ann.buttons() == ["Approve", "Deny"])
+    await on.ann.press("Approve")
+    await on.until(lambda: len(bob.texts()) == 2)
+
+
+async def test_a_stranger_who_mentions_the_bot_is_shown_the_door(
+    play: Play, driver: Driver
+) -> None:
+    """On Discord: once a day, in the channel, and no thread is opened; elsewhere in silence."""
+    owner = driver.person_id(1)
+    on = await play(access={"mode": "pairing", "owners": [owner], "rate_per_min": 0})
+    if not driver.has_strangers:
+        assert on.driver.name == "web"
+        return
+    for words in ("hello", "are you there?"):
+        await driver.mention(words, 2)
+    await on.until(lambda: len(on.logged("message_admitted", outcome="denied")) == 2)
+    await on.gateway.delivery.wait_idle()
+    told = ["direct message" in text for text in driver.elsewhere()]
+    assert told == ([True] if driver.name == "discord" else [])
+    assert on.model.requests == []
