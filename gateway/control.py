@@ -29,7 +29,7 @@ SOCKET = "parley.sock"
 def _forget(conn: Connection, target: str) -> int:
     if not target.isdecimal():
         raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
-    return maintenance.forget(conn, int(target))
+    return maintenance.withdraw(conn, int(target))
 
 
 def _approve(conn: Connection, code: str) -> Decision:
@@ -59,8 +59,6 @@ ACTIONS: dict[str, Action] = {
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
 }
-ERASING = (_forget, notebook.remove_notes)
-"""Actions after which the words must be gone from the files, too."""
 
 
 def routes(
@@ -115,10 +113,24 @@ async def carry_out(database: Database, action: Action, target: str) -> Any:
 
     A search index that was emptied is full again, in writes so short that turns go on beside it.
     """
+    if action is _forget:
+        return await _forget_in_steps(database, target)
     result = await database.write(action, target)
-    if action in ERASING:
+    if action is notebook.remove_notes:
         await database.scrub()
     return await Indexer(database).feed_all() if action is _reindex else result
+
+
+async def _forget_in_steps(database: Database, target: str) -> int:
+    """Erase a conversation and what is left of it, with other writes between any two steps."""
+    messages = await database.write(_forget, target)
+    while await database.write(maintenance.erase_some, int(target)):
+        pass
+    is_first = True
+    while await database.write(searchindex.merge_some, is_first=is_first):
+        is_first = False
+    await database.scrub()
+    return messages
 
 
 async def _ask(socket: Path, action: str, target: str) -> Any:

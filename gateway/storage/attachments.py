@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, Select, delete, func, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, select, tuple_, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
 from gateway.storage.leases import fence, has_work, make_ready
@@ -324,6 +324,14 @@ def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = Non
     if size_bytes is not None:
         query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
     return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))[:size_bytes]
+
+
+def forget_some(conn: Connection, conversation_id: int, parts: int) -> int:
+    """Erase some parts of a conversation's files; returns how many."""
+    ids = select(attachment.c.id).where(attachment.c.conversation == conversation_id)
+    key = (attachment_part.c.attachment, attachment_part.c.n)
+    some = select(*key).where(attachment_part.c.attachment.in_(ids)).limit(parts)
+    return conn.execute(delete(attachment_part).where(tuple_(*key).in_(some))).rowcount
 
 
 def forget(conn: Connection, conversation_id: int) -> None:

@@ -9,6 +9,7 @@ are interrupted where nobody waits for them any more.
 
 import asyncio
 import contextlib
+import math
 import queue
 import re
 import sqlite3
@@ -37,6 +38,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.identity import Watch
+from gateway.storage.scrubbing import Scrubber, empty_log
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,6 +52,9 @@ READERS = 4
 SEARCHERS = 2
 SEARCH_WAIT_S = 30.0
 """How long a search waits for a connection."""
+READER_WAIT_S = 10.0
+"""How long a step outside of transactions waits for readers of the log, and how often it tries."""
+READER_PAUSE_S = 0.1
 INTERRUPT_EVERY_S = 0.05
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
@@ -59,11 +64,12 @@ NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "
 class Job(NamedTuple):
     """One transaction function that waits for the writer, and the future of its caller.
 
-    `fn` is None for a scrub, which cannot be part of a transaction.
+    One that is `apart` runs outside of transactions, and gets the driver's connection.
     """
 
-    fn: Callable[[Connection], Any] | None
+    fn: Callable[[Any], Any]
     future: asyncio.Future[Any]
+    apart: bool = False
 
 
 class Done(NamedTuple):
@@ -88,9 +94,12 @@ _READING: dict[str, Any] = {
 class Database:
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
 
-    def __init__(self, path: Path, connection: Connection, watch: Watch) -> None:
+    def __init__(
+        self, path: Path, connection: Connection, watch: Watch, scrubber: Scrubber
+    ) -> None:
         self._connection = connection
         self._watch = watch
+        self._scrubber = scrubber
         self._raw = cast("sqlite3.Connection", connection.connection.driver_connection)
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -216,18 +225,33 @@ class Database:
         _retrieve(searching)
 
     async def scrub(self) -> None:
-        """Write the file anew and empty its log, so that nothing erased is left in either.
+        """Empty the log and overwrite what erased rows have left, so that nothing is left of them.
 
-        Takes seconds per gigabyte, in which nothing else is written.
+        Takes seconds per gigabyte, in steps that hold up other writes for milliseconds.
 
         Raises:
             StorageUnavailable: A reader holds on to the log.
         """
+        await self._between_readers(empty_log)
+        pages = await asyncio.to_thread(self._scrubber.find)
+        while pages:
+            await self._between_readers(partial(self._scrubber.clean, pages=pages))
+
+    async def _between_readers(self, step: Callable[[sqlite3.Connection], bool]) -> None:
+        """Run a step of the writer outside of transactions, once no reader is in its way."""
+        tries = math.ceil(READER_WAIT_S / READER_PAUSE_S)
+        for _ in range(tries):
+            if await self._apart(step):
+                return
+            await asyncio.sleep(READER_PAUSE_S)
+        raise StorageUnavailable("a reader holds on to the write-ahead log")
+
+    async def _apart(self, step: Callable[[sqlite3.Connection], bool]) -> bool:
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        future: asyncio.Future[None] = self._loop.create_future()
-        self._jobs.put(Job(None, future))
-        await asyncio.shield(future)
+        future: asyncio.Future[bool] = self._loop.create_future()
+        self._jobs.put(Job(step, future, apart=True))
+        return await asyncio.shield(future)
 
     async def close(self) -> None:
         """Finish what is queued, then end the writer and the readers. Idempotent."""
@@ -244,8 +268,8 @@ class Database:
 
     def _write_loop(self) -> None:
         while batch := self._next_batch():
-            done = self._commit([job for job in batch if job.fn is not None])
-            done += [self._scrub(job) for job in batch if job.fn is None]
+            done = self._commit([job for job in batch if not job.apart])
+            done += [self._run_apart(job) for job in batch if job.apart]
             self._loop.call_soon_threadsafe(_report, done)
 
     def _next_batch(self) -> list[Job]:
@@ -282,25 +306,22 @@ class Database:
             self._raw.rollback()
         return [Done(job, None, lost) for job in batch]
 
-    def _scrub(self, job: Job) -> Done:
-        # secure_delete alone leaves the copies that splitting pages made.
+    def _run_apart(self, job: Job) -> Done:
         try:
             self._watch.before(self._raw)
-            self._raw.execute("VACUUM")
-            busy, _, _ = self._raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            value = job.fn(self._raw)
             self._watch.emptied()
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             return Done(job, None, StorageUnavailable(str(exc)))
         except StorageUnavailable as exc:
             return Done(job, None, exc)
-        error = StorageUnavailable("a reader holds on to the write-ahead log") if busy else None
-        return Done(job, None, error)
+        return Done(job, value, None)
 
     def _run(self, job: Job) -> Done:
         conn = self._connection
         self._raw.execute("SAVEPOINT job")
         try:
-            done = Done(job, job.fn(conn) if job.fn else None, None)
+            done = Done(job, job.fn(conn), None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
             return Done(job, None, _storage_error(exc))

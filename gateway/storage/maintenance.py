@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, true, tuple_, update
 
 from gateway.errors import NotFound, StorageUnavailable
 from gateway.storage import attachments, bases, nodes, notebook, searchindex
@@ -17,6 +17,8 @@ from gateway.storage.models import (
     conversation,
     inbox,
     inquiry,
+    is_pending,
+    is_unsent,
     ledger,
     message,
     outbox,
@@ -59,14 +61,40 @@ def backup(database: Path, target: Path) -> int:
     return target.stat().st_size
 
 
-def forget(conn: Connection, conversation_id: int) -> int:
-    """Erase one conversation: transcript, files, inbox, outbox, sessions, costs, keys and itself.
+ERASED_ROWS = 200
+"""Most rows of one step; other writes wait for it."""
+ERASED_PARTS = 4
+"""Likewise of rows that may have a megabyte."""
 
-    Free pages and the log still hold the words until the caller has called `Database.scrub`. A
-    turn that runs at this moment loses its lease and writes nothing more.
+
+def forget(conn: Connection, conversation_id: int) -> int:
+    """Erase one conversation in one transaction: `withdraw` and all of `erase_some`.
+
+    The log, and unused bytes of the file, still hold the words until `Database.scrub`.
 
     Returns:
         How many messages its transcript had.
+
+    Raises:
+        NotFound: As `withdraw` does.
+    """
+    messages = withdraw(conn, conversation_id)
+    while erase_some(conn, conversation_id):
+        pass
+    is_first = True
+    while searchindex.merge_some(conn, is_first=is_first):
+        is_first = False
+    return messages
+
+
+def withdraw(conn: Connection, conversation_id: int) -> int:
+    """Take a conversation out of service, to be erased: nothing is asked, answered or sent in it.
+
+    A turn that runs at this moment loses its lease and writes nothing more. A message of the same
+    chat begins another conversation.
+
+    Returns:
+        How many messages its transcript has.
 
     Raises:
         NotFound: There is no such conversation, or it is a delegated child's: its parent, whose
@@ -80,8 +108,25 @@ def forget(conn: Connection, conversation_id: int) -> int:
             f"conversation {conversation_id} belongs to conversation {known.parent}, which has"
             " delegated it; forget that one"
         )
-    _erase(conn, conversation_id)
+    _forget_stranger(conn, conversation_id)
+    for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
+        conn.execute(delete(table).where(table.c.conversation == conversation_id, which))
+    _take_out_of_service(conn, conversation.c.id == conversation_id)
     return int(known.message_head)
+
+
+def _take_out_of_service(conn: Connection, which: ColumnElement[bool]) -> None:
+    conn.execute(
+        update(conversation)
+        .where(which)
+        .values(
+            owner=None,
+            ready_no=None,
+            epoch=conversation.c.epoch + 1,
+            # What the indexer has read of it before is not entered any more.
+            searched_seq=conversation.c.message_head + 1,
+        )
+    )
 
 
 def _known(conversation_id: int) -> Any:
@@ -91,47 +136,79 @@ def _known(conversation_id: int) -> Any:
     )
 
 
-def _erase(conn: Connection, conversation_id: int) -> None:
-    _forget_stranger(conn, conversation_id)
-    _forget_children(conn, conversation_id)
+def erase_some(conn: Connection, conversation_id: int) -> bool:
+    """Erase some rows of a withdrawn conversation: first those of its delegated children.
+
+    Returns:
+        False where that was the last step, and the conversation is gone.
+    """
     turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
-    conn.execute(delete(step).where(step.c.turn_id.in_(turns)))
-    conn.execute(delete(inquiry).where(inquiry.c.turn_id.in_(turns)))
+    children = select(conversation.c.id).where(conversation.c.parent_turn_id.in_(turns))
+    child = conn.scalar(children.limit(1))
+    if child is not None:
+        _take_out_of_service(conn, conversation.c.id == child)
+        erase_some(conn, child)
+        return True
+    if any(step_of_it(conn, conversation_id) for step_of_it in _STEPS):
+        return True
+    _erase_the_rest(conn, conversation_id)
+    return False
+
+
+def _erase_parts(conn: Connection, conversation_id: int) -> int:
+    return attachments.forget_some(conn, conversation_id, ERASED_PARTS)
+
+
+def _erase_messages(conn: Connection, conversation_id: int) -> int:
+    """Erase messages with what the search index holds of them."""
+    seqs = select(message.c.seq).where(message.c.conversation == conversation_id)
+    upto = conn.scalars(seqs.order_by(message.c.seq).limit(ERASED_ROWS)).all()
+    if not upto:
+        return 0
+    searchindex.forget(conn, conversation_id, upto[-1])
+    gone = delete(message).where(
+        message.c.conversation == conversation_id, message.c.seq <= upto[-1]
+    )
+    return conn.execute(gone).rowcount
+
+
+def _erase_turns(conn: Connection, conversation_id: int) -> int:
+    """Erase turns with their journal."""
+    turns = select(turn.c.id).where(turn.c.conversation == conversation_id).limit(ERASED_ROWS)
+    ids = conn.scalars(turns.order_by(turn.c.id)).all()
+    for table in (step, inquiry):
+        conn.execute(delete(table).where(table.c.turn_id.in_(ids)))
+    return conn.execute(delete(turn).where(turn.c.id.in_(ids))).rowcount
+
+
+def _erase_rows(conn: Connection, conversation_id: int) -> int:
+    """Erase rows of the first table that has any."""
+    for table in (outbox, inbox, blob, inquiry, compaction, summary_candidate, ledger, pairing):
+        key = tuple_(*table.primary_key.columns)
+        rows = ERASED_PARTS if table is blob else ERASED_ROWS
+        some = select(*table.primary_key.columns).where(table.c.conversation == conversation_id)
+        gone = conn.execute(delete(table).where(key.in_(some.limit(rows)))).rowcount
+        if gone:
+            return gone
+    return 0
+
+
+_STEPS = (_erase_parts, _erase_messages, _erase_turns, _erase_rows)
+"""In this order: what refers to another row goes before it."""
+
+
+def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     attachments.forget(conn, conversation_id)
     notebook.forget(conn, conversation_id)
     nodes.forget(conn, conversation_id)
     searchindex.forget(conn, conversation_id)
-    for table in (
-        outbox,
-        blob,
-        message,
-        inbox,
-        inquiry,
-        alias,
-        turn,
-        compaction,
-        summary_candidate,
-        ledger,
-        pairing,
-    ):
-        conn.execute(delete(table).where(table.c.conversation == conversation_id))
-    conn.execute(
-        update(session)
-        .where(session.c.conversation == conversation_id)
-        .values(parent_session_id=None)
-    )
+    here = session.c.conversation == conversation_id
+    conn.execute(update(session).where(here).values(parent_session_id=None))
     used = bases.of_conversation(conn, conversation_id)
-    conn.execute(delete(session).where(session.c.conversation == conversation_id))
+    conn.execute(delete(session).where(here))
     bases.release(conn, used)
+    conn.execute(delete(alias).where(alias.c.conversation == conversation_id))
     conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
-
-
-def _forget_children(conn: Connection, conversation_id: int) -> None:
-    """Erase what its turns have delegated."""
-    turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
-    children = select(conversation.c.id).where(conversation.c.parent_turn_id.in_(turns))
-    for child in list(conn.scalars(children)):
-        _erase(conn, child)
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:

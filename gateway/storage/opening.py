@@ -13,6 +13,7 @@ from gateway.settings import Settings
 from gateway.storage import identity
 from gateway.storage.engine import Database, connect, lock_database
 from gateway.storage.models import REVISION
+from gateway.storage.scrubbing import Scrubber
 
 
 @asynccontextmanager
@@ -40,8 +41,13 @@ async def open_locked(path: Path, home: Path | None = None) -> AsyncIterator[Dat
     """Do the same in a process that holds the lock already."""
     mark = identity.mark_of(path, home)
     identity.require_file(path, mark)
-    with _connected(path) as connection, closing(_watch(connection, path, mark)) as watch:
-        database = Database(path, connection, watch)
+    with (
+        # Closed last: see there.
+        closing(Scrubber(path)) as scrubber,
+        _connected(path) as connection,
+        closing(_watch(connection, path, mark)) as watch,
+    ):
+        database = Database(path, connection, watch, scrubber)
         try:
             yield database
         finally:

@@ -1,17 +1,20 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, start, estimates, retention, recall, compaction,
-billing, caching, rendering, platforms. Without a name all run, in that order.
+Sections: overhead, throughput, bursts, storage, aged, start, estimates, retention, recall,
+compaction, billing, caching, rendering, platforms. Without a name all run, in that order.
+`aged=FOLDER` keeps its large database there.
 """
 
 import sys
 from importlib import import_module
+from pathlib import Path
 
 SECTIONS = (
     "overhead",
     "throughput",
     "bursts",
     "storage",
+    "aged",
     "start",
     "estimates",
     "retention",
@@ -26,14 +29,16 @@ SECTIONS = (
 
 def main(chosen: list[str]) -> int:
     """Run the chosen sections; returns 1 where a target is missed."""
-    unknown = sorted(set(chosen) - set(SECTIONS))
+    folders = dict(each.partition("=")[::2] for each in chosen)
+    unknown = sorted(set(folders) - set(SECTIONS))
     if unknown:
         print(f"unknown section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
         return 2
     reached = True
-    for name in chosen or SECTIONS:
+    for name in folders or SECTIONS:
         print(f"\n{name}: python -m tests.bench {name}", flush=True)
-        for figure in import_module(f"tests.bench.{name}").measure():
+        given = [Path(folders[name])] if folders.get(name) else []
+        for figure in import_module(f"tests.bench.{name}").measure(*given):
             print(figure, flush=True)
             reached = reached and figure.reached
     return 0 if reached else 1

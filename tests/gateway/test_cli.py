@@ -182,7 +182,7 @@ def test_dead_letters_are_listed_shown_and_dropped(parley: Parley, tmp_path: Pat
     fill(tmp_path, "[/i]mportant", dead=True)
     listed = parley("dead-letters", "list")
     assert (listed.code, "s1.1" in listed.out, "[/b]locked" in listed.out) == (0, True, True)
-    [letter] = json.loads(parley("dead-letters", "list", "--json").out)
+    letter = json.loads(parley("dead-letters", "list", "--json").out)
     assert json.loads(parley("dead-letters", "show", "s1.1", "--json").out) == letter
     assert (letter["id"], letter["reason"]) == ("s1.1", "bot was [/b]locked")
     shown = parley("dead-letters", "show", "s1.1").out

@@ -113,7 +113,9 @@ def test_bases_are_released_by_index(store: Store) -> None:
     here = begun(store, "a")
     feed(store)
     plans = store.plans(maintenance.forget, here.conversation)
-    assert not [plan for plan in plans if plan.startswith("SCAN") and "VIRTUAL" not in plan]
+    harmless = ("SCAN CONSTANT", "SCAN (", "SCAN search_index VIRTUAL")
+    scans = [plan for plan in plans if plan.startswith("SCAN")]
+    assert [plan for plan in scans if not plan.startswith(harmless)] == []
 
 
 @given(st.lists(st.text(min_size=1), max_size=4), st.booleans())

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from gateway.errors import DatabaseLocked, StorageUnavailable
+from gateway.storage import engine
 from gateway.storage import engine as engine_module
 from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock_database
 from gateway.storage.opening import open_database, prepare_schema
@@ -399,9 +400,11 @@ async def test_scrubbing_empties_the_log(database: Database, database_file: Path
     assert b"written before" in raw_bytes(database_file)
 
 
-async def test_a_reader_can_hold_up_scrubbing(database: Database, database_file: Path) -> None:
+async def test_a_reader_can_hold_up_scrubbing(
+    database: Database, database_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then it fails, and works once the reader has gone; writes work all the time."""
-    await database.write(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout=10"))
+    monkeypatch.setattr("gateway.storage.engine.READER_WAIT_S", engine.READER_PAUSE_S)
     with closing(sqlite3.connect(database_file, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM replica").fetchall()

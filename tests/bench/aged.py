@@ -1,0 +1,159 @@
+"""What operators do on a database that has aged: the cost of each command, to others as well.
+
+`python -m tests.bench aged=FOLDER` makes the database of the size in `Size` there once, which takes
+a quarter of an hour, and uses it again; without a folder it is a hundredth of that, for a look.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from agent.messages import user_message
+from gateway import control
+from gateway.storage import files, transcript
+from gateway.storage.engine import Database
+from gateway.storage.opening import open_database
+from tests.bench.aged_database import Size, make
+from tests.bench.figures import Figure, percentile
+from tests.bench.running import inbound
+from tests.bench.seeding import open_place
+
+SMALL = Size(1_000, 5_000)
+COMMANDS = (
+    "sessions list --json",
+    "sessions list --after {middle}",
+    "dead-letters list --json",
+    "audit list --since 400d",
+    "audit list --since 400d --tool fetch_url --json",
+    "pair list --json",
+    "memory list --json",
+    "search find baba dede --json",
+    *(
+        f"usage --since 400d --by {by}"
+        for by in ("day", "sender", "conversation", "model", "outcome")
+    ),
+)
+MOST_S, MOST_MB = 2.0, 100.0
+EVERY_S = 0.005
+"""How often somebody writes while backup, check and forget run."""
+ALONE_S = 15.0
+PARLEY = (sys.executable, "-m", "gateway")
+
+
+class Run(NamedTuple):
+    """What a command took: wall and processor seconds, and the most memory in bytes."""
+
+    wall_s: float
+    cpu_s: float
+    rss_bytes: int
+
+
+def measure(folder: Path | None = None) -> Iterator[Figure]:
+    """Yield the figures of the commands, then those of the writes beside them."""
+    if folder is not None:
+        yield from _measure(folder, Size())
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        yield from _measure(Path(temporary), SMALL)
+
+
+def _measure(folder: Path, size: Size) -> Iterator[Figure]:
+    home = folder / "parley"
+    path = home / "parley.db"
+    home.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        make(path, size)
+    started = time.perf_counter()
+    files.upgrade(path)
+    yield Figure("schema brought up to date", time.perf_counter() - started, "s")
+    yield Figure("file", path.stat().st_size / 1e6, "MB")
+    for command in COMMANDS:
+        yield from _command(home, command.format(middle=size.conversations // 2))
+    yield from asyncio.run(_beside(home, path, size))
+
+
+def _command(home: Path, command: str) -> Iterator[Figure]:
+    took = _run(home, command.split())
+    yield Figure(command, took.wall_s, "s", at_most=MOST_S)
+    yield Figure(f"{'':<4}of that processor time", took.cpu_s, "s")
+    yield Figure(f"{'':<4}memory", took.rss_bytes / 1e6, "MB", at_most=MOST_MB)
+
+
+def _run(home: Path, arguments: Sequence[str]) -> Run:
+    started = time.perf_counter()
+    command = [*PARLEY, "--home", str(home), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"parley {' '.join(arguments)} ended with {process.returncode}")
+    wall_s = time.perf_counter() - started
+    return Run(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+
+
+async def _beside(home: Path, path: Path, size: Size) -> list[Figure]:
+    """Measure the writes of others alone, and while the commands run."""
+    async with open_database(path, home) as database:
+        alone = await _writes(database, asyncio.sleep(ALONE_S))
+        p99 = percentile(alone, 0.99)
+        found = [Figure("writes alone, p99", p99 * 1e3, "ms")]
+        copy = home / "copy.db"
+        for name, arguments in (("backup", ["backup", str(copy)]), ("db check", ["db", "check"])):
+            during, took_s = await _timed(database, asyncio.to_thread(_run, home, arguments))
+            found += [
+                Figure(name, took_s, "s"),
+                Figure(
+                    "writes beside it, p99 ÷ alone",
+                    percentile(during, 0.99) / p99,
+                    "x",
+                    at_most=2,
+                ),
+                Figure("writes beside it, longest", max(during) * 1e3, "ms"),
+            ]
+        with suppress(FileNotFoundError):
+            copy.unlink()
+        for which in ("first", "second"):
+            target = str(size.conversations // (2 if which == "first" else 3))
+            erasing = control.carry_out(database, control.ACTIONS["forget"], target)
+            during, took_s = await _timed(database, erasing)
+            found += [
+                Figure(f"forget, the {which} one", took_s, "s"),
+                Figure("writes beside it, p99", percentile(during, 0.99) * 1e3, "ms"),
+                Figure("writes beside it, longest", max(during) * 1e3, "ms", at_most=200),
+            ]
+    return found
+
+
+async def _timed(database: Database, work: Awaitable[object]) -> tuple[list[float], float]:
+    started = time.perf_counter()
+    during = await _writes(database, work)
+    return during, time.perf_counter() - started
+
+
+async def _writes(database: Database, work: Awaitable[object]) -> list[float]:
+    """Write a message every few milliseconds until some work is done; return what each took."""
+    took: list[float] = []
+    place = await database.write(open_place, inbound("bench", "bench", ""))
+
+    async def write() -> None:
+        while True:
+            started = time.perf_counter()
+            await database.write(transcript.append, place, [user_message("A line of a chat.")])
+            took.append(time.perf_counter() - started)
+            await asyncio.sleep(EVERY_S)
+
+    writing = asyncio.ensure_future(write())
+    try:
+        await work
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+    return took

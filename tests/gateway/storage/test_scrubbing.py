@@ -1,0 +1,242 @@
+"""What erased rows leave in the file is overwritten in steps, while others go on writing."""
+
+import asyncio
+import random
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from agent.messages import assistant_message
+from gateway import control
+from gateway.errors import StorageUnavailable
+from gateway.storage import files, maintenance, transcript
+from gateway.storage.engine import Database
+from gateway.storage.models import conversation, message
+from gateway.storage.opening import open_database
+from gateway.storage.scrubbing import Scrubber
+from gateway.storage.transcript import Place
+from tests.support.searching import feed
+from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
+
+SECRET = "xylophon"
+OPENS_AND_CLOSES = """
+import sqlite3, sys
+sqlite3.connect(sys.argv[1]).execute("SELECT 1 FROM replica")
+"""
+
+
+def filled(store: Store, seed: int = 1, rows: int = 600) -> int:
+    """Write a secret conversation among others, so that pages are split; returns its id."""
+    dice = random.Random(seed)  # noqa: S311 - repeatable, guards nothing
+    ids = [store.run(admit, inbound("start", chat=chat))[0] for chat in "abcd"]
+    for n in range(rows):
+        here = dice.choice(ids)
+        words = (f"{SECRET} " if here == ids[0] else "plain ") * dice.randint(1, 90)
+        store.run(transcript.append, Place(here, 1, None), [assistant_message(f"{n} {words}")])
+        store.run(admit, inbound(words, chat="abcd"[ids.index(here)], dedupe_key=words + f"{n}"))
+    feed(store)
+    return ids[0]
+
+
+@pytest.fixture
+def secretive(database_file: Path) -> int:
+    """A file with a conversation that is to go; returns its id."""
+    store = Store(database_file)
+    store.without_sync()
+    gone = filled(store)
+    store.close()
+    return gone
+
+
+@pytest.fixture
+def split(store: Store) -> sqlite3.Connection:
+    """A table of which pages were split, all its secret rows deleted, and the log emptied."""
+    raw = cast("sqlite3.Connection", store.connection.connection.driver_connection)
+    raw.execute("CREATE TABLE words (word TEXT PRIMARY KEY) WITHOUT ROWID")
+    dice = random.Random(7)  # noqa: S311 - repeatable, guards nothing
+    for n in range(4_000):
+        word = SECRET if dice.random() < 0.5 else "ordinary"
+        raw.execute("INSERT INTO words VALUES (?)", (f"{dice.random()} {word} {n}",))
+    raw.execute("DELETE FROM words WHERE word LIKE ?", (f"%{SECRET}%",))
+    raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return raw
+
+
+def test_deleting_alone_leaves_copies(store: Store, split: sqlite3.Connection) -> None:
+    """This is why there is anything to do: `secure_delete` is on, and the words are there."""
+    assert split.execute("PRAGMA secure_delete").fetchone() == (1,)
+    assert SECRET.encode() in raw_bytes(store.path)
+
+
+def test_copies_in_unused_bytes_are_overwritten(store: Store, split: sqlite3.Connection) -> None:
+    """All of them; the rows that stay are as they were, and the file is sound."""
+    before = split.execute("SELECT * FROM words").fetchall()
+    with closing(Scrubber(store.path)) as scrubber:
+        pages = scrubber.find()
+        assert pages
+        while pages:
+            assert scrubber.clean(split, pages)
+        assert scrubber.find() == []
+    assert SECRET.encode() not in raw_bytes(store.path)
+    assert split.execute("SELECT * FROM words").fetchall() == before
+    assert split.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def test_what_the_writer_keeps_in_memory_brings_nothing_back(
+    store: Store, split: sqlite3.Connection
+) -> None:
+    """It writes each page again later, of which it has had a copy with the old bytes."""
+    rows = split.execute("SELECT word FROM words").fetchall()
+    with closing(Scrubber(store.path)) as scrubber:
+        pages = scrubber.find()
+        while pages:
+            scrubber.clean(split, pages)
+    for (word,) in rows[::5]:
+        split.execute("DELETE FROM words WHERE word = ?", (word,))
+    assert SECRET.encode() not in raw_bytes(store.path)
+
+
+def test_a_page_is_never_touched_while_the_log_holds_anything(
+    store: Store, split: sqlite3.Connection
+) -> None:
+    """A reader of an older state keeps the log; then the step does nothing, and says so."""
+    with closing(Scrubber(store.path)) as scrubber:
+        pages = scrubber.find()
+        with closing(sqlite3.connect(store.path, isolation_level=None)) as reader:
+            reader.execute("BEGIN")
+            reader.execute("SELECT * FROM words").fetchone()
+            split.execute("INSERT INTO words VALUES ('new')")
+            before = store.path.read_bytes()
+            assert not scrubber.clean(split, pages)
+            assert store.path.read_bytes() == before
+        assert scrubber.clean(split, pages)
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_forget_leaves_no_byte_in_file_log_and_index(
+    database_file: Path, tmp_path: Path, seed: int
+) -> None:
+    """Neither in pages that are in use, nor in free ones, nor in those of the search index."""
+    store = Store(database_file)
+    store.without_sync()
+    gone = filled(store, seed)
+    store.close()
+    assert SECRET.encode() in raw_bytes(database_file)
+    await control.act(tmp_path, database_file, "forget", str(gone))
+    assert SECRET.encode() not in raw_bytes(database_file)
+    assert files.check(database_file) == []
+    with closing(sqlite3.connect(database_file)) as raw:
+        assert raw.execute("PRAGMA freelist_count").fetchone() > (0,)
+        found = "SELECT count(*) FROM search_index WHERE search_index MATCH ?"
+        assert raw.execute(found, (SECRET,)).fetchone() == (0,)
+        assert raw.execute(found, ("plain",)).fetchone() > (0,)
+
+
+async def test_others_write_between_the_steps(database_file: Path, secretive: int) -> None:
+    """A forget is many short transactions, and none of them erases more than a few hundred rows."""
+    changes: list[int] = []
+    async with open_database(database_file) as database:
+        other = asyncio.ensure_future(_writes(database))
+        write = database._run
+
+        def counted(job: object) -> object:
+            before = database._raw.total_changes
+            done = write(job)  # type: ignore[arg-type]
+            changes.append(database._raw.total_changes - before)
+            return done
+
+        database._run = counted  # type: ignore[method-assign,assignment]
+        await control.carry_out(database, control.ACTIONS["forget"], str(secretive))
+        other.cancel()
+    assert len(changes) > 10
+    assert max(changes) < 5 * maintenance.ERASED_ROWS
+
+
+async def _writes(database: Database) -> None:
+    while True:
+        await database.write(admit, inbound("meanwhile", chat="e"))
+
+
+async def test_a_forget_that_was_cut_off_is_gone_on_with(
+    database_file: Path, secretive: int, tmp_path: Path
+) -> None:
+    """The process ended after some steps: the command is given again, and finishes."""
+    async with open_database(database_file) as database:
+        await database.write(maintenance.withdraw, secretive)
+        assert await database.write(maintenance.erase_some, secretive)
+    await control.act(tmp_path, database_file, "forget", str(secretive))
+    assert SECRET.encode() not in raw_bytes(database_file)
+
+
+def test_a_withdrawn_conversation_takes_no_part(store: Store) -> None:
+    """Its chat opens another one; nothing waits in it, and nothing is read of it for the index."""
+    current = store.run(turn_of, SECRET)
+    here = current.lease.conversation
+    store.run(admit, inbound("waits"))
+    store.run(maintenance.withdraw, here)
+    row = store.one(conversation, id=here)
+    assert (row.owner, row.ready_no) == (None, None)
+    assert row.searched_seq > row.message_head
+    assert store.run(admit, inbound("hello again"))[0] > here
+
+
+def test_steps_erase_everything(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are."""
+    monkeypatch.setattr(maintenance, "ERASED_ROWS", 1)
+    gone = filled(store, rows=40)
+    store.run(maintenance.withdraw, gone)
+    steps = 0
+    while store.run(maintenance.erase_some, gone):
+        steps += 1
+    assert steps > 10
+    assert store.rows(message, conversation=gone) == []
+    assert store.rows(conversation, id=gone) == []
+
+
+async def test_scrubbing_gives_up_no_lock(database_file: Path, secretive: int) -> None:
+    """Another process that closes the file would else remove the log that is in use."""
+    async with open_database(database_file) as database:
+        await control.carry_out(database, control.ACTIONS["forget"], str(secretive))
+        await database.write(admit, inbound("stored in the log", chat="z"))
+        look = [sys.executable, "-c", OPENS_AND_CLOSES, str(database_file)]
+        await asyncio.to_thread(subprocess.run, look, check=True)
+        assert database_file.with_name("parley.db-wal").exists()
+        await database.write(admit, inbound("stored after it", chat="z"))
+
+
+def test_a_file_of_another_size_of_pages(tmp_path: Path) -> None:
+    """Here the largest, whose numbers do not fit into the fields of the header."""
+    path = tmp_path / "large.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+        for pragma in ("page_size=65536", "journal_mode=WAL", "secure_delete=ON"):
+            raw.execute(f"PRAGMA {pragma}")
+        raw.execute("CREATE TABLE words (word TEXT PRIMARY KEY) WITHOUT ROWID")
+        dice = random.Random(3)  # noqa: S311 - repeatable, guards nothing
+        for _ in range(5_000):
+            raw.execute("INSERT INTO words VALUES (?)", (f"{dice.random()} {SECRET}",))
+        raw.execute("DELETE FROM words WHERE word > '0.5'")
+        with closing(Scrubber(path)) as scrubber:
+            assert scrubber.clean(raw, [])
+            pages = scrubber.find()
+            while pages:
+                scrubber.clean(raw, pages)
+            assert scrubber.find() == []
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        assert raw.execute("SELECT count(*) FROM words").fetchone() > (0,)
+
+
+def test_a_file_too_large_to_tell_its_pages_apart(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused, and not guessed at."""
+    monkeypatch.setattr("gateway.storage.scrubbing.MOST_PAGES", 1)
+    with (
+        closing(Scrubber(store.path)) as scrubber,
+        pytest.raises(StorageUnavailable, match="too large"),
+    ):
+        scrubber.find()
