@@ -95,7 +95,7 @@ class Scrubber:
         finally:
             raw.execute("ROLLBACK")
         # The copies of these pages that the connection keeps would bring the bytes back.
-        pass
+        raw.execute("PRAGMA shrink_memory")
         return True
 
     def _clean(self, page: int) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from sqlalchemy import Connection
 
 from agent.messages import assistant_message
 from gateway import control
@@ -32,15 +33,19 @@ sqlite3.connect(sys.argv[1]).execute("SELECT 1 FROM replica")
 
 def filled(store: Store, seed: int = 1, rows: int = 600) -> int:
     """Write a secret conversation among others, so that pages are split; returns its id."""
-    dice = random.Random(seed)  # noqa: S311 - repeatable, guards nothing
-    ids = [store.run(admit, inbound("start", chat=chat))[0] for chat in "abcd"]
+    ids = store.run(_fill, random.Random(seed), rows)  # noqa: S311 - repeatable, guards nothing
+    feed(store)
+    return ids[0]
+
+
+def _fill(conn: Connection, dice: random.Random, rows: int) -> list[int]:
+    ids = [admit(conn, inbound("start", chat=chat))[0] for chat in "abcd"]
     for n in range(rows):
         here = dice.choice(ids)
         words = (f"{SECRET} " if here == ids[0] else "plain ") * dice.randint(1, 90)
-        store.run(transcript.append, Place(here, 1, None), [assistant_message(f"{n} {words}")])
-        store.run(admit, inbound(words, chat="abcd"[ids.index(here)], dedupe_key=words + f"{n}"))
-    feed(store)
-    return ids[0]
+        transcript.append(conn, Place(here, 1, None), [assistant_message(f"{n} {words}")])
+        admit(conn, inbound(words, chat="abcd"[ids.index(here)], dedupe_key=words + f"{n}"))
+    return ids
 
 
 @pytest.fixture
@@ -58,11 +63,13 @@ def split(store: Store) -> sqlite3.Connection:
     """A table of which pages were split, all its secret rows deleted, and the log emptied."""
     raw = cast("sqlite3.Connection", store.connection.connection.driver_connection)
     raw.execute("CREATE TABLE words (word TEXT PRIMARY KEY) WITHOUT ROWID")
+    raw.execute("BEGIN")
     dice = random.Random(7)  # noqa: S311 - repeatable, guards nothing
     for n in range(4_000):
         word = SECRET if dice.random() < 0.5 else "ordinary"
         raw.execute("INSERT INTO words VALUES (?)", (f"{dice.random()} {word} {n}",))
     raw.execute("DELETE FROM words WHERE word LIKE ?", (f"%{SECRET}%",))
+    raw.execute("COMMIT")
     raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return raw
 
@@ -96,8 +103,7 @@ def test_what_the_writer_keeps_in_memory_brings_nothing_back(
         pages = scrubber.find()
         while pages:
             scrubber.clean(split, pages)
-    for (word,) in rows[::5]:
-        split.execute("DELETE FROM words WHERE word = ?", (word,))
+    split.executemany("DELETE FROM words WHERE word = ?", rows[::5])
     assert SECRET.encode() not in raw_bytes(store.path)
 
 
@@ -216,10 +222,12 @@ def test_a_file_of_another_size_of_pages(tmp_path: Path) -> None:
         for pragma in ("page_size=65536", "journal_mode=WAL", "secure_delete=ON"):
             raw.execute(f"PRAGMA {pragma}")
         raw.execute("CREATE TABLE words (word TEXT PRIMARY KEY) WITHOUT ROWID")
+        raw.execute("BEGIN")
         dice = random.Random(3)  # noqa: S311 - repeatable, guards nothing
         for _ in range(5_000):
             raw.execute("INSERT INTO words VALUES (?)", (f"{dice.random()} {SECRET}",))
         raw.execute("DELETE FROM words WHERE word > '0.5'")
+        raw.execute("COMMIT")
         with closing(Scrubber(path)) as scrubber:
             assert scrubber.clean(raw, [])
             pages = scrubber.find()
