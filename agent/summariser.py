@@ -9,7 +9,7 @@ import concurrent.futures
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.asking import call_of, failed_call, lost_call
 from agent.errors import (
@@ -34,17 +34,32 @@ _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """Clock (seconds), and how a thread waits so many seconds for a call; tests bring their own.
+
+    `wait` raises TimeoutError when they are over.
+    """
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[["concurrent.futures.Future[Completion]", float], Completion] = (
+        concurrent.futures.Future.result
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Summariser:
     """The models that write summaries, in order of preference, the main model last.
 
     Attributes:
         timeout_s: For all calls of one compaction together.
         redact: Masks configured secrets in what is sent and what comes back.
+        timing: By which the limit is kept.
     """
 
     models: Sequence[ChatModel]
     timeout_s: float
     redact: Callable[[str], str] = str
+    timing: Timing = field(default_factory=Timing)
 
     @property
     def window_tokens(self) -> int:
@@ -58,7 +73,7 @@ class Summariser:
             timeout_s: For all calls together; None for the configured limit.
         """
         limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-        return SummaryCalls(self, asyncio.get_running_loop(), time.monotonic() + limit_s)
+        return SummaryCalls(self, asyncio.get_running_loop(), self.timing.now() + limit_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +123,7 @@ class SummaryCalls:
     @property
     def left_s(self) -> float:
         """How much of the time limit is left; 0 when it is used up."""
-        return max(0.0, self._deadline - time.monotonic())
+        return max(0.0, self._deadline - self._summariser.timing.now())
 
     def __call__(self, prompt: str, max_tokens: int) -> str:
         """Return the model's text; blocks the calling thread, which is not the event loop's.
@@ -172,7 +187,7 @@ class SummaryCalls:
             # Closed since it was looked at: `close` may not have seen this call.
             self._give_up()
         try:
-            completion = self._running.result(left_s)
+            completion = self._summariser.timing.wait(self._running, left_s)
         except (TimeoutError, concurrent.futures.CancelledError) as exc:
             self._give_up()
             raise SummaryFailed("the summary took too long", TRANSIENT_COOLDOWN_S) from exc

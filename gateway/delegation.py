@@ -69,6 +69,7 @@ class Delegation:
 
     Attributes:
         tools: Makes what the tools of a turn may use (gateway/toolkit.py).
+        timeout: Watches the time of a child; tests bring their own.
     """
 
     database: Database
@@ -76,6 +77,7 @@ class Delegation:
     budgets: Budgets
     limits: DelegationSettings
     tools: Tools
+    timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
 
     def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
         """Return who runs the children of a turn.
@@ -213,7 +215,7 @@ class _Child:
 
     async def _within(self, seconds: float, work: Work) -> TurnResult | None:
         """Work on the turn as its records have it; None where that takes longer."""
-        scope = asyncio.timeout(seconds)
+        scope = self.delegation.timeout(seconds)
         try:
             async with scope:
                 return await self._work(work)

@@ -28,11 +28,11 @@ from agent.models.base import Usage
 from agent.models.scripted import ScriptedModel
 from agent.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner
 from agent.ports import PlannerState
-from agent.summariser import Summariser
+from agent.summariser import Summariser, Timing
 from agent.view import Entry, Summary, View, ViewPlan
 from agent.warm_summary import prepare
 from gateway.errors import LeaseLost
-from tests.agent.tools.doubles import HangingModel, MemoryCompactions
+from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime
 from tests.support.conversations import faults
 
 WINDOW = 20_000
@@ -103,8 +103,14 @@ def nothing(_: CompressionRequest) -> None:
     return None
 
 
-def planner_of(engine: ContextEngine, *summary_models: ScriptedModel, **more: object) -> Planner:
-    summariser = Summariser(summary_models, 10.0) if summary_models else None
+def planner_of(
+    engine: ContextEngine,
+    *summary_models: ScriptedModel,
+    timing: Timing | None = None,
+    **more: object,
+) -> Planner:
+    asked = Summariser(summary_models, 10.0, timing=timing or Timing())
+    summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
     for name, value in {"summariser": summariser, **more}.items():
         setattr(planner, name, value)
@@ -718,9 +724,11 @@ async def test_a_turn_that_ends_during_a_summary_ends_the_call() -> None:
 
 async def test_a_time_limit_ends_with_the_extractors_summary() -> None:
     """Hygiene waits so long for a model and no longer."""
-    planner = planner_of(ContextCompressor(Limits(WINDOW), {}), HangingModel())
+    model = HangingModel()
+    timing = PassingTime(model).timing
+    planner = planner_of(ContextCompressor(Limits(WINDOW), {}), model, timing=timing)
     view = long_view()
-    done = await planner.compact(view, "hygiene", timeout_s=0.05)
+    done = await planner.compact(view, "hygiene", timeout_s=5)
     assert done is not None
     assert (done.level, done.failure) == ("extract", "the summary took too long")
     assert faults(view.messages) == []

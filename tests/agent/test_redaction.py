@@ -1,7 +1,6 @@
 """Redaction of texts of any size: what is masked, what is left alone, and how fast."""
 
 import json
-import time
 
 import orjson
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.redaction import MASK, Redactor, masked_assignments
+from tests.support.effort import effort
 
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
 PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}\nabc=\n-----END RSA PRIVATE KEY-----"
@@ -102,13 +102,9 @@ class TestSpeed:
     )
     def test_bulk_text_takes_10_ms_per_megabyte_or_so(self, text: str) -> None:
         """The bound is five times that; a pattern that skips nothing takes ten times as long."""
-        bulk, redactor, taken = text * (4_000_000 // len(text)), Redactor(), []
-        for _ in range(3):
-            started = time.process_time()
-            assert redactor.text(bulk) is bulk
-            taken.append(time.process_time() - started)
-        # One may have been disturbed.
-        assert min(taken) < 0.2
+        bulk, redactor = text * (4_000_000 // len(text)), Redactor()
+        assert redactor.text(bulk) is bulk
+        assert effort(lambda: redactor.text(bulk), rounds=3) < 30
 
     @pytest.mark.parametrize(
         "bait",
@@ -130,9 +126,8 @@ class TestSpeed:
     )
     def test_bait_does_not_slow_it_down(self, bait: str) -> None:
         """What is masked is written by strangers: every pattern stays linear."""
-        started = time.process_time()
-        Redactor().text(bait * (400_000 // len(bait)))
-        assert time.process_time() - started < 1
+        text = bait * (400_000 // len(bait))
+        assert effort(lambda: Redactor().text(text)) < 150
 
 
 class TestAssignments:

@@ -25,14 +25,20 @@ from agent.models.scripted import Cut, ScriptedModel, Step
 from agent.ports import ModelCall
 from agent.summariser import Summariser, SummaryCalls, WarmPrefix
 from agent.tokens import estimate_messages
-from tests.agent.tools.doubles import HangingModel
+from tests.agent.tools.doubles import HangingModel, PassingTime
 
 LIMIT_S = 10.0
-BRIEF_S = 0.05
 
 
 def asking(*models: ScriptedModel, timeout_s: float | None = None) -> SummaryCalls:
     return Summariser(models, LIMIT_S).calls(timeout_s)
+
+
+def impatient(*models: ScriptedModel, limit_s: float = LIMIT_S) -> Summariser:
+    """Return a summariser whose time is over once the last model, which hangs, was asked."""
+    last = models[-1]
+    assert isinstance(last, HangingModel)
+    return Summariser(models, limit_s, timing=PassingTime(last).timing)
 
 
 def failing(error: Exception) -> ScriptedModel:
@@ -164,7 +170,7 @@ async def test_a_failure_stays_known_after_a_later_answer() -> None:
 async def test_all_calls_share_one_time_limit() -> None:
     """When it is used up the model is not asked any more."""
     model = HangingModel()
-    calls = asking(model, timeout_s=BRIEF_S)
+    calls = impatient(model).calls()
     for _ in range(2):
         with pytest.raises(SummaryFailed) as caught:
             await ask(calls)
@@ -175,7 +181,7 @@ async def test_all_calls_share_one_time_limit() -> None:
 
 async def test_the_next_model_has_only_what_is_left_of_the_time() -> None:
     """A fallback does not begin the limit anew."""
-    calls = asking(failing(ModelUnreachable("down")), HangingModel(), timeout_s=BRIEF_S)
+    calls = impatient(failing(ModelUnreachable("down")), HangingModel()).calls()
     async with asyncio.timeout(LIMIT_S / 2):
         with pytest.raises(SummaryFailed, match="too long"):
             await ask(calls)
@@ -183,7 +189,8 @@ async def test_the_next_model_has_only_what_is_left_of_the_time() -> None:
 
 async def test_nobody_gets_more_time_than_is_configured() -> None:
     """Hygiene's limit shortens the configured one and never lengthens it."""
-    calls = Summariser([HangingModel()], BRIEF_S).calls(3600)
+    calls = impatient(HangingModel(), limit_s=5).calls(3600)
+    assert 4 < calls.left_s <= 5
     async with asyncio.timeout(LIMIT_S / 2):
         with pytest.raises(SummaryFailed, match="too long"):
             await ask(calls)
@@ -378,7 +385,7 @@ async def test_a_call_that_was_refused_costs_nothing() -> None:
 
 async def test_a_call_that_took_too_long_is_estimated_as_lost() -> None:
     """The provider has read the prompt by then."""
-    calls = asking(HangingModel(), timeout_s=BRIEF_S)
+    calls = impatient(HangingModel()).calls()
     with pytest.raises(SummaryFailed):
         await ask(calls)
     call = booked(calls)
@@ -390,7 +397,7 @@ async def test_a_call_that_took_too_long_is_estimated_as_lost() -> None:
 async def test_what_the_cache_holds_is_lost_at_the_price_of_a_read() -> None:
     """Of a call behind a request that was known."""
     model = HangingModel()
-    calls = asking(model, timeout_s=BRIEF_S)
+    calls = impatient(model).calls()
     with pytest.raises(SummaryFailed):
         await behind(calls, model)
     usage = booked(calls).usage

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -253,9 +253,9 @@ class Life:
 
     async def wait_for_preview(self) -> None:
         """Give the gateway time to show what was streamed; it may choose not to."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await self.previewed.wait()
+        for _ in range(50):
+            if not self.previewed.is_set():
+                await asyncio.sleep(0.001)
 
     def _agent(self, *given: Any) -> Agent:
         *_, foreign = given

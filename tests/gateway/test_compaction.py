@@ -316,7 +316,7 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
 async def test_a_summary_that_is_not_ready_is_not_waited_for_forever(tmp_path: Path) -> None:
     """The compaction asks for its own; what comes later belongs to an ended segment."""
     model = LongChatModel()
-    async with running(tmp_path, model, auxiliary={"compression": {"timeout_s": 0.2}}) as chat:
+    async with running(tmp_path, model, auxiliary={"compression": {"timeout_s": 1}}) as chat:
         model.writing.clear()
         await until_compacted(chat, count=4)
         model.writing.set()

@@ -250,15 +250,34 @@ async def test_a_child_ends_with_its_tokens(tmp_path: Path) -> None:
         assert await chat.ask("go") == "budget_exhausted: as far as I came"
 
 
+class ChildTime:
+    """The time that children have: it passes when a test says so, and not otherwise."""
+
+    def __init__(self, chat: Running) -> None:
+        self._scope = asyncio.timeout(None)
+        turns = chat.gateway.worker._turns
+        object.__setattr__(turns, "delegation", replace(turns.delegation, timeout=self._begin))
+
+    def _begin(self, _seconds: float | None) -> asyncio.Timeout:
+        self._scope = asyncio.timeout(None)
+        return self._scope
+
+    def pass_(self) -> None:
+        """Have the time be over that runs now."""
+        self._scope.reschedule(asyncio.get_running_loop().time())
+
+
 async def test_a_tool_that_hangs_ends_with_the_childs_time(tmp_path: Path) -> None:
     """Its call gets a result, and the child says what it did."""
 
     async def hang(_: ToolContext) -> str:
+        time.pass_()
         await asyncio.Event().wait()
         return "never"
 
     model = model_of(acts(), "it hung")
-    async with running(tmp_path, agent_with(model, tool_of(hang)), tools=limits(max_s=0.6)) as chat:
+    async with running(tmp_path, agent_with(model, tool_of(hang))) as chat:
+        time = ChildTime(chat)
         assert await chat.ask("go") == "budget_exhausted: it hung"
         _, _, cut, asked, _ = await child_messages(chat)
         assert "outcome is unknown" in text_of(cut)
@@ -270,8 +289,14 @@ async def test_a_model_that_hangs_ends_with_the_childs_time(tmp_path: Path) -> N
     model = model_of()
     model.hold(TASK)
     model.hold(WRAP_UP)
-    async with running(tmp_path, agent_with(model), tools=limits(max_s=0.6)) as chat:
-        assert await chat.ask("go") == "budget_exhausted: The time for the task was used up."
+    async with running(tmp_path, agent_with(model)) as chat:
+        time = ChildTime(chat)
+        await chat.say("go")
+        for asked in (TASK, WRAP_UP):
+            await model.watch.until(lambda asked=asked: asked in model.waiting)
+            time.pass_()
+        await chat.until(chat.texts)
+        assert chat.texts() == ["budget_exhausted: The time for the task was used up."]
         turn = await child_turn(chat)
         assert (turn.state, turn.error) == ("done", "no time was left")
         lost = [row for row in await chat.rows(models.ledger) if row.purpose == "lost"]

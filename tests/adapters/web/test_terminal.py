@@ -359,7 +359,7 @@ async def test_a_gateway_that_stays_away_ends_the_dialogue(gateway: Gateway) -> 
     """After its patience the client gives up and says why."""
     gateway.reply = lambda text: None
     talking = asyncio.ensure_future(
-        chat(gateway.path, "t", ask=lines("hi"), console=piped(), patience_s=0.1)
+        chat(gateway.path, "t", ask=lines("hi"), console=piped(), patience_s=1)
     )
     await gateway.history.admitted.wait()
     await gateway.stop()

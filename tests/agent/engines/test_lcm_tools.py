@@ -1,6 +1,5 @@
 """`lcm_grep`, `lcm_describe` and `lcm_expand` on records in memory."""
 
-import time
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from agent.errors import ToolError
 from agent.messages import assistant_message, encode, user_message
 from agent.nodes import Node
 from tests.agent.tools.doubles import MemoryArchive
+from tests.support.effort import effort
 
 LEAF = Node(1, 0, 2, 4, "Goal: tea.", "extract", 4, 90)
 OTHER = Node(2, 0, 5, 6, "Goal: cake.", "model", 4, 80)
@@ -84,15 +84,17 @@ def test_a_long_scan_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_pattern_cannot_hang_the_gateway(pattern: str) -> None:
     """It is refused, or stopped within its time."""
     records = MemoryArchive({1: encode(user_message("a" * 5_000 + "!"))})
-    began = time.process_time()
-    with pytest.raises(ToolError, match=r"pattern"):
-        ask("grep", records, pattern=pattern)
-    assert time.process_time() - began < 5 * tools.PATTERN_TIMEOUT_S
+
+    def refused() -> None:
+        with pytest.raises(ToolError, match=r"pattern"):
+            ask("grep", records, pattern=pattern)
+
+    assert effort(refused) < 500
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "PATTERN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tools, "PATTERN_TIMEOUT_S", 1.0)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import structlog
 
 from agent.engines.threads import MAX_ABANDONED, CallHangs, DaemonThreads
 
-SOON_S = 0.02
+SOON_S = 1.0
 
 
 def raising(failure: BaseException) -> Callable[[], None]:

@@ -371,7 +371,7 @@ async def test_reset_after_the_last_event_does_not_matter(server: AnthropicServe
 async def test_silence_is_unreachable(server: AnthropicServer) -> None:
     """No byte for `idle_timeout_s` ends the call and the connection."""
     server.script(Reply(text="Well", trouble="stall"))
-    async with connect(server, idle_timeout_s=0.5) as model:
+    async with connect(server, idle_timeout_s=1) as model:
         with pytest.raises(ModelUnreachable):
             await model.complete(ModelRequest(ASK), SinkSpy())
     await asyncio.wait_for(server.left.wait(), 15)
@@ -379,8 +379,8 @@ async def test_silence_is_unreachable(server: AnthropicServer) -> None:
 
 async def test_slow_stream_is_no_silence(server: AnthropicServer) -> None:
     """A stream that takes longer than `idle_timeout_s` in all is fine while bytes come."""
-    server.script(Reply(text="abcdefgh", piece=1, pause_s=0.15))
-    async with connect(server, idle_timeout_s=1) as model:
+    server.script(Reply(text="abcdefgh", piece=1, pause_s=0.3))
+    async with connect(server, idle_timeout_s=2) as model:
         completion = await model.complete(ModelRequest(ASK), SinkSpy())
     assert completion.message["content"] == "abcdefgh"
 

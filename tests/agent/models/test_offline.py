@@ -1,6 +1,6 @@
 """The offline model: answers, tools, streaming."""
 
-import time
+import asyncio
 
 import orjson
 import pytest
@@ -18,6 +18,7 @@ from agent.models.offline_answers import COUNT_LIMIT, NOTICE
 from agent.settings import ModelSettings
 from agent.tools.builtin.calculate import evaluate
 from tests.agent.models.sink import CollectingSink
+from tests.support.effort import effort
 
 TOOLS = tuple(
     ToolSchema(name, "", {"type": "object"})
@@ -302,9 +303,7 @@ def test_the_window_is_that_of_the_settings(setting: int | None, tokens: int) ->
     "text",
     ["tell " * 200_000, " " * 1_000_000, "my name is" + " " * 1_000_000, "in A " * 200_000, ""],
 )
-async def test_a_huge_or_empty_text_is_answered_quickly(text: str) -> None:
+def test_a_huge_or_empty_text_is_answered_quickly(text: str) -> None:
     """No pattern may take the event loop for long."""
-    started = time.process_time()
-    assert await answer("hi", text)
-    assert await answer(text, "hi")
-    assert time.process_time() - started < 3
+    assert effort(lambda: asyncio.run(answer("hi", text))) < 250
+    assert effort(lambda: asyncio.run(answer(text, "hi"))) < 250

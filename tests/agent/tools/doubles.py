@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from agent.ports import (
     PlannerState,
     ToolStatus,
 )
+from agent.summariser import Timing
 from agent.tools.registry import ToolContext
 from agent.view import Summary
 
@@ -93,19 +95,43 @@ class MemoryReader:
         return self.outputs.get(output_id)
 
 
+class PassingTime:
+    """A clock of its own for summaries: all time that is left passes once `model` was asked."""
+
+    def __init__(self, model: "HangingModel") -> None:
+        self._model = model
+        self._now = 0.0
+
+    @property
+    def timing(self) -> Timing:
+        """What a summariser is given."""
+        return Timing(lambda: self._now, self._wait)
+
+    def _wait(self, call: Future[Completion], left_s: float) -> Completion:
+        wait([call, self._model.reached], timeout=60, return_when=FIRST_COMPLETED)
+        if call.done():
+            return call.result()
+        self._now += left_s
+        raise TimeoutError
+
+
 class HangingModel(ScriptedModel):
     """A model that never answers.
 
     Attributes:
         ended: Set when a call was cancelled.
+        reached: Done, for threads, when it was asked.
     """
 
     def __init__(self) -> None:
         super().__init__(lambda _: "never", gate=asyncio.Event())
         self.ended = asyncio.Event()
+        self.reached: Future[None] = Future()
 
     @override
     async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        if not self.reached.done():
+            self.reached.set_result(None)
         try:
             return await super().complete(request, sink)
         finally:

@@ -61,9 +61,11 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(
         mcp_over_http() as server,
         mcp_tools({"s": settings_of(server)}, tmp_path) as tools,
     ):
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await run(tools, "wait")
+        waiting = asyncio.ensure_future(run(tools, "wait"))
+        await server.until("tools/call wait")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
         await server.until("notifications/cancelled")
 
 
