@@ -164,7 +164,12 @@ class LoggingSettings(Section):
             return value
         if not isinstance(value, str) or not value:
             raise ValueError("must be a path, false or null")
-        return False if value.lower() == "false" else Path(value).expanduser()
+        if value.lower() == "false":
+            return False
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as exc:
+            raise ValueError("must not name a user that there is not") from exc
 
 
 class Settings(Section):
@@ -281,17 +286,30 @@ def _secrets_in(value: Any) -> Iterator[str]:
 
 def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:
     if option:
-        return Path(option).expanduser().absolute(), "--home"
+        return _expanded(option, "--home").absolute(), "--home"
     if named := environ.get("PARLEY_HOME"):
-        return Path(named).expanduser().absolute(), "PARLEY_HOME"
+        return _expanded(named, "PARLEY_HOME").absolute(), "PARLEY_HOME"
     return Path(platformdirs.user_data_dir("parley")), "default"
+
+
+def _expanded(path: str | Path, origin: str) -> Path:
+    """Return a path whose "~" stands for the home of a user.
+
+    Raises:
+        SettingsError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as exc:
+        raise SettingsError(f"{origin}: {str(path)!r} names a user that there is not") from exc
 
 
 def _add_config(
     sources: Sources, config: Path | None, environ: Mapping[str, str], home: Path
 ) -> Path | None:
     named = config or environ.get("PARLEY_CONFIG") or None
-    path = Path(named).expanduser() if named else home / CONFIG_NAME
+    origin = "--config" if config else "PARLEY_CONFIG"
+    path = _expanded(named, origin) if named else home / CONFIG_NAME
     if named or _is_there(path):
         sources.add_file(path, str(path) if named else CONFIG_NAME)
         return path

@@ -148,8 +148,9 @@ class Sources:
             return
         try:
             text = Path(environ[variable]).expanduser().read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
+        except (OSError, UnicodeDecodeError, RuntimeError) as exc:
             reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
+            reason = "there is no such user" if isinstance(exc, RuntimeError) else reason
             self.problems.append(f"{variable}: cannot read {environ[variable]!r}: {reason}")
             return
         self._put(path, text.strip(), variable)

@@ -323,7 +323,8 @@ class TurnRunner:
         if done is None:
             with closing(planner):
                 done = await planner.compact(view, "manual", focus=topic or None)
-        return Done(commands.compress_text(done, topic), TurnEnd("compressed"), [])
+        end = TurnEnd("nothing_to_compress") if done is None else TurnEnd("compressed")
+        return Done(commands.compress_text(done, topic), end, [])
 
     async def _notify(self, turn: Turn, key: str, text: str) -> None:
         """Tell the chat something while the turn goes on; once for each key."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agent.settings import WorkspaceSettings
 from agent.tools.world.workspace import erase
-from gateway.errors import StorageUnavailable
+from gateway.errors import SettingsError, StorageUnavailable
 
 FOLDER = "workspaces"
 
@@ -17,7 +17,11 @@ class Workspaces:
     """
 
     def __init__(self, settings: WorkspaceSettings, home: Path) -> None:
-        self.root = (settings.root or home / FOLDER).expanduser().absolute()
+        try:
+            self.root = (settings.root or home / FOLDER).expanduser().absolute()
+        except RuntimeError as exc:
+            text = f"tools.workspace.root: {str(settings.root)!r} names a user that there is not"
+            raise SettingsError(text) from exc
 
     def of(self, conversation_id: int) -> Path:
         """Return a conversation's directory, which may not be there yet.

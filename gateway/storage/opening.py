@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 
+import structlog
 from sqlalchemy import Connection, inspect, select, table
 from sqlalchemy import column as sql_column
 
@@ -14,6 +15,8 @@ from gateway.storage import identity
 from gateway.storage.engine import Database, connect, lock_database
 from gateway.storage.models import REVISION
 from gateway.storage.scrubbing import Scrubber
+
+log = structlog.get_logger()
 
 
 @asynccontextmanager
@@ -84,6 +87,8 @@ def prepare_schema(connection: Connection) -> None:
             raise StorageUnavailable("this SQLite file belongs to another program")
         if revision != REVISION:
             import_module("gateway.storage.migrate").upgrade(connection)
+    if revision not in {None, REVISION}:
+        log.info("database_migrated", before=revision, revision=REVISION)
 
 
 def schema_revision(connection: Connection) -> str | None:

@@ -27,6 +27,16 @@ from gateway.storage.prompts import Answer
 from gateway.storage.statements import built_once
 from gateway.storage.transcript import shown_ranges
 
+HOUSEKEPT = (
+    "compressed",
+    "nothing_to_compress",
+    "model_listed",
+    "model_chosen",
+    "model_unknown",
+    "model_refused",
+)
+"""Outcomes of the turns of `/compress` and `/model`: these answer nobody and are not counted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -260,10 +270,13 @@ def _figures(
     return Figures(done.turns, done.tool_calls + running, spent, saved.compactions, saved.tokens)
 
 
+_answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
+
+
 def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
     """Select the sums over turns; what a running one did stands in its journal only."""
     query = select(
-        func.count(turn.c.id).label("turns"),
+        func.count(turn.c.id).filter(_answers).label("turns"),
         func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
     ).where(turn.c.conversation == conversation_id)
     return query if session_id is None else query.where(turn.c.session_id == session_id)

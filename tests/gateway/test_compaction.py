@@ -442,6 +442,17 @@ async def test_compress_with_nothing_to_compress(tmp_path: Path) -> None:
         await chat.ask("hello")
         assert await chat.ask("/compress") == commands.NOTHING_TO_COMPRESS
         assert await compactions(chat) == []
+        assert "- **Last turn**: nothing to compress" in await chat.ask("/status")
+
+
+async def test_commands_are_not_counted_as_turns(tmp_path: Path) -> None:
+    """`/compress` and `/model` take one, and answer nobody."""
+    async with running(tmp_path, LongChatModel()) as chat:
+        for text in ("hello", "/compress", "/model"):
+            await chat.ask(text)
+        told = await chat.ask("/usage")
+        assert "1 turn," in told
+        assert "3 turns" not in told
 
 
 async def test_status_and_usage_tell_what_the_rows_say(tmp_path: Path) -> None:

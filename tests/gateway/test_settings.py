@@ -639,6 +639,12 @@ class TestRefusals:
         (line,) = problems(tmp_path / UNREACHABLE)
         assert line == f"{tmp_path / UNREACHABLE}/parley.yaml: cannot be read: File name too long"
 
+    @pytest.mark.parametrize("variable", ["PARLEY_HOME", "PARLEY_CONFIG"])
+    def test_a_user_that_there_is_not_is_told(self, variable: str) -> None:
+        """In one line that names the variable, not with a traceback."""
+        with pytest.raises(SettingsError, match=rf"^{variable}: '~nosuchuser/x' names a user"):
+            load_settings(environ={variable: "~nosuchuser/x"})
+
     def test_home_is_no_key_of_the_file(self, tmp_path: Path) -> None:
         """The file lies in it."""
         (line,) = problems(tmp_path, "home: /x")

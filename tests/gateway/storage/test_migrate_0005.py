@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agent.messages import assistant_message
 from agent.view import Summary, ViewPlan
@@ -85,6 +86,16 @@ def test_an_older_segment_stands(lived: Store, migrated: Store) -> None:
         before = lived.run(lineage.get, row.id)
         after = migrated.run(lineage.get, row.id)
         assert after == replace(before, prompt_layers=(), base_id=after.base_id)
+
+
+async def test_a_migration_is_logged_once(old_file: Path) -> None:
+    """From where to where; the next start has nothing to say."""
+    with capture_logs() as lines:
+        for _ in range(2):
+            async with open_database(old_file):
+                pass
+    found = [line for line in lines if line["event"] == "database_migrated"]
+    assert [(line["before"], line["revision"]) for line in found] == [("0004", models.REVISION)]
 
 
 @pytest.mark.parametrize(
