@@ -41,7 +41,7 @@ from gateway.commands import StatusFacts
 from gateway.context import with_engine_tools
 from gateway.delegation import Delegation
 from gateway.delivery import Delivery
-from gateway.errors import SettingsError, StorageError
+from gateway.errors import SettingsError
 from gateway.freezing import Freezer
 from gateway.health import Health
 from gateway.http import HttpServer
@@ -55,13 +55,14 @@ from gateway.modes import keep_modes, restore_modes
 from gateway.owners import Owners
 from gateway.pairing import owner_code
 from gateway.preparing import Preparations
+from gateway.pruning import Pruner
 from gateway.recall import Recall
 from gateway.settings import Settings
 from gateway.spending import Budgets, refuse_unpriced
 from gateway.startchecks import Finding
 from gateway.statusfacts import start_warnings, status_facts
 from gateway.stops import Stops
-from gateway.storage import history, inbox, leases
+from gateway.storage import history, leases
 from gateway.storage.engine import Database, lock_database
 from gateway.storage.opening import database_path, open_locked
 from gateway.supervision import Supervised
@@ -83,7 +84,6 @@ Work = dict[str, Coroutine[Any, Any, Any]]
 
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
-PRUNE_EVERY_S = 3600.0
 
 
 @dataclass(slots=True)
@@ -242,7 +242,9 @@ def _until_a_stop(gateway: Gateway) -> Work:
         "search index": gateway.indexer.run(),
         "watch": gateway.watch.run(),
         "modes": keep_modes(gateway.settings),
-        "prune": _prune(gateway),
+        "prune": Pruner(
+            gateway.database, gateway.settings.retention, gateway.settings.storage.raw_days
+        ).run(),
     }
 
 
@@ -273,18 +275,6 @@ async def _finish_turns(
     await asyncio.wait({working, forced}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     working.cancel()
     await asyncio.wait({working})
-
-
-async def _prune(gateway: Gateway) -> None:
-    """Drop raw updates that are older than `storage.raw_days`, a few at a time."""
-    older_than_s = gateway.settings.storage.raw_days * 86400.0
-    while True:
-        try:
-            pruned = await gateway.database.write(inbox.prune_raw, older_than_s)
-        except StorageError as exc:
-            log.warning("prune_failed", error=str(exc))
-            pruned = 0
-        await asyncio.sleep(1.0 if pruned else PRUNE_EVERY_S)
 
 
 @asynccontextmanager

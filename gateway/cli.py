@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import orjson
 import structlog
 import typer
 
@@ -301,6 +302,32 @@ def db_check(context: typer.Context) -> None:
     if problems:
         raise typer.Exit(1)
     say("the database is sound and has this version's schema")
+
+
+@db_app.command("prune")
+def db_prune(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be erased.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Erase what is older than `retention` and `storage.raw_days` allow, at once."""
+    settings = settings_of(context)
+    retention, raw_days = settings.retention, settings.storage.raw_days
+    if dry_run:
+        pruning = import_module("gateway.pruning")
+        with opened(settings) as conn:
+            counted = pruning.count_all(conn, retention, raw_days)
+        gone = {name: each._asdict() for name, each in counted.items()}
+    else:
+        target = {"retention": retention.model_dump(), "raw_days": raw_days}
+        gone = act(settings, "prune", orjson.dumps(target).decode())
+    if json:
+        show_json(gone)
+        return
+    for name, each in gone.items():
+        say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes")
 
 
 @db_app.command("accept")

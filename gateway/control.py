@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import orjson
 from aiohttp import web
 from sqlalchemy import Connection
 
@@ -18,6 +19,8 @@ from gateway import pairing
 from gateway.errors import GatewayError, NotFound
 from gateway.indexing import Indexer
 from gateway.pairing import COMMAND_LINE, Decision
+from gateway.pruning import Pruner
+from gateway.settings import RetentionSettings
 from gateway.storage import deadletters, maintenance, notebook, searchindex
 from gateway.storage.engine import Database
 from gateway.storage.opening import open_database, require_database
@@ -48,6 +51,10 @@ def _reindex(conn: Connection, _: str) -> None:
     searchindex.clear(conn)
 
 
+def _prune(_: Connection, __: str) -> None:
+    """Do nothing: what is erased is erased in many transactions (`_pruned`)."""
+
+
 Action = Callable[[Connection, str], Any]
 ACTIONS: dict[str, Action] = {
     "retry-dead-letter": deadletters.retry,
@@ -58,6 +65,7 @@ ACTIONS: dict[str, Action] = {
     "revoke-member": _revoke,
     "remove-memory": notebook.remove_notes,
     "reindex-search": _reindex,
+    "prune": _prune,
 }
 
 
@@ -115,6 +123,8 @@ async def carry_out(database: Database, action: Action, target: str) -> Any:
     """
     if action is _forget:
         return await _forget_in_steps(database, target)
+    if action is _prune:
+        return await _pruned(database, target)
     result = await database.write(action, target)
     if action is notebook.remove_notes:
         await database.scrub()
@@ -131,6 +141,14 @@ async def _forget_in_steps(database: Database, target: str) -> int:
         is_first = False
     await database.scrub()
     return messages
+
+
+async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
+    """Erase what is too old by the settings of whoever asks; the target holds them as JSON."""
+    asked = orjson.loads(target)
+    limits = RetentionSettings.model_validate(asked["retention"])
+    gone = await Pruner(database, limits, asked["raw_days"]).prune()
+    return {name: each._asdict() for name, each in gone.items()}
 
 
 async def _ask(socket: Path, action: str, target: str) -> Any:

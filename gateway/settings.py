@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import platformdirs
@@ -150,6 +150,29 @@ class StorageSettings(Section):
     raw_days: int = Field(default=30, ge=1)
 
 
+class RetentionSettings(Section):
+    """How long what is stored is kept, in days; null: until `parley forget`.
+
+    `transcript_days`: messages out of view, and conversations that rest for so long. `audit_days`:
+    what `parley audit list` shows. `search`: "transcript" for as long as the messages, or days.
+    """
+
+    transcript_days: int | None = Field(default=None, ge=1)
+    files_days: int | None = Field(default=None, ge=1)
+    files_max_bytes: int | None = Field(default=None, ge=0)
+    journal_days: int | None = Field(default=None, ge=1)
+    outbox_days: int | None = Field(default=None, ge=1)
+    # Budgets sum up the current day, which is two by the clock of another place.
+    ledger_days: int | None = Field(default=None, ge=2)
+    audit_days: int | None = Field(default=None, ge=1)
+    search: Literal["transcript"] | Annotated[int, Field(ge=1)] = "transcript"
+
+    @property
+    def limits_files(self) -> bool:
+        """Whether any file may go."""
+        return self.files_days is not None or self.files_max_bytes is not None
+
+
 class LoggingSettings(Section):
     """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
 
@@ -198,6 +221,7 @@ class Settings(Section):
     platforms: PlatformSettings = PlatformSettings()
     web: WebSettings = WebSettings()
     storage: StorageSettings = StorageSettings()
+    retention: RetentionSettings = RetentionSettings()
     logging: LoggingSettings = LoggingSettings()
 
 

@@ -5,7 +5,7 @@ and seq, so that one conversation is one range of ids. `conversation.searched_se
 transcript is indexed and moves in the same transaction as the rows.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -174,6 +174,13 @@ def _indexed(conversation_id: int, entry: Entry) -> dict[str, object]:
 def _joined(terms: frozenset[str]) -> str:
     """Return terms as FTS5 gets them: to be taken out again they must be told byte for byte."""
     return " ".join(sorted(terms))
+
+
+def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]) -> None:
+    """Take messages out, by seq with their terms; the index is current (`is_current`)."""
+    here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
+    for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
+        conn.execute(_TAKE_OUT, {"id": row_id(conversation_id, seq), "terms": _joined(terms[seq])})
 
 
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:

@@ -1,0 +1,511 @@
+"""What may be erased for its age: found by a reader, and taken out by the writer in small steps.
+
+Most classes are rows of a table that nobody needs any more (`SWEEPS`). Of a transcript goes what
+the view of its conversation does not show; where nobody has written for so long, the conversation
+begins anew first, and all of it goes. Whatever a turn that runs, an answer that is not sent or a
+question that is open still needs, stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Table,
+    and_,
+    delete,
+    exists,
+    false,
+    func,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from agent.messages import decode
+from agent.view import ViewPlan, dump_plan
+from gateway.storage import lineage, searchindex
+from gateway.storage.models import (
+    attachment,
+    attachment_part,
+    blob,
+    conversation,
+    inbox,
+    inquiry,
+    is_pending,
+    is_running,
+    is_unanswered,
+    is_unsent,
+    ledger,
+    message,
+    node,
+    now_s,
+    outbox,
+    quarantine,
+    search_row,
+    session,
+    step,
+    turn,
+)
+from gateway.storage.searchterms import terms_of
+from gateway.storage.transcript import END, shown_ranges
+
+REASON = "retention"
+"""Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
+STEP_ROWS = 200
+"""Of one transaction: below 50 ms, also with the overwriting of what is erased."""
+STEP_MESSAGES = 50
+"""Likewise, each with its words in the search index."""
+FOUND_ROWS = 5_000
+"""Of one look of a reader."""
+CONVERSATIONS = 500
+GONE = "it was removed: files are not kept that long here"
+
+Key = tuple[Any, ...]
+Range = tuple[int, int]
+
+
+class Pruned(NamedTuple):
+    """How much has gone, or would go; bytes are those of texts and files, without the pages."""
+
+    rows: int = 0
+    bytes: int = 0
+
+    def plus(self, other: "Pruned") -> "Pruned":
+        """Return both together."""
+        return Pruned(self.rows + other.rows, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Rows of one table that may go once they are old enough.
+
+    Attributes:
+        may_go: What holds for them beside their age.
+        size: Bytes of one.
+    """
+
+    table: Table
+    may_go: ColumnElement[bool]
+    size: ColumnElement[Any]
+
+
+def _old(table: Table, age_s: float) -> ColumnElement[bool]:
+    return table.c.at < now_s() - age_s
+
+
+def _turn_runs(turn_id: Any) -> ColumnElement[bool]:
+    return exists().where(turn.c.id == turn_id, is_running)
+
+
+def _is_working(conversation_id: Any) -> ColumnElement[bool]:
+    """Whether anything in a conversation is under way: a turn, a message, an answer, a question."""
+    return or_(
+        exists().where(turn.c.conversation == conversation_id, is_running),
+        exists().where(inbox.c.conversation == conversation_id, is_pending),
+        exists().where(outbox.c.conversation == conversation_id, is_unsent),
+        exists().where(inquiry.c.conversation == conversation_id, is_unanswered),
+    )
+
+
+_is_finished = inbox.c.state.in_(("done", "cancelled", "refused"))
+SWEEPS: dict[str, tuple[Sweep, ...]] = {
+    "journal": (
+        Sweep(
+            step,
+            and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
+            func.length(step.c.name) + func.coalesce(func.length(step.c.result), 0),
+        ),
+    ),
+    # What stands approved for a conversation is an answered inquiry: it holds until it is erased.
+    "audit": (
+        Sweep(
+            step,
+            and_(step.c.kind == "tool", ~_turn_runs(step.c.turn_id)),
+            func.length(step.c.name) + func.coalesce(func.length(step.c.result), 0),
+        ),
+        Sweep(
+            inquiry,
+            and_(
+                ~is_unanswered,
+                func.coalesce(inquiry.c.answer, "") != "conversation",
+                ~_turn_runs(inquiry.c.turn_id),
+            ),
+            func.length(inquiry.c.question) + func.coalesce(func.length(inquiry.c.answer), 0),
+        ),
+    ),
+    # While anything is under way its keys tell what was said before, and buttons wait to go.
+    "outbox": (
+        Sweep(
+            outbox,
+            and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
+            func.length(outbox.c.payload) + func.coalesce(func.length(outbox.c.markdown), 0),
+        ),
+    ),
+    "ledger": (
+        Sweep(
+            ledger,
+            or_(ledger.c.turn_id.is_(None), ~_turn_runs(ledger.c.turn_id)),
+            func.length(ledger.c.model) + func.length(ledger.c.provider),
+        ),
+    ),
+    # Commands, and what was never answered; what was answered goes with its messages.
+    "transcript": (
+        Sweep(
+            inbox,
+            and_(_is_finished, or_(inbox.c.turn_id.is_(None), inbox.c.kind == "command")),
+            func.length(inbox.c.text),
+        ),
+    ),
+}
+
+
+def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
+    """Return how much would go; looks at the whole table."""
+    sizes = select(func.count(), func.coalesce(func.sum(sweep.size), 0))
+    row = conn.execute(sizes.where(_old(sweep.table, age_s), sweep.may_go)).one()
+    return Pruned(*row)
+
+
+def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
+    """Return the keys of rows that may go, at most `FOUND_ROWS`."""
+    keys = select(*sweep.table.primary_key.columns)
+    found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
+    return [tuple(row) for row in conn.execute(found)]
+
+
+def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
+    """Erase those of these rows that may still go."""
+    key = tuple_(*sweep.table.primary_key.columns)
+    gone = delete(sweep.table).where(key.in_(keys), _old(sweep.table, age_s), sweep.may_go)
+    sizes = conn.scalars(gone.returning(sweep.size)).all()
+    return Pruned(len(sizes), sum(sizes))
+
+
+def count_raw(conn: Connection, age_s: float) -> Pruned:
+    """Return how many raw updates would go."""
+    total = Pruned()
+    for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
+        sizes = select(func.count(), func.coalesce(func.sum(func.length(table.c.raw)), 0))
+        total = total.plus(Pruned(*conn.execute(sizes.where(_old(table, age_s), there)).one()))
+    return total
+
+
+class Old(NamedTuple):
+    """A message that may go, as it is stored."""
+
+    seq: int
+    turn_id: int | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of one conversation that may go, with their words in the search index.
+
+    Attributes:
+        session_id: The segment whose view they are not in; None where only the index loses them.
+    """
+
+    conversation: int
+    session_id: int | None
+    rows: tuple[tuple[Old, frozenset[str]], ...]
+
+
+def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
+    """Return the next conversations behind `after` whose first message is old, in order."""
+    return _with_old(conn, message, age_s, after)
+
+
+def conversations_with_old_words(conn: Connection, age_s: float, after: int) -> list[int]:
+    """Return the next conversations whose first message in the search index is old, in order."""
+    return _with_old(conn, search_row, age_s, after)
+
+
+def _with_old(conn: Connection, table: Table, age_s: float, after: int) -> list[int]:
+    first_at = (
+        select(table.c.at)
+        .where(table.c.conversation == conversation.c.id)
+        .order_by(table.c.seq)
+        .limit(1)
+        .scalar_subquery()
+    )
+    found = select(conversation.c.id).where(conversation.c.id > after, first_at < now_s() - age_s)
+    return list(conn.scalars(found.order_by(conversation.c.id).limit(CONVERSATIONS)))
+
+
+def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
+    """Have a conversation show nothing that was said, if nobody has written for so long."""
+    if not _is_idle(conn, conversation_id, age_s):
+        return
+    active = lineage.active(conn, conversation_id)
+    head = conn.scalar(
+        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
+    )
+    if active.plan.first_seq <= int(head or 0):
+        lineage.end(conn, active.id, REASON)
+        lineage.start_root(conn, conversation_id, REASON, first_seq=int(head or 0) + 1)
+
+
+def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
+    young = exists().where(
+        message.c.conversation == conversation_id,
+        message.c.seq == conversation.c.message_head,
+        ~_old(message, age_s),
+    )
+    here = conversation.c.id == conversation_id
+    rests = (
+        conversation.c.owner.is_(None),
+        ~_is_working(conversation.c.id),
+        ~_turn_runs(conversation.c.parent_turn_id),
+        ~young,
+    )
+    return conn.scalar(select(conversation.c.id).where(here, *rests)) is not None
+
+
+def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
+    """Return how many messages of a conversation would go."""
+    ranges = _removable(lineage.active(conn, conversation_id).plan)
+    if _is_idle(conn, conversation_id, age_s):
+        ranges = [(1, END)]
+    total = Pruned()
+    sizes = select(func.count(), func.coalesce(func.sum(func.length(message.c.body)), 0))
+    for first, last in ranges:
+        here = _may_go(conversation_id, first, last, age_s)
+        total = total.plus(Pruned(*conn.execute(sizes.where(*here)).one()))
+    return total
+
+
+def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[int, list[Old]]:
+    """Return the next messages of a conversation that may go, and the segment that says so."""
+    active = lineage.active(conn, conversation_id)
+    columns = (message.c.seq, message.c.turn_id, message.c.body)
+    found: list[Old] = []
+    for first, last in _removable(active.plan):
+        here = select(*columns).where(*_may_go(conversation_id, first, last, age_s))
+        rows = conn.execute(here.order_by(message.c.seq).limit(STEP_MESSAGES - len(found)))
+        found += [Old(*row) for row in rows]
+        if len(found) == STEP_MESSAGES:
+            break
+    return active.id, found
+
+
+def _may_go(
+    conversation_id: int, first: int, last: int, age_s: float
+) -> tuple[ColumnElement[bool], ...]:
+    """Match the old ones of a range; a turn goes as a whole, and never while it runs."""
+    other = message.alias("other")
+    young = (
+        select(func.min(other.c.seq))
+        .where(other.c.conversation == conversation_id, other.c.at >= now_s() - age_s)
+        .scalar_subquery()
+    )
+    its_turn = (
+        select(other.c.turn_id)
+        .where(other.c.conversation == conversation_id, other.c.seq == young)
+        .scalar_subquery()
+    )
+    return (
+        message.c.conversation == conversation_id,
+        message.c.seq.between(first, last),
+        message.c.seq < func.coalesce(young, END),
+        func.coalesce(message.c.turn_id, 0) != func.coalesce(its_turn, -1),
+        ~_turn_runs(message.c.turn_id),
+    )
+
+
+def _removable(plan: ViewPlan) -> list[Range]:
+    """Return what a view will never need again: what lies before it, or is well summarised.
+
+    What only an extract stands for is read again for a better summary; what a node of the engine
+    `lcm` stands for can be recalled.
+    """
+    covered = [
+        (summary.first_seq, summary.last_seq)
+        for summary in plan.summaries
+        if summary.source == "model" and not summary.node
+    ]
+    spans = [(1, plan.first_seq - 1), *covered]
+    for hole in shown_ranges(plan):
+        spans = [part for span in spans for part in _beside(hole, span)]
+    return spans
+
+
+def _beside(hole: Range, span: Range) -> list[Range]:
+    parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
+    return [part for part in parts if part[0] <= part[1]]
+
+
+def prepared(conversation_id: int, session_id: int | None, rows: Sequence[Old]) -> Batch:
+    """Return what is to be taken out; takes milliseconds, not for the event loop."""
+    return Batch(
+        conversation_id, session_id, tuple((row, terms_of(decode(row.body))) for row in rows)
+    )
+
+
+def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
+    """Erase messages, their words in the index, and what belongs to them alone.
+
+    Returns:
+        Nothing where the conversation has moved on to another view meanwhile.
+    """
+    here = conversation.c.id == batch.conversation
+    active = conn.scalar(select(conversation.c.active_session_id).where(here))
+    if active != batch.session_id or not forget_words(conn, batch):
+        return Pruned()
+    rows = [row for row, _ in batch.rows]
+    seqs = [row.seq for row in rows]
+    of_it = message.c.conversation == batch.conversation
+    conn.execute(delete(message).where(of_it, message.c.seq.in_(seqs)))
+    turns = {row.turn_id for row in rows} - {None}
+    left = conn.scalars(
+        select(message.c.turn_id)
+        .where(of_it, message.c.seq.between(seqs[0] - STEP_ROWS, seqs[-1] + STEP_ROWS))
+        .distinct()
+    )
+    gone = turns - set(left)
+    told = (inbox.c.conversation == batch.conversation, inbox.c.turn_id.in_(gone), _is_finished)
+    conn.execute(delete(inbox).where(*told))
+    conn.execute(
+        delete(blob).where(blob.c.conversation == batch.conversation, blob.c.turn_id.in_(gone))
+    )
+    _forget_summaries(conn, batch.conversation, age_s)
+    return Pruned(len(rows), sum(len(row.body.encode()) for row in rows))
+
+
+def forget_words(conn: Connection, batch: Batch) -> bool:
+    """Take messages out of the search index; False where it is not in a state for that."""
+    seqs = [row.seq for row, _ in batch.rows]
+    fed = select(conversation.c.searched_seq).where(conversation.c.id == batch.conversation)
+    if not seqs or not searchindex.is_current(conn) or int(conn.scalar(fed) or 0) < seqs[-1]:
+        return False
+    searchindex.take_out(conn, batch.conversation, {row.seq: terms for row, terms in batch.rows})
+    return True
+
+
+def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> None:
+    """Empty the plans of segments that ended so long ago: their summaries tell the same.
+
+    So do the nodes of lineages that are over.
+    """
+    empty = dump_plan(ViewPlan())
+    ended = (
+        session.c.conversation == conversation_id,
+        session.c.ended_at < now_s() - age_s,
+        session.c.view_plan.contains("summaries"),
+    )
+    conn.execute(update(session).where(*ended).values(view_plan=empty))
+    left = lineage.active(conn, conversation_id).plan.first_seq
+    told = (node.c.conversation == conversation_id, node.c.last_seq < left, _old(node, age_s))
+    conn.execute(delete(node).where(*told))
+
+
+def old_words(conn: Connection, conversation_id: int, age_s: float) -> list[Old]:
+    """Return the next messages of a conversation whose words are to leave the search index."""
+    known = and_(
+        search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
+    )
+    found = (
+        select(message.c.seq, message.c.turn_id, message.c.body)
+        .join(search_row, known)
+        .where(message.c.conversation == conversation_id, _old(search_row, age_s))
+        .order_by(message.c.seq)
+        .limit(STEP_MESSAGES)
+    )
+    return [Old(*row) for row in conn.execute(found)]
+
+
+def count_words(conn: Connection, age_s: float) -> Pruned:
+    """Return how many messages would leave the search index."""
+    rows = conn.scalar(select(func.count()).select_from(search_row).where(_old(search_row, age_s)))
+    return Pruned(int(rows or 0), 0)
+
+
+class File(NamedTuple):
+    """A stored file."""
+
+    id: int
+    size_bytes: int
+
+
+def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> list[File]:
+    """Return the files that are too old, or the oldest beyond so many bytes of all; oldest first.
+
+    Those that a view shows, or that are still to be sent, stay.
+    """
+    is_stored = attachment.c.state == "stored"
+    total = int(conn.scalar(select(func.sum(attachment.c.size_bytes)).where(is_stored)) or 0)
+    too_old = false() if age_s is None else _old(attachment, age_s)
+    stored = select(attachment, too_old.label("too_old")).where(is_stored)
+    due = []
+    for row in conn.execute(stored.order_by(attachment.c.id)):
+        if not row.too_old and (most_bytes is None or total <= most_bytes):
+            break
+        if not _is_needed(conn, row):
+            due.append(File(row.id, row.size_bytes))
+            total -= row.size_bytes
+    return due
+
+
+def _is_needed(conn: Connection, row: Any) -> bool:
+    unsent = exists().where(
+        outbox.c.attachment == row.id, is_unsent, outbox.c.conversation == row.conversation
+    )
+    turn_id = row.turn_id
+    if turn_id is None:
+        its_message = (inbox.c.conversation == row.conversation, inbox.c.seq == row.inbox_seq)
+        found = conn.execute(select(inbox.c.turn_id, inbox.c.state).where(*its_message)).first()
+        turn_id = None if found is None else found.turn_id
+        if found is not None and found.state in {"queued", "taken", "noted", "dead"}:
+            return True
+    if conn.scalar(select(or_(unsent, _turn_runs(turn_id)))):
+        return True
+    if turn_id is None:
+        return False
+    plan = lineage.active(conn, row.conversation).plan
+    shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(plan)))
+    here = (message.c.conversation == row.conversation, message.c.turn_id == turn_id)
+    return conn.execute(select(message.c.seq).where(*here, shown).limit(1)).first() is not None
+
+
+def remove_file(conn: Connection, file: File) -> bool:
+    """Note that a file is gone, if nobody needs it; its parts are to be erased one by one."""
+    row = conn.execute(select(attachment).where(attachment.c.id == file.id)).one_or_none()
+    if row is None or row.state != "stored" or _is_needed(conn, row):
+        return False
+    here = attachment.c.id == file.id
+    conn.execute(update(attachment).where(here).values(state="failed", error=GONE))
+    return True
+
+
+def parts_left(conn: Connection) -> list[Key]:
+    """Return the keys of parts whose file is gone; a kill may have left some."""
+    found = (
+        select(attachment_part.c.attachment, attachment_part.c.n)
+        .join(attachment, attachment.c.id == attachment_part.c.attachment)
+        .where(attachment.c.state == "failed", attachment.c.error == GONE)
+    )
+    return [tuple(row) for row in conn.execute(found.limit(STEP_ROWS))]
+
+
+def erase_part(conn: Connection, key: Key) -> None:
+    """Erase one part of a file, at most a megabyte."""
+    attachment_id, n = key
+    here = (attachment_part.c.attachment == attachment_id, attachment_part.c.n == n)
+    conn.execute(delete(attachment_part).where(*here))
+
+
+def give_back(conn: Connection, pages: int = STEP_ROWS) -> bool:
+    """Make the file smaller by so many free pages; whether there may be more of them.
+
+    Only a database that keeps account of its pages can (`auto_vacuum`); in another one they are
+    used for what comes.
+    """
+    incremental = 2
+    if conn.exec_driver_sql("PRAGMA auto_vacuum").scalar() != incremental:
+        return False
+    conn.exec_driver_sql(f"PRAGMA incremental_vacuum({pages})").all()
+    return int(conn.exec_driver_sql("PRAGMA freelist_count").scalar() or 0) > 0
