@@ -20,6 +20,7 @@ from gateway.storage.retention import Pruned
 
 log = structlog.get_logger()
 
+CLASSES = ("raw", "transcript", "journal", "audit", "outbox", "ledger", "search", "files")
 DAY_S = 86_400.0
 PRUNE_EVERY_S = 3600.0
 PAUSE_S = 0.005
@@ -47,7 +48,11 @@ def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> d
     if settings.limits_files:
         due = retention.files_due(conn, age_s(settings.files_days), settings.files_max_bytes)
         counted["files"] = Pruned(len(due), sum(file.size_bytes for file in due))
-    return counted
+    return _in_order(counted)
+
+
+def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
+    return {name: classes[name] for name in CLASSES if name in classes}
 
 
 def _swept(settings: RetentionSettings) -> Iterator[tuple[str, int]]:
@@ -110,7 +115,7 @@ class Pruner:
         while any(each.rows for each in gone.values()) and await self._step(retention.give_back):
             pass
         self._tell(gone)
-        return gone
+        return _in_order(gone)
 
     def _tell(self, gone: dict[str, Pruned]) -> None:
         rows = {name: each.rows for name, each in gone.items() if each.rows}
@@ -131,9 +136,11 @@ class Pruner:
         return result
 
     async def _raw(self) -> AsyncIterator[Pruned]:
-        limit = self._raw_days * DAY_S
-        while rows := await self._step(inbox.prune_raw, limit, retention.STEP_ROWS):
-            yield Pruned(rows)
+        old_s = self._raw_days * DAY_S
+        due = await self._database.read(retention.count_raw, old_s)
+        for _ in range(0, due.rows, retention.STEP_ROWS):
+            await self._step(inbox.prune_raw, old_s, retention.STEP_ROWS)
+        yield due
 
     async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:
         old_s = days * DAY_S

@@ -599,11 +599,8 @@ outbox = Table(
     Column("at", Double, nullable=False),
     Column("sent_at", Double),
 )
-is_unsent = outbox.c.state.in_([
-    literal_column("'pending'"),
-    literal_column("'sending'"),
-    literal_column("'unknown'"),
-])
+UNSENT = ("pending", "sending", "unknown")
+is_unsent = outbox.c.state.in_([literal_column(f"'{each}'") for each in UNSENT])
 """Still to be shown, or in doubt."""
 _partial_index(
     "ix_outbox_unsent",

@@ -19,6 +19,7 @@ from sqlalchemy import (
     exists,
     false,
     func,
+    literal_column,
     or_,
     select,
     tuple_,
@@ -29,6 +30,7 @@ from agent.messages import decode
 from agent.view import ViewPlan, dump_plan
 from gateway.storage import lineage, searchindex
 from gateway.storage.models import (
+    UNSENT,
     attachment,
     attachment_part,
     blob,
@@ -101,12 +103,17 @@ def _turn_runs(turn_id: Any) -> ColumnElement[bool]:
     return exists().where(turn.c.id == turn_id, is_running)
 
 
+_other = outbox.alias("other")
+# By the words of the index of what is unsent (`is_unsent`), for another row than the one at hand.
+_is_unsent = _other.c.state.in_([literal_column(f"'{each}'") for each in UNSENT])
+
+
 def _is_working(conversation_id: Any) -> ColumnElement[bool]:
     """Whether anything in a conversation is under way: a turn, a message, an answer, a question."""
     return or_(
         exists().where(turn.c.conversation == conversation_id, is_running),
         exists().where(inbox.c.conversation == conversation_id, is_pending),
-        exists().where(outbox.c.conversation == conversation_id, is_unsent),
+        exists().where(_other.c.conversation == conversation_id, _is_unsent),
         exists().where(inquiry.c.conversation == conversation_id, is_unanswered),
     )
 
@@ -394,7 +401,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     empty = dump_plan(ViewPlan())
     ended = (
         session.c.conversation == conversation_id,
-        session.c.ended_at < now_s() - age_s,
+        or_(session.c.ended_at < now_s() - age_s, session.c.end_reason == REASON),
         session.c.view_plan.contains("summaries"),
     )
     conn.execute(update(session).where(*ended).values(view_plan=empty))
@@ -507,5 +514,8 @@ def give_back(conn: Connection, pages: int = STEP_ROWS) -> bool:
     incremental = 2
     if conn.exec_driver_sql("PRAGMA auto_vacuum").scalar() != incremental:
         return False
-    conn.exec_driver_sql(f"PRAGMA incremental_vacuum({pages})").all()
+    # Its rows have no columns, but each one that is fetched is a page.
+    cursor = conn.connection.cursor()
+    cursor.execute(f"PRAGMA incremental_vacuum({pages})")
+    cursor.fetchall()
     return int(conn.exec_driver_sql("PRAGMA freelist_count").scalar() or 0) > 0

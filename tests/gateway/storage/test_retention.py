@@ -1,0 +1,341 @@
+"""Retention: what is too old goes, and every conversation goes on as if nothing had happened."""
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, Table, select, update
+
+from agent.messages import ChatMessage, assistant_message, tool_message
+from agent.models.base import Usage
+from agent.models.scripted import tool_call
+from agent.tools.services import Inquiry
+from agent.view import Summary, ViewPlan
+from gateway.pruning import Pruner, count_all
+from gateway.settings import RetentionSettings
+from gateway.storage import attachments, endings, inquiries, lineage, models, retention, steps
+from gateway.storage.endings import TurnEnd
+from gateway.storage.opening import open_database
+from gateway.storage.retention import Pruned
+from gateway.storage.turns import Turn
+from tests.support.searching import feed, found
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_turn,
+    compact,
+    copy_database,
+    inbound,
+    load_view,
+    model_call,
+    parts,
+    turn_of,
+)
+
+AGED = (
+    models.message,
+    models.inbox,
+    models.outbox,
+    models.step,
+    models.ledger,
+    models.inquiry,
+    models.attachment,
+    models.search_row,
+    models.blob,
+)
+EVERYTHING = RetentionSettings(
+    transcript_days=30,
+    files_days=30,
+    journal_days=30,
+    outbox_days=30,
+    ledger_days=30,
+    audit_days=30,
+)
+COMPACTED, TOOLS, RUNNING, QUEUED, UNSENT, ASKING = range(1, 7)
+RESTING = (COMPACTED, TOOLS)
+"""Conversations in which nothing is under way."""
+
+
+def answer(store: Store, current: Turn, text: str = "Well.") -> None:
+    """End a turn; its answer is sent."""
+    end = TurnEnd("final_text", model_call(Usage(10, 5)))
+    store.run(endings.commit, current, [assistant_message(text)], parts(current), end)
+    here = models.outbox.c.conversation == current.lease.conversation
+    store.run(lambda conn: conn.execute(update(models.outbox).where(here).values(state="sent")))
+
+
+def use_a_tool(store: Store, current: Turn) -> None:
+    """Have a turn call a tool whose output is stored, and make a file."""
+    call = tool_call("send", {"to": "somebody"}, f"c{current.id}")
+    calling: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
+    store.run(steps.record_message, current, calling, model_call(Usage(10, 5)))
+    store.run(steps.start_tool, current, call, "side_effect")
+    store.run(steps.store_output, current, "a long output")
+    store.run(steps.record_result, current, tool_message(call["id"], "send", "sent"), "ok")
+    store.run(attachments.offer, current, "report.txt", "text/plain", b"figures", 3)
+
+
+def lived_in(store: Store) -> None:
+    """Fill a database with one conversation of each kind."""
+    current = store.run(turn_of, "alpha one", chat="a")
+    answer(store, current)
+    store.run(admit, inbound("alpha two", chat="a"))
+    current = store.run(begin_turn, current.lease)
+    plan = ViewPlan(summaries=(Summary("They met.", 1, 2, source="model"),), tail_from=3)
+    answer(store, store.run(compact, current, plan))
+    current = store.run(turn_of, "beta", chat="b")
+    use_a_tool(store, current)
+    answer(store, current)
+    use_a_tool(store, store.run(turn_of, "gamma", chat="c"))
+    store.run(admit, inbound("delta", chat="d"))
+    current = store.run(turn_of, "epsilon", chat="e")
+    store.run(endings.commit, current, [assistant_message("So.")], parts(current), TurnEnd("x"))
+    current = store.run(turn_of, "zeta", chat="f")
+    asked = Inquiry("approval", "c1", "act", "May I?")
+    store.run(inquiries.enter, current.lease.conversation, current.id, "c1", asked, 1e9)
+    feed(store)
+    free = update(models.conversation).where(models.conversation.c.id.in_((*RESTING, UNSENT)))
+    store.run(lambda conn: conn.execute(free.values(owner=None)))
+
+
+@pytest.fixture(scope="module")
+def lived_file(database_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Conversations of each kind; to be copied, not opened."""
+    path = copy_database(database_template, tmp_path_factory.mktemp("lived") / "parley.db")
+    store = Store(path)
+    store.without_sync()
+    lived_in(store)
+    store.close()
+    return path
+
+
+@pytest.fixture
+def lived(lived_file: Path, tmp_path: Path) -> Iterator[Store]:
+    """The same, to be changed."""
+    store = Store(copy_database(lived_file, tmp_path / "lived.db"))
+    yield store
+    store.close()
+
+
+def age(conn: Connection, days: float, conversation_id: int | None = None) -> None:
+    """Let days go by, for one conversation or for all."""
+    past = days * 86_400.0
+    for table in AGED:
+        query = update(table).values(at=table.c.at - past)
+        if table is models.step:
+            turns = select(models.turn.c.id).where(models.turn.c.conversation == conversation_id)
+            here = table.c.turn_id.in_(turns)
+        else:
+            here = table.c.conversation == conversation_id
+        conn.execute(query if conversation_id is None else query.where(here))
+    conn.execute(update(models.session).values(ended_at=models.session.c.ended_at - past))
+
+
+def prune(path: Path, limits: RetentionSettings = EVERYTHING) -> dict[str, Pruned]:
+    """Erase what is too old."""
+
+    async def run() -> dict[str, Pruned]:
+        async with open_database(path) as database:
+            return await Pruner(database, limits, 30).prune()
+
+    return asyncio.run(run())
+
+
+def views(store: Store) -> dict[int, list[ChatMessage]]:
+    """Return what each conversation shows."""
+    ids = [row.id for row in store.rows(models.conversation)]
+    plans = {each: store.run(lineage.active, each).plan for each in ids}
+    return {each: store.run(load_view, each, plan) for each, plan in plans.items()}
+
+
+def count_of(store: Store, table: Table, conversation_id: int) -> int:
+    """Return how many rows of a conversation there are."""
+    return len(store.rows(table, conversation=conversation_id))
+
+
+def assert_sound(path: Path) -> None:
+    """Hold foreign keys, pages and the search index against their rules."""
+    with closing(sqlite3.connect(path)) as raw:
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
+        assert raw.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        raw.execute("INSERT INTO search_index (search_index) VALUES ('integrity-check')")
+
+
+def test_by_default_nothing_but_raw_updates_goes(lived: Store) -> None:
+    """However old everything is."""
+    lived.run(age, 9_999)
+    before = {table: lived.rows(table) for table in AGED if table is not models.inbox}
+    assert prune(lived.path, RetentionSettings()) == {"raw": Pruned(7, 0)}
+    assert {table: lived.rows(table) for table in before} == before
+
+
+def test_what_is_young_stays(lived: Store) -> None:
+    """Every class is limited, and nothing is old enough."""
+    before = {table: lived.rows(table) for table in AGED}
+    assert not any(each.rows for each in prune(lived.path).values())
+    assert {table: lived.rows(table) for table in AGED} == before
+
+
+def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None:
+    """Nobody has written for so long: messages, files, words and copies are gone."""
+    lived.run(age, 31)
+    prune(lived.path)
+    for conversation_id in RESTING:
+        for table in (models.message, models.inbox, models.outbox, models.ledger, models.blob):
+            assert count_of(lived, table, conversation_id) == 0
+        assert lived.run(lineage.active, conversation_id).start_reason == "retention"
+        assert found(lived, [conversation_id], "alpha beta") == []
+    assert "They met." not in "".join(row.view_plan for row in lived.rows(models.session))
+    assert lived.one(models.attachment, conversation=TOOLS).state == "failed"
+    assert [row.attachment for row in lived.rows(models.attachment_part)] == [2]
+
+
+@pytest.mark.parametrize("conversation_id", [RUNNING, QUEUED, UNSENT, ASKING])
+def test_what_is_under_way_stays_however_old_it_is(lived: Store, conversation_id: int) -> None:
+    """Its question, its journal, its answer and its calls."""
+    lived.run(age, 9_999)
+    kept = (models.message, models.inbox, models.inquiry, models.attachment)
+    before = [
+        [row[:6] for row in lived.rows(table, conversation=conversation_id)] for table in kept
+    ]
+    unsent = lived.rows(models.outbox, conversation=conversation_id)
+    journal = lived.rows(models.step, turn_id=3 + 1)
+    shown = views(lived)[conversation_id]
+    prune(lived.path)
+    after = [[row[:6] for row in lived.rows(table, conversation=conversation_id)] for table in kept]
+    assert (after, views(lived)[conversation_id]) == (before, shown)
+    assert lived.rows(models.outbox, conversation=conversation_id) == unsent
+    assert lived.rows(models.step, turn_id=3 + 1) == journal != []
+
+
+def test_a_conversation_in_use_loses_what_a_model_has_summarised(lived: Store) -> None:
+    """The view stays byte for byte; what it does not show goes."""
+    lived.run(age, 31, COMPACTED)
+    lived.run(admit, inbound("alpha three", chat="a"))
+    before = views(lived)[COMPACTED]
+    assert prune(lived.path)["transcript"].rows == 2
+    assert [row.seq for row in lived.rows(models.message, conversation=COMPACTED)] == [3, 4]
+    assert views(lived)[COMPACTED] == before
+
+
+@pytest.mark.parametrize("summary", [{"source": "extract"}, {"source": "model", "node": 1}])
+def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> None:
+    """An extract is written anew from the originals; a node can be recalled."""
+    plan = ViewPlan(summaries=(Summary("They met.", 1, 2, **summary),), tail_from=3)
+    active = lived.conversation(COMPACTED).active_session_id
+    changed = update(models.session).where(models.session.c.id == active)
+    stored = lineage.dump_plan(plan)
+    lived.run(lambda conn: conn.execute(changed.values(view_plan=stored)))
+    lived.run(age, 31, COMPACTED)
+    lived.run(admit, inbound("alpha three", chat="a"))
+    assert prune(lived.path)["transcript"].rows == 0
+
+
+def test_what_stands_approved_stays(lived: Store) -> None:
+    """It is an answered question, and an order that holds."""
+    answered = update(models.inquiry).values(state="answered", answer="conversation")
+    lived.run(lambda conn: conn.execute(answered))
+    lived.run(age, 9_999)
+    prune(lived.path)
+    assert len(lived.rows(models.inquiry)) == 1
+
+
+def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:
+    """The journal of the model's steps goes, that of the tools stays."""
+    lived.run(age, 31)
+    prune(lived.path, RetentionSettings(journal_days=30))
+    kinds = {row.kind for row in lived.rows(models.step, turn_id=3)}
+    assert kinds == {"tool"}
+
+
+def test_the_index_may_keep_less_than_the_transcript(lived: Store) -> None:
+    """Words are found no more, and the messages are all there."""
+    assert found(lived, [TOOLS], "beta") != []
+    lived.run(age, 31)
+    before = lived.rows(models.message)
+    assert prune(lived.path, RetentionSettings(search=30))["search"].rows > 0
+    assert found(lived, [TOOLS], "beta") == []
+    assert lived.rows(models.message) == before
+    assert_sound(lived.path)
+
+
+def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
+    """But for one that a view shows, or a turn that runs has made."""
+    lived.run(age, 31, TOOLS)
+    prune(lived.path, RetentionSettings(files_max_bytes=0))
+    assert {row.state for row in lived.rows(models.attachment)} == {"stored"}
+    gone = prune(lived.path, RetentionSettings(files_max_bytes=0, transcript_days=30))
+    assert gone["files"] == Pruned(1, len(b"figures"))
+
+
+def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> None:
+    """A file is noted as gone first."""
+    file = lived.rows(models.attachment)[0]
+    lived.run(lambda conn: conn.execute(update(models.attachment).values(turn_id=None)))
+    assert lived.run(retention.remove_file, retention.File(file.id, 7))
+    prune(lived.path, RetentionSettings(files_days=1))
+    assert [row.attachment for row in lived.rows(models.attachment_part)] == [2]
+
+
+def test_a_dry_run_counts_what_goes(lived: Store) -> None:
+    """Class by class, and changes nothing."""
+    lived.run(age, 31)
+    limits = EVERYTHING.model_copy(update={"search": 30})
+    before = {table: lived.rows(table) for table in AGED}
+    counted = lived.run(count_all, limits, 30)
+    assert {table: lived.rows(table) for table in AGED} == before
+    gone = prune(lived.path, limits)
+    for name in ("journal", "outbox", "ledger", "audit"):
+        assert counted[name] == gone[name] != Pruned()
+    assert counted["transcript"] == gone["transcript"]
+
+
+days = st.none() | st.integers(2, 60)
+ages = st.lists(st.integers(0, 90), min_size=6, max_size=6)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.data(), ages)
+def test_after_any_prune_every_conversation_goes_on(
+    lived_file: Path, data: st.DataObject, past: list[int]
+) -> None:
+    """It shows what it showed or begins anew, answers the next message, and all is sound."""
+    names = [name for name in RetentionSettings.model_fields if name.endswith("_days")]
+    limits = RetentionSettings(
+        **{name: data.draw(days, name) for name in names},
+        files_max_bytes=data.draw(st.none() | st.just(0)),
+        search=data.draw(st.sampled_from(["transcript", 20])),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(copy_database(lived_file, Path(folder) / "parley.db"))
+        store.without_sync()
+        for number, each in enumerate(past, start=1):
+            store.run(age, each, number)
+        before = views(store)
+        prune(store.path, limits)
+        for conversation_id, shown in views(store).items():
+            is_new = store.run(lineage.active, conversation_id).start_reason == "retention"
+            assert shown == ([] if is_new else before[conversation_id])
+            assert not is_new or conversation_id in RESTING
+        assert_answers(store)
+        assert_sound(store.path)
+        store.close()
+
+
+def assert_answers(store: Store) -> None:
+    """Have each conversation at rest answer one more message."""
+    for chat, conversation_id in (("a", COMPACTED), ("b", TOOLS)):
+        current = store.run(turn_of, "and now?", chat=chat)
+        assert current.lease.conversation == conversation_id
+        answer(store, current, "As before.")
+        plan = store.run(lineage.active, conversation_id).plan
+        assert store.run(load_view, conversation_id, plan)[-1]["content"] == "As before."

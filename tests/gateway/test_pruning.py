@@ -1,0 +1,167 @@
+"""Erasing beside the traffic, and from the command line with and without a gateway."""
+
+import asyncio
+import json
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text, update
+
+from gateway.pruning import Pruner
+from gateway.settings import RetentionSettings
+from gateway.storage import models, retention
+from gateway.storage.engine import Database
+from tests.support.command_line import Run as Parley
+from tests.support.gateway import running, serving
+from tests.support.searching import talk as fill
+from tests.support.storage import Store, admit, inbound
+
+LIMITS = {"transcript_days": 30, "outbox_days": 30, "journal_days": 30}
+TABLES = (models.message, models.inbox, models.outbox, models.step)
+
+
+def age(home: Path, days: int) -> None:
+    """Let days go by for a database that nobody has open."""
+    with closing(sqlite3.connect(home / "parley.db")) as raw, raw:
+        for table in TABLES:
+            raw.execute(f"UPDATE {table.name} SET at = at - {days * 86400}")  # noqa: S608
+
+
+def talk(home: Path, *texts: str) -> None:
+    """Have one conversation, with its words in the index."""
+
+    async def ask() -> None:
+        async with running(home) as chat:
+            for each in texts:
+                await chat.ask(each)
+            await chat.gateway.indexer.feed_all()
+
+    asyncio.run(ask())
+
+
+def configure(home: Path) -> None:
+    """Have retention be limited."""
+    (home / "parley.yaml").write_text(json.dumps({"retention": LIMITS, "logging": {"file": False}}))
+
+
+def test_a_dry_run_prints_each_class_and_changes_nothing(parley: Parley, tmp_path: Path) -> None:
+    """Rows and bytes; only of what is limited."""
+    talk(tmp_path, "one", "two")
+    age(tmp_path, 31)
+    configure(tmp_path)
+    told = json.loads(parley("db", "prune", "--dry-run", "--json").out)
+    assert set(told) == {"raw", *(name.removesuffix("_days") for name in LIMITS)}
+    assert told["transcript"]["rows"] == 4
+    assert told["outbox"] == {"rows": 2, "bytes": len("re: onere: two")}
+    assert "transcript: 4 rows" in parley("db", "prune", "--dry-run").out
+
+
+def test_pruning_without_a_gateway(parley: Parley, tmp_path: Path) -> None:
+    """It does what the dry run says, and the next message is answered."""
+    talk(tmp_path, "one", "two")
+    age(tmp_path, 31)
+    configure(tmp_path)
+    counted = parley("db", "prune", "--dry-run").out
+    assert parley("db", "prune").out == counted
+    assert "transcript: 0 rows" in parley("db", "prune").out
+    assert "sound" in parley("db", "check").out
+    assert "retention" in parley("sessions", "lineage", "1").out
+    talk(tmp_path, "three")
+
+
+async def test_pruning_through_the_running_gateway(
+    home: Path, parley: Parley, tmp_path: Path
+) -> None:
+    """The gateway is the only writer."""
+    async with running(tmp_path) as chat:
+        await chat.ask("one")
+        await chat.gateway.indexer.feed_all()
+    await asyncio.to_thread(age, tmp_path, 31)
+    configure(tmp_path)
+    async with serving(tmp_path) as gateway:
+        told = await asyncio.to_thread(parley, "db", "prune", "--json")
+        assert json.loads(told.out)["transcript"]["rows"] == 2
+        assert await gateway.chat.rows(models.message) == []
+
+
+async def test_a_gateway_prunes_by_itself(tmp_path: Path) -> None:
+    """At its start, and once an hour; one line of its log tells what went."""
+    async with running(tmp_path) as chat:
+        await chat.ask("one")
+        await chat.gateway.indexer.feed_all()
+    await asyncio.to_thread(age, tmp_path, 31)
+    async with serving(tmp_path, retention=LIMITS) as gateway:
+        line = await gateway.chat.logged("storage_pruned")
+        assert line["rows"] == {"raw": 1, "transcript": 2, "journal": 1, "outbox": 1}
+        assert await gateway.chat.ask("two") == "re: two"
+
+
+async def test_many_rows_go_in_short_transactions(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer in between waits for no more than one step."""
+    monkeypatch.setattr(retention, "FOUND_ROWS", 450)
+    await database.write(_many_calls, 1_000)
+    sizes: list[int] = []
+    erase = retention.erase
+
+    def counting(*args: Any) -> retention.Pruned:
+        gone = erase(*args)
+        sizes.append(gone.rows)
+        return gone
+
+    monkeypatch.setattr(retention, "erase", counting)
+    gone = await Pruner(database, RetentionSettings(ledger_days=2), 30).prune()
+    assert gone["ledger"].rows == 1_000
+    assert sizes == [200, 200, 50, 200, 200, 50, 100]
+
+
+def _many_calls(conn: Connection, count: int) -> None:
+    conversation_id, _ = admit(conn, inbound())
+    call = {"provider": "p", "model": "m", "purpose": "answer", "sender": "s", "at": 1.0}
+    rows = [{"conversation": conversation_id, **call} for _ in range(count)]
+    conn.execute(models.ledger.insert(), rows)
+
+
+def test_a_step_takes_less_than_50_ms_of_the_writer(store: Store) -> None:
+    """Messages with their words are the dearest: CPU time of the median step."""
+    words = [f"order {n} left warehouse {n % 17} for street {n * 7} today" for n in range(400)]
+    conversation_id = fill(store, *words)
+    store.run(lambda conn: conn.execute(update(models.message).values(at=1.0)))
+    store.run(lambda conn: conn.execute(update(models.inbox).values(state="done")))
+    store.run(retention.begin_anew, conversation_id, 30 * 86_400.0)
+    took = []
+    while (found := store.run(retention.old_messages, conversation_id, 1.0))[1]:
+        batch = retention.prepared(conversation_id, *found)
+        started = time.process_time()
+        store.run(retention.take_out, batch, 1.0)
+        took.append(time.process_time() - started)
+    assert len(took) == 8
+    assert sorted(took)[4] < 0.05
+
+
+async def test_free_pages_are_given_back_where_the_file_keeps_account(tmp_path: Path) -> None:
+    """In steps; a file without that account keeps its size."""
+    for mode, smaller in (("INCREMENTAL", True), ("NONE", False)):
+        path = tmp_path / f"{mode}.db"
+        with closing(sqlite3.connect(path)) as raw:
+            raw.execute(f"PRAGMA auto_vacuum={mode}")
+            raw.execute("CREATE TABLE t (b)")
+            raw.execute("INSERT INTO t VALUES (zeroblob(4000000))")
+            raw.commit()
+            raw.execute("DELETE FROM t")
+            raw.commit()
+        store = Store(path)
+        before = store.run(_pages)
+        while store.run(retention.give_back):
+            pass
+        assert (store.run(_pages) < before / 10) is smaller
+        store.close()
+
+
+def _pages(conn: Connection) -> int:
+    return int(conn.scalar(text("PRAGMA page_count")))
