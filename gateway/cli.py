@@ -330,6 +330,14 @@ def db_prune(
         say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes")
 
 
+@db_app.command("compact")
+def db_compact(context: typer.Context) -> None:
+    """Make the file as small as what is in it; the gateway must be stopped."""
+    files = import_module("gateway.storage.files")
+    before, after = files.compact(database_path(settings_of(context)))
+    say(f"{before:,} bytes before, {after:,} after")
+
+
 @db_app.command("accept")
 def db_accept(
     context: typer.Context,

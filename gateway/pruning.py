@@ -112,8 +112,6 @@ class Pruner:
             gone["search"] = await self._summed(self._words(settings.search))
         if settings.limits_files:
             gone["files"] = await self._summed(self._files())
-        while any(each.rows for each in gone.values()) and await self._step(retention.give_back):
-            pass
         self._tell(gone)
         return _in_order(gone)
 

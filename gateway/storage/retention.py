@@ -503,19 +503,3 @@ def erase_part(conn: Connection, key: Key) -> None:
     attachment_id, n = key
     here = (attachment_part.c.attachment == attachment_id, attachment_part.c.n == n)
     conn.execute(delete(attachment_part).where(*here))
-
-
-def give_back(conn: Connection, pages: int = STEP_ROWS) -> bool:
-    """Make the file smaller by so many free pages; whether there may be more of them.
-
-    Only a database that keeps account of its pages can (`auto_vacuum`); in another one they are
-    used for what comes.
-    """
-    incremental = 2
-    if conn.exec_driver_sql("PRAGMA auto_vacuum").scalar() != incremental:
-        return False
-    # Its rows have no columns, but each one that is fetched is a page.
-    cursor = conn.connection.cursor()
-    cursor.execute(f"PRAGMA incremental_vacuum({pages})")
-    cursor.fetchall()
-    return int(conn.exec_driver_sql("PRAGMA freelist_count").scalar() or 0) > 0

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text, update
+from sqlalchemy import Connection, update
 
 from gateway.pruning import Pruner
 from gateway.settings import RetentionSettings
 from gateway.storage import models, retention
-from gateway.storage.engine import Database
+from gateway.storage.engine import Database, lock_database
 from tests.support.command_line import Run as Parley
+from tests.support.command_line import one_line
 from tests.support.gateway import running, serving
 from tests.support.searching import talk as fill
 from tests.support.storage import Store, admit, inbound
@@ -144,24 +145,22 @@ def test_a_step_takes_less_than_50_ms_of_the_writer(store: Store) -> None:
     assert sorted(took)[4] < 0.05
 
 
-async def test_free_pages_are_given_back_where_the_file_keeps_account(tmp_path: Path) -> None:
-    """In steps; a file without that account keeps its size."""
-    for mode, smaller in (("INCREMENTAL", True), ("NONE", False)):
-        path = tmp_path / f"{mode}.db"
-        with closing(sqlite3.connect(path)) as raw:
-            raw.execute(f"PRAGMA auto_vacuum={mode}")
-            raw.execute("CREATE TABLE t (b)")
-            raw.execute("INSERT INTO t VALUES (zeroblob(4000000))")
-            raw.commit()
-            raw.execute("DELETE FROM t")
-            raw.commit()
-        store = Store(path)
-        before = store.run(_pages)
-        while store.run(retention.give_back):
-            pass
-        assert (store.run(_pages) < before / 10) is smaller
-        store.close()
+def test_compacting_gives_the_room_back(parley: Parley, tmp_path: Path) -> None:
+    """Free pages are used for what comes; without them the file is smaller, and the same."""
+    talk(tmp_path, "one")
+    with closing(sqlite3.connect(tmp_path / "parley.db")) as raw, raw:
+        raw.execute("CREATE TABLE large AS SELECT zeroblob(4000000)")
+        raw.execute("DROP TABLE large")
+    before = (tmp_path / "parley.db").stat().st_size
+    assert parley("db", "compact").out.startswith(f"{before:,} bytes before, ")
+    assert (tmp_path / "parley.db").stat().st_size < before / 3
+    assert "sound" in parley("db", "check").out
+    talk(tmp_path, "two")
 
 
-def _pages(conn: Connection) -> int:
-    return int(conn.scalar(text("PRAGMA page_count")))
+def test_compacting_what_is_not_there_or_in_use(parley: Parley, tmp_path: Path) -> None:
+    """One line says so."""
+    assert "there is no database" in one_line(parley("db", "compact"))
+    talk(tmp_path, "one")
+    with lock_database(tmp_path / "parley.db"):
+        assert "is in use" in one_line(parley("db", "compact"))
