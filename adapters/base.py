@@ -1,5 +1,6 @@
 """The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`."""
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -73,6 +74,26 @@ class PoolUse:
     in_use: int
     limit: int | None
     replaced: int
+
+
+class PreviewIntent:
+    """What an adapter tells of a preview's first message, so that none is left behind by a crash.
+
+    This one is told to nobody; the gateway hands in one that is durable.
+    """
+
+    async def begin(self) -> str:
+        """Announce a new message, right before it is posted; returns its nonce: 24 hex characters.
+
+        From then on it may stand in the chat: until `preview` returns its id, or `undo`.
+        """
+        return secrets.token_hex(12)
+
+    def undo(self) -> None:
+        """Take the announcement back: nothing was shown."""
+
+
+UNANNOUNCED = PreviewIntent()
 
 
 class Adapter(Protocol):
@@ -150,7 +171,13 @@ class Adapter(Protocol):
         ...
 
     async def preview(
-        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show an answer as it grows, best effort: never raises an AdapterError, never queues.
 
@@ -162,10 +189,30 @@ class Adapter(Protocol):
             ref: What the previous call for this answer returned.
             grows: Whether later texts are likely to begin as this one does; not where it tells
                 which tools run.
+            intent: Is told before a new message is posted, where previews are messages.
 
         Returns:
             The platform's id of the preview message, to be replaced by the final answer through
             `Outgoing.preview_ref`; None where there is none.
+        """
+        ...
+
+    async def find_preview(
+        self, question: Question, nonce: str, others: frozenset[str]
+    ) -> str | None:
+        """Look up a preview that was announced, and whose id nobody knows.
+
+        Args:
+            question: What it was to answer.
+            nonce: What it was announced with.
+            others: Ids of messages that are known to be something else.
+
+        Returns:
+            Its id, as `preview` would have returned it; None where it was never shown.
+
+        Raises:
+            SendDelayed: It cannot be said now.
+            SendRejected: It can never be said.
         """
         ...
 

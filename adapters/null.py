@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from adapters.base import UNANNOUNCED, PreviewIntent
 from adapters.errors import FetchRejected
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 
@@ -54,8 +55,15 @@ class NullAdapter:
         _ref: str | None,
         *,
         grows: bool = True,  # noqa: ARG002
+        intent: PreviewIntent = UNANNOUNCED,  # noqa: ARG002
     ) -> str | None:
         """Show no preview."""
+        return None
+
+    async def find_preview(
+        self, _question: Question, _nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        """There is none."""
         return None
 
     async def show_working(self, _question: Question) -> None:

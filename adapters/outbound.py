@@ -218,6 +218,16 @@ class UnderWay:
             return message
         return replace(message, preview_ref=self._unknown.pop(message.address, None))
 
+    async def arrived(self, address: Address) -> str | None:
+        """Wait for what is on its way; return the message of a preview that came too late, if any.
+
+        The row that takes its place is then the caller's matter.
+        """
+        task = self._previews.get(address)
+        if task is not None:
+            await asyncio.wait([task])
+        return self._unknown.pop(address, None)
+
     def _came_late(
         self, address: Address, known: str | None, task: asyncio.Task[str | None]
     ) -> None:

@@ -101,7 +101,11 @@ class Freezer:
         """
         turn = turns.take_up(conn, lease)
         if turn is not None and not turn.stopped:
-            parts = self._parts(lease, f"turn:{turn.id}:buried", notices.NEVER_BEGAN, turn.reply_to)
+            # No platform can be asked within a transaction what became of an announced preview.
+            lost = turn.preview_nonce is not None
+            text = notices.replacing(notices.NEVER_BEGAN) if lost else notices.NEVER_BEGAN
+            parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
+            parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
             endings.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
         return turn
 

@@ -14,6 +14,7 @@ from adapters.base import Adapter
 from adapters.messages import Question
 from agent.messages import ToolCall
 from agent.ports import ToolStatus
+from gateway.preview import PreviewMessage
 from gateway.progress import CallState, ToolLines
 
 log = structlog.get_logger()
@@ -34,8 +35,7 @@ class LiveAnswer:
     Args:
         adapter: The conversation's platform.
         question: What is answered, and where the answer will appear.
-        ref: The preview message of an earlier attempt at this turn, if any.
-        remember: Stores the platform's id of a new preview message, durably.
+        message: In which it is shown.
         all_sent: Whether the chat shows everything that was said before; no preview begins above
             an earlier answer.
         lines: What is shown of the tools; None for nothing.
@@ -45,22 +45,20 @@ class LiveAnswer:
         self,
         adapter: Adapter,
         question: Question,
-        ref: str | None,
-        remember: Callable[[str], Awaitable[None]],
+        message: PreviewMessage,
         all_sent: Callable[[], Awaitable[bool]],
         *,
         lines: ToolLines | None = None,
     ) -> None:
         self._adapter = adapter
         self._question = question
-        self._remember = remember
         self._all_sent = all_sent
         self._lines = lines
         # Where sends are idempotent a preview is no message, and its place follows no order.
-        self._begun = ref is not None or adapter.idempotent_sends
+        self._begun = message.ref is not None or adapter.idempotent_sends
         self._changed = asyncio.Event()
         self._ended = asyncio.Event()
-        self.ref = ref
+        self.message = message
         self.text = ""
 
     def push(self, delta: str) -> None:
@@ -128,14 +126,18 @@ class LiveAnswer:
         with self._best_effort():
             while await self._next_change():
                 self._begun = self._begun or await self._all_sent()
-                if not self._begun:
+                if not (self._begun and await self.message.is_known()):
                     continue
                 status = self.status
                 text = "\n\n".join(part for part in (status, self.text) if part)
-                ref = await self._adapter.preview(self._question, text, self.ref, grows=not status)
-                if ref is not None and ref != self.ref:
-                    self.ref = ref
-                    await self._remember(ref)
+                ref = await self._adapter.preview(
+                    self._question,
+                    text,
+                    self.message.ref,
+                    grows=not status,
+                    intent=self.message,
+                )
+                await self.message.shown_as(ref)
 
     async def _next_change(self) -> bool:
         """Wait for something new and for the least interval; False once the answer has ended.

@@ -33,6 +33,7 @@ from gateway.live import LiveAnswer
 from gateway.modelchoice import ModelCommand
 from gateway.operatorfiles import OperatorFiles
 from gateway.preparing import Preparations
+from gateway.preview import PreviewMessage, PreviewRows
 from gateway.progress import ToolLines
 from gateway.prompts import told_with_question
 from gateway.recall import Finished, Recall
@@ -168,7 +169,7 @@ class TurnRunner:
 
     async def bury(self, turn: Turn, end: TurnEnd) -> None:
         """Make a dead letter of a turn and tell its chat."""
-        parts = await self._parts(turn, "buried", notices.GAVE_UP, turn.preview_ref)
+        parts = await self._parts(turn, "buried", notices.GAVE_UP, self._preview(turn))
         await self.database.write(endings.bury, turn, parts, end)
         self._tell_buried(turn, turn.attempt - 1, end.error)
 
@@ -181,8 +182,7 @@ class TurnRunner:
         live = LiveAnswer(
             self._adapter(turn.lease),
             turn.question,
-            turn.preview_ref,
-            lambda ref: self.database.write(steps.set_preview, turn, ref),
+            self._preview(turn),
             lambda: self.database.read(outbox.all_sent, turn.lease.conversation),
             lines=self.lines() if self.lines else None,
         )
@@ -213,7 +213,9 @@ class TurnRunner:
         # Nothing goes on before all of it is answered, so no two waits end in the same question.
         asked = await self.database.read(inquiries.newest, turn.lease.conversation)
         kind = f"said:{asked}"
-        parts = await self._parts(turn, kind, shown, live.ref) if live.ref and shown else []
+        await live.message.settle()
+        stands = live.message.ref is not None and shown
+        parts = await self._parts(turn, kind, shown, live.message) if stands else []
         await self.database.write(steps.suspend, turn, parts)
         self.wakeups.outbox(turn.lease.conversation)
 
@@ -226,7 +228,7 @@ class TurnRunner:
         """Bring a turn to its end and commit it."""
         try:
             done = await self._think(journal, live)
-            parts = await self._parts(journal.turn, done.kind, done.text, live.ref)
+            parts = await self._parts(journal.turn, done.kind, done.text, live.message)
             totals = await self.database.write(
                 endings.commit, journal.turn, done.messages, parts, done.end
             )
@@ -354,22 +356,40 @@ class TurnRunner:
         own = await self.database.read(transcript.of_turn, turn.lease.conversation, turn.id)
         said = partial_text(own) + live.text
         partial = notices.stopped_text(live.text) if live.text else ""
-        shown = notices.stopped_text(said) if said else notices.STOPPED if live.ref else ""
-        parts = await self._parts(turn, "stopped", shown, live.ref) if shown else []
+        await live.message.settle()
+        last_word = notices.STOPPED if live.message.stands else ""
+        shown = notices.stopped_text(said) if said else last_word
+        parts = await self._parts(turn, "stopped", shown, live.message) if shown else []
         return await self.database.write(endings.cancel, turn, partial, parts, end)
 
-    async def _parts(self, turn: Turn, kind: str, text: str, preview_ref: str | None) -> list[Part]:
+    def _preview(self, turn: Turn) -> PreviewMessage:
+        rows = PreviewRows(
+            lambda nonce: self.database.write(steps.announce_preview, turn, nonce),
+            lambda ref: self.database.write(steps.set_preview, turn, ref),
+            lambda: self.database.read(outbox.newest_refs, turn.lease.conversation),
+        )
+        return PreviewMessage(
+            self._adapter(turn.lease),
+            turn.question,
+            rows,
+            ref=turn.preview_ref,
+            nonce=turn.preview_nonce,
+        )
+
+    async def _parts(self, turn: Turn, kind: str, text: str, preview: PreviewMessage) -> list[Part]:
+        """Return what a turn says in place of its preview; it names one that is lost."""
+        await preview.settle()
         render = self._adapter(turn.lease).render
         return await rendered(
             lambda markdown: parts_of(
                 render,
                 f"turn:{turn.id}:{kind}",
                 markdown,
-                preview_ref=preview_ref,
+                preview_ref=preview.ref,
                 reply_to=turn.reply_to,
                 choices=(notices.TRY_AGAIN,) if kind in {"failed", "buried"} else (),
             ),
-            text,
+            notices.replacing(text) if preview.is_lost else text,
         )
 
     def _adapter(self, lease: Lease) -> Adapter:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
-from adapters.base import Intake, PoolUse
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
 from adapters.discord.api import Api
 from adapters.discord.attachments import fetch
 from adapters.discord.client import token_of, use_servers
@@ -64,7 +64,7 @@ class DiscordAdapter:
         parts = Parts(self._api, intake, pacer, places, threads, interactions, commands)
         self._receiver = Receiver(settings, parts, clock=clock)
         self._sender = Sender(self._api, posts, pacer, places, interactions.pending)
-        self._previews = Previews(posts, pacer)
+        self._previews = Previews(self._api, posts, pacer, places)
         self._under_way = UnderWay()
         self._signals = Signals(self._api, threads, pacer, reactions=settings.reactions)
 
@@ -116,11 +116,20 @@ class DiscordAdapter:
         ref: str | None,
         *,
         grows: bool = True,  # noqa: ARG002
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address, ref, lambda: self._previews.show(question, text, ref)
+            question.address, ref, lambda: self._previews.show(question, text, ref, intent)
         )
+
+    async def find_preview(
+        self, question: Question, nonce: str, others: frozenset[str]
+    ) -> str | None:
+        """Look a preview up in the channel's history; see `Adapter.find_preview`."""
+        if (ref := await self._under_way.arrived(question.address)) is not None:
+            return ref
+        return await self._previews.find(question, nonce, others)
 
     async def show_working(self, question: Question) -> None:
         """Show "typing" for about 10 s."""

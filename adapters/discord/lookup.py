@@ -1,12 +1,17 @@
-"""Finds a message whose sending is in doubt in the channel's history (step 9)."""
+"""Finds messages whose posting is in doubt in the channel's history (step 9)."""
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 from adapters.discord.api import PAGE, Api
 from adapters.discord.errors import mapped_call
 from adapters.discord.interactions import Callback, snowflake_at
-from adapters.messages import Outgoing
+from adapters.discord.posts import channel_of
+from adapters.errors import SendRejected
+from adapters.messages import Outgoing, Question
+from adapters.previews import PREVIEW_END
 
 # How far the clocks may differ; an equal answer of before the row must not be taken for it.
 _SKEW_S = 2.0
@@ -30,22 +35,73 @@ async def find_sent(
         SendRejected: It can never be read.
     """
     after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
-    for _ in range(_MOST_PAGES):
-        page = await _read(api, channel, after)
-        for shown in page:
+    async with aclosing(_since(api, channel, after)) as history:
+        async for shown in history:
             if shown["id"] not in others and _shows(shown, message, api.user):
                 return str(shown["id"])
-        if len(page) < PAGE:
-            break
-        after = int(page[-1]["id"])
     return None
+
+
+async def find_unfinished(
+    api: Api, question: Question, nonce: str, others: frozenset[str]
+) -> str | None:
+    """Return the id of the preview that was begun for a question, None if there is none.
+
+    The history tells no nonces, so it is known by what only a preview is: a message of the bot
+    behind the question, not finished, which names no other question.
+
+    Args:
+        api: Reads the history.
+        question: What it was to answer.
+        nonce: With which it was posted.
+        others: Ids of messages that are known to be something else.
+
+    Raises:
+        SendDelayed: The history cannot be read now.
+        SendRejected: It cannot be said: the history cannot be read, it is too long, or several
+            messages may be the one.
+    """
+    after = _id_of(question.message_ref or question.address.thread)
+    if not after:
+        raise SendRejected("what was asked has no place in the history")
+    found, read = [], 0
+    async for shown in _since(api, channel_of(question.address), after):
+        read += 1
+        if shown["id"] not in others and _is_unfinished(shown, question, nonce, api.user):
+            found.append(str(shown["id"]))
+    if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
+        raise SendRejected(f"{len(found)} of {read} messages may be the preview")
+    return found[0] if found else None
+
+
+def _is_unfinished(shown: Any, question: Question, nonce: str, user: str) -> bool:
+    if shown["author"]["id"] != user or not shown["content"].endswith(PREVIEW_END):
+        return False
+    if told := shown.get("nonce"):
+        return str(told) == nonce
+    named = (shown.get("message_reference") or {}).get("message_id")
+    return named is None or named == question.message_ref
 
 
 def _answered(message: Outgoing) -> int:
     """Return the id of what a row answers, 0 where it answers nothing."""
     callback = Callback.parse(message.reply_to)
-    ref = (callback.id if callback else message.reply_to) or message.address.thread or "0"
-    return int(ref) if ref.isdecimal() else 0
+    return _id_of((callback.id if callback else message.reply_to) or message.address.thread)
+
+
+def _id_of(ref: str | None) -> int:
+    return int(ref) if ref is not None and ref.isdecimal() else 0
+
+
+async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
+    """Yield what was said behind a message, oldest first, some pages at most."""
+    for _ in range(_MOST_PAGES):
+        page = await _read(api, channel, after)
+        for shown in page:
+            yield shown
+        if len(page) < PAGE:
+            return
+        after = int(page[-1]["id"])
 
 
 async def _read(api: Api, channel: str, after: int) -> list[Any]:

@@ -10,6 +10,7 @@ import discord
 from adapters.discord.api import Api
 from adapters.discord.errors import Refusal, mapped_call
 from adapters.discord.patience import answer_to
+from adapters.messages import Address
 from adapters.pacing import Pacer
 
 _REMEMBERED = 10_000
@@ -68,6 +69,18 @@ class Places:
         """Return what the id names if that is known already."""
         found = self.client.get_channel(int(channel)) if self.client else None
         return self._asked.get(channel) if found is None else _from_directory(found)
+
+    def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
+        """Return what makes a message name the one that it answers; empty where nobody needs that.
+
+        In a channel several people talk at once.
+        """
+        if ref is None or address.thread is not None or not ref.isdecimal():
+            return {}
+        place = self.known(address.chat)
+        if place is None or place.dm:
+            return {}
+        return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
 
     def learn(self, channel: str, place: Place) -> None:
         """Remember what an event said about a channel."""

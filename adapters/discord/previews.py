@@ -1,15 +1,18 @@
 """Shows an answer while it is written, in a message that grows (step 6); best effort."""
 
-import secrets
 from collections import OrderedDict
 
 import structlog
 
+from adapters.base import PreviewIntent
+from adapters.discord.api import Api
 from adapters.discord.interactions import Callback
+from adapters.discord.lookup import find_unfinished
+from adapters.discord.places import Places
 from adapters.discord.posts import Posts, body_of, channel_of
 from adapters.discord.render import preview_text
 from adapters.discord.signals import best_effort
-from adapters.errors import SendUnknown
+from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, Question
 from adapters.pacing import Pacer
 
@@ -22,17 +25,23 @@ class Previews:
     """Messages that grow with their answers.
 
     Args:
+        api: Reads the history.
         posts: Carries messages.
         pacer: The budgets of the account.
+        places: Tells direct chats from channels.
     """
 
-    def __init__(self, posts: Posts, pacer: Pacer) -> None:
+    def __init__(self, api: Api, posts: Posts, pacer: Pacer, places: Places) -> None:
+        self._api = api
         self._posts = posts
         self._pacer = pacer
+        self._places = places
         self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
         self._lost: set[Address] = set()
 
-    async def show(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def show(
+        self, question: Question, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version."""
         address, shown = question.address, preview_text(text)
         if shown is None or address in self._lost or Callback.parse(question.message_ref):
@@ -43,16 +52,23 @@ class Previews:
         if slot is None:
             return ref
         with slot, best_effort(self._pacer, channel_of(address), "preview"):
-            return await self._show(address, shown, ref)
+            return await self._show(question, shown, ref, intent)
         return ref
 
     def end(self, address: Address) -> None:
         """An answer is sent: the next one may have a preview again."""
         self._lost.discard(address)
 
-    async def _show(self, address: Address, text: str, ref: str | None) -> str | None:
+    async def find(self, question: Question, nonce: str, others: frozenset[str]) -> str | None:
+        """Look for a preview of an earlier process; see `Adapter.find_preview`."""
+        return await find_unfinished(self._api, question, nonce, others)
+
+    async def _show(
+        self, question: Question, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
+        address = question.address
         if ref is None:
-            ref = await self._post(address, text)
+            ref = await self._post(question, text, intent)
         else:
             await self._posts.edit(address, ref, body_of(text))
         if ref is not None:
@@ -61,13 +77,18 @@ class Previews:
             self._shown.popitem(last=False)
         return ref
 
-    async def _post(self, address: Address, text: str) -> str | None:
+    async def _post(self, question: Question, text: str, intent: PreviewIntent) -> str | None:
         """Post a new preview; the SDK's own repetitions after a server error show it once."""
-        once = {"nonce": secrets.token_hex(12), "enforce_nonce": True}
+        address = question.address
+        once = {"nonce": await intent.begin(), "enforce_nonce": True}
+        reference = self._places.reference(address, question.message_ref)
         try:
-            return await self._posts.post(address, body_of(text) | once)
+            return await self._posts.post(address, body_of(text) | once | reference)
         except SendUnknown as exc:
             # A second message must not follow one that perhaps stands there, unfinished for good.
             self._lost.add(address)
             log.debug("discord_signal_failed", action="preview", reason=str(exc))
             return None
+        except AdapterError:
+            intent.undo()
+            raise

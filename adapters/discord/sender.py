@@ -5,7 +5,6 @@ outcome is unknown is first looked for in the channel. So it is shown once.
 """
 
 from collections import OrderedDict
-from typing import Any
 
 import structlog
 
@@ -162,18 +161,8 @@ class Sender:
     async def _post(self, message: Outgoing) -> str:
         body = body_of(message.payload, message.choices)
         body |= {"nonce": message.nonce, "enforce_nonce": True}
-        body |= self._reference(message)
+        body |= self._places.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)
-
-    def _reference(self, message: Outgoing) -> dict[str, Any]:
-        """In a channel several people talk: the answer names the message that it answers."""
-        address, ref = message.address, message.reply_to
-        if ref is None or address.thread is not None or not ref.isdecimal():
-            return {}
-        place = self._places.known(address.chat)
-        if place is None or place.dm:
-            return {}
-        return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
 
 
 def _remember(known: OrderedDict[str, str], key: str, nonce: str) -> None:

@@ -5,13 +5,15 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import Intake, PoolUse
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
+from adapters.errors import SendDelayed
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.settings import SlackSettings
 from adapters.slack.client import Client
 from adapters.slack.files import download
+from adapters.slack.history import find_unfinished
 from adapters.slack.ingest import Ingest
 from adapters.slack.names import Names
 from adapters.slack.previews import Previews
@@ -120,12 +122,31 @@ class SlackAdapter:
         return await download(self._client, attachment, limit_bytes)
 
     async def preview(
-        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address, ref, lambda: self._previews.show(question, text, ref, grows=grows)
+            question.address,
+            ref,
+            lambda: self._previews.show(question, text, ref, intent, grows=grows),
         )
+
+    async def find_preview(
+        self, question: Question, nonce: str, others: frozenset[str]
+    ) -> str | None:
+        """Look a preview up where it was to be; see `Adapter.find_preview`."""
+        if (ref := await self._under_way.arrived(question.address)) is not None:
+            return ref
+        identity = self._ingest.identity
+        if identity is None:
+            raise SendDelayed("Slack is not connected yet")
+        return await find_unfinished(self._client, question, nonce, identity.user, others)
 
     async def show_working(self, question: Question) -> None:
         """Show a status line in a thread, until something is said there."""

@@ -14,10 +14,12 @@ from typing import Any
 
 import structlog
 
+from adapters.base import PreviewIntent
 from adapters.errors import SendRejected
 from adapters.messages import Address, Outgoing, Question
 from adapters.slack.client import Client, metadata_of
 from adapters.slack.errors import CallFailed, Refused, Unanswered, edit_error, mapped
+from adapters.slack.history import STREAMED
 from adapters.slack.render import preview_text
 from adapters.slack.settling import settled
 from adapters.slack.tiers import APPEND, POST, START, STOP, UPDATE, Budgets
@@ -28,7 +30,6 @@ STREAM_FOR_S = 240.0
 """Age at which a stream goes on as edits. Source: slackapi/python-slack-sdk issue 1859."""
 EDIT_EVERY_S = 2.0
 """Least time between two edits of one preview: 50 a minute are for the whole workspace."""
-_STREAMED = "stream:"
 _REMEMBERED = 1024
 _CLOSED = frozenset({"message_not_in_streaming_state", "stopped_by_user"})
 _TOO_LONG = frozenset({"msg_too_long", "msg_blocks_too_long"})
@@ -102,7 +103,13 @@ class Previews:
         self._lost.discard(address)
 
     async def show(
-        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        intent: PreviewIntent,
+        *,
+        grows: bool = True,
     ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version.
 
@@ -113,7 +120,7 @@ class Previews:
             return ref
         try:
             if ref is None:
-                return await self._begin(question, text, grows=grows)
+                return await self._begin(question, text, intent, grows=grows)
             await self._grow(self._known(address, ref), text, grows=grows)
         except CallFailed as exc:
             log.debug("slack_preview_failed", channel=address.chat, reason=exc.code)
@@ -128,7 +135,7 @@ class Previews:
         ref = message.preview_ref or ""
         live, ts = self._live.pop(ref, None), ts_of_preview(ref) or ""
         try:
-            if ref.startswith(_STREAMED) and await self._finish_stream(message, live, ts):
+            if ref.startswith(STREAMED) and await self._finish_stream(message, live, ts):
                 return ts
             await self._update(message.address, ts, content)
         except CallFailed as exc:
@@ -145,31 +152,34 @@ class Previews:
         except CallFailed as exc:
             log.debug("slack_message_not_deleted", channel=channel, reason=exc.code)
 
-    async def _begin(self, question: Question, text: str, *, grows: bool) -> str | None:
+    async def _begin(
+        self, question: Question, text: str, intent: PreviewIntent, *, grows: bool
+    ) -> str | None:
         address = question.address
         if grows and self._can_stream(question):
             beginning = settled(text)
             if not beginning:
                 return None
-            ref = await self._start(question, beginning)
+            ref = await self._start(question, beginning, intent)
             if ref is not None:
                 return ref
         shown = preview_text(text)
-        return None if shown is None else await self._post(address, shown)
+        return None if shown is None else await self._post(address, shown, intent)
 
     def _can_stream(self, question: Question) -> bool:
         has_reader = question.sender is not None and bool(self._team())
         is_thread = question.address.thread is not None
         return has_reader and is_thread and question.address not in self._unstreamed
 
-    async def _start(self, question: Question, beginning: str) -> str | None:
+    async def _start(self, question: Question, beginning: str, intent: PreviewIntent) -> str | None:
         """Begin a stream; None where Slack has none now, or none for this place or reader."""
         address = question.address
         chance = self._budgets.chance(START, address.chat)
         if chance is None:
             return None
+        await intent.begin()
         try:
-            with self._uncertain(address), chance:
+            with self._uncertain(address, intent), chance:
                 answer = await self._client.web.chat_startStream(
                     channel=address.chat,
                     thread_ts=address.thread or "",
@@ -183,15 +193,17 @@ class Previews:
             return None
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
 
-    async def _post(self, address: Address, shown: str) -> str | None:
+    async def _post(self, address: Address, shown: str, intent: PreviewIntent) -> str | None:
         chance = self._budgets.chance(POST, address.chat)
         if chance is None:
             return None
-        with self._uncertain(address), chance:
+        nonce = await intent.begin()
+        with self._uncertain(address, intent), chance:
             answer = await self._client.web.chat_postMessage(
                 channel=address.chat,
                 thread_ts=address.thread,
                 markdown_text=shown,
+                metadata=metadata_of(nonce),
                 link_names=False,
                 unfurl_links=False,
                 unfurl_media=False,
@@ -200,7 +212,7 @@ class Previews:
 
     def _remembered(self, address: Address, ts: str, shown: str, *, is_open: bool) -> str:
         now = self._clock()
-        ref = f"{_STREAMED}{ts}" if is_open else ts
+        ref = f"{STREAMED}{ts}" if is_open else ts
         _remember(self._live, ref, _Live(address, ts, now, is_open, shown, now))
         return ref
 
@@ -208,7 +220,7 @@ class Previews:
         """Return a preview; one of an earlier process is taken for a stream that got too old."""
         live = self._live.get(ref)
         if live is None:
-            is_open, ts = ref.startswith(_STREAMED), ts_of_preview(ref) or ""
+            is_open, ts = ref.startswith(STREAMED), ts_of_preview(ref) or ""
             live = _Live(address, ts, self._clock() - STREAM_FOR_S, is_open, "", float("-inf"))
             _remember(self._live, ref, live)
         return live
@@ -295,12 +307,15 @@ class Previews:
             await self._client.web.chat_update(channel=address.chat, ts=ts, **content)
 
     @contextmanager
-    def _uncertain(self, address: Address) -> Iterator[None]:
+    def _uncertain(self, address: Address, intent: PreviewIntent) -> Iterator[None]:
         """A second message must not follow one that perhaps stands there, unfinished for good."""
         try:
             yield
         except Unanswered:
             self._lost.add(address)
+            raise
+        except CallFailed:
+            intent.undo()
             raise
 
 
@@ -316,7 +331,7 @@ def _closed_before() -> Iterator[None]:
 
 def ts_of_preview(ref: str | None) -> str | None:
     """Return the timestamp of a preview's message."""
-    return None if ref is None else ref.removeprefix(_STREAMED)
+    return None if ref is None else ref.removeprefix(STREAMED)
 
 
 def _rest(live: _Live | None, message: Outgoing) -> str | None:

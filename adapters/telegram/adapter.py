@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import Intake, PoolUse
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
+from adapters.errors import SendRejected
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
@@ -137,11 +138,20 @@ class TelegramAdapter:
         ref: str | None,
         *,
         grows: bool = True,  # noqa: ARG002
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address, ref, lambda: self._previews.show(question, text, ref)
+            question.address, ref, lambda: self._previews.show(question, text, ref, intent)
         )
+
+    async def find_preview(
+        self, question: Question, _nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        """Return one that came late; the Bot API has no look-up. See `Adapter.find_preview`."""
+        if (ref := await self._under_way.arrived(question.address)) is not None:
+            return ref
+        raise SendRejected("Telegram does not let bots read a chat")
 
     async def show_working(self, question: Question) -> None:
         """Show "typing" for about 5 s."""

@@ -8,7 +8,8 @@ import structlog
 from telegram import LinkPreviewOptions
 from telegram.constants import ChatAction
 
-from adapters.errors import SendUnknown
+from adapters.base import PreviewIntent
+from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, Question
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client
@@ -56,7 +57,9 @@ class Previews:
         self._drafted: dict[Address, tuple[str, float]] = {}
         self._lost: set[Address] = set()
 
-    async def show(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def show(
+        self, question: Question, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version."""
         address = question.address
         shown = preview_text(text)
@@ -71,7 +74,7 @@ class Previews:
         if slot is None:
             return ref
         with slot, self._flood.best_effort("preview", address.chat):
-            return await self._show(question, shown, ref)
+            return await self._show(question, shown, ref, intent)
         return ref
 
     async def show_working(self, question: Question) -> None:
@@ -95,10 +98,12 @@ class Previews:
         if ref is not None:
             self._shown.pop((address, ref), None)
 
-    async def _show(self, question: Question, text: str, ref: str | None) -> str | None:
+    async def _show(
+        self, question: Question, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
         address = question.address
         if ref is None:
-            ref = await self._post(question, text)
+            ref = await self._post(question, text, intent)
         else:
             await self._edit(address, text, ref)
         if ref is not None:
@@ -107,8 +112,9 @@ class Previews:
             self._shown.popitem(last=False)
         return ref
 
-    async def _post(self, question: Question, text: str) -> str | None:
+    async def _post(self, question: Question, text: str, intent: PreviewIntent) -> str | None:
         """Post a new preview; in a group it shows at once whom it answers."""
+        await intent.begin()
         address = question.address
         answered = question.message_ref if is_group(address.chat) else None
         try:
@@ -126,6 +132,9 @@ class Previews:
             self._lost.add(address)
             log.debug("telegram_preview_lost", chat=address.chat, reason=str(exc))
             return None
+        except AdapterError:
+            intent.undo()
+            raise
 
     async def _edit(self, address: Address, text: str, ref: str) -> None:
         with mapped_edit(self._client.token):

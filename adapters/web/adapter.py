@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from adapters.base import UNANNOUNCED
 from adapters.errors import FetchRejected
 from adapters.messages import Address, Attachment, InboundMessage, Mark, Question, Receipt
 from adapters.web import pages
@@ -24,7 +25,7 @@ from adapters.web.uploads import posted_with_files
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adapters.base import History, Intake
+    from adapters.base import History, Intake, PreviewIntent
     from adapters.messages import Outgoing, Withdrawal
     from adapters.settings import WebSettings
 
@@ -155,10 +156,17 @@ class WebAdapter:
         ref: str | None,
         *,
         grows: bool = True,  # noqa: ARG002
+        intent: "PreviewIntent" = UNANNOUNCED,  # noqa: ARG002 - a preview here is no message
     ) -> str | None:
         """Show the growing answer; there is one in a chat, so it needs no id."""
         self._hub.show(question.address.chat, text)
         return ref
+
+    async def find_preview(
+        self, _question: Question, _nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        """No preview stays behind here."""
+        return None
 
     async def show_working(self, question: Question) -> None:
         """Show the sign of work on the pages that are open."""

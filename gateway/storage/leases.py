@@ -208,11 +208,11 @@ def fence(conn: Connection, lease: Lease) -> Row[Any]:
 
 @built_once
 def _fenced(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    held = _is_held(conversation_id, replica_id, epoch)
+    held = is_held(conversation_id, replica_id, epoch)
     return select(conversation).where(*held).with_for_update()
 
 
-def _is_held(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnElement[bool], ...]:
+def is_held(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnElement[bool], ...]:
     """Match a conversation as long as a lease on it holds."""
     return (
         conversation.c.id == conversation_id,
@@ -241,7 +241,7 @@ def _looked_at(conversation_id: int, replica_id: int, epoch: int) -> Any:
     known = (conversation.c.chat, conversation.c.cancel_upto_seq, conversation.c.model)
     return (
         select(*known, inquiries.waits, runs)
-        .where(*_is_held(conversation_id, replica_id, epoch))
+        .where(*is_held(conversation_id, replica_id, epoch))
         .with_for_update(of=conversation)
     )
 
@@ -265,7 +265,7 @@ def _release(conversation_id: int, replica_id: int, epoch: int) -> Any:
     has_work = _first_work(conversation_id).scalar_subquery().is_not(None)
     return (
         update(conversation)
-        .where(*_is_held(conversation_id, replica_id, epoch))
+        .where(*is_held(conversation_id, replica_id, epoch))
         .values(owner=None, ready_no=case((has_work, _next_ready_no())), turn_not_before=0.0)
         .returning(conversation.c.ready_no)
     )

@@ -325,7 +325,7 @@ turn = Table(
     Column("attempt", Integer, nullable=False),
     Column("progress", Integer, nullable=False, server_default="0"),
     Column("attempt_progress", Integer, nullable=False, server_default="0"),
-    Column("preview_ref", Text),
+    Column("preview_ref", Text),  # "?" and a nonce from before it is posted until its id is known
     Column("model", Text),
     Column("iterations", Integer, nullable=False, server_default="0"),
     Column("tool_calls", Integer, nullable=False, server_default="0"),

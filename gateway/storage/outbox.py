@@ -31,6 +31,10 @@ DEAD_NOTICE = "dead:"
 """Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
 
 
+_RECENT = 500
+"""What of a conversation may stand behind a question that is being answered."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One message to be shown; `source_key` names its cause and is unique, so that it is once.
@@ -392,6 +396,17 @@ def has_dead(conn: Connection, conversation_id: int) -> bool:
         outbox.c.conversation == conversation_id, outbox.c.state == literal_column("'dead'")
     )
     return conn.execute(query.limit(1)).first() is not None
+
+
+def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
+    """Return the platform's ids of what was shown last in a conversation."""
+    return frozenset(conn.scalars(*_newest_refs(conversation_id)))
+
+
+@built_once
+def _newest_refs(conversation_id: int) -> Any:
+    here = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
+    return select(outbox.c.platform_ref).where(*here).order_by(outbox.c.seq.desc()).limit(_RECENT)
 
 
 def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) -> list[int]:

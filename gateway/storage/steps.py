@@ -14,12 +14,13 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, func, select, updat
 
 from agent.messages import ChatMessage, ToolCall
 from agent.ports import JournaledEffect, ModelCall, ToolStatus
+from gateway.errors import LeaseLost
 from gateway.storage import ledger, lineage, outbox, transcript
-from gateway.storage.leases import Lease, fence
-from gateway.storage.models import is_running, now_s, step, turn
+from gateway.storage.leases import Lease, fence, is_held
+from gateway.storage.models import conversation, is_running, now_s, step, turn
 from gateway.storage.outbox import Part
 from gateway.storage.statements import built_once
-from gateway.storage.turns import Turn, forgive_attempt, proceed
+from gateway.storage.turns import PREVIEW_INTENT, Turn, forgive_attempt, proceed
 
 
 def record_message(
@@ -152,6 +153,27 @@ def enter(conn: Connection, current: Turn, place: Row[Any], parts: Sequence[Part
         # The chat has moved since the turn began: message ids begin anew there.
         parts = [replace(part, preview_ref=None, reply_to=None) for part in parts]
     outbox.append(conn, place.id, parts, inbox_seq=current.upto_seq, turn_id=current.id)
+
+
+def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
+    """Note that a message with this nonce will be posted as the live preview; one statement.
+
+    Raises:
+        LeaseLost: Another worker has the conversation, or the turn has ended.
+    """
+    lease, mark = current.lease, PREVIEW_INTENT + nonce
+    held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
+    if conn.execute(*_announce_preview(current.id, mark, *held)).rowcount == 0:
+        raise LeaseLost(f"turn {current.id} is not this worker's any more")
+
+
+@built_once
+def _announce_preview(
+    turn_id: int, mark: str, conversation_id: int, replica_id: int, epoch: int
+) -> Any:
+    fenced = select(conversation.c.id).where(*is_held(conversation_id, replica_id, epoch)).exists()
+    here = turn.c.id == turn_id
+    return update(turn).where(here, is_running, fenced).values(preview_ref=mark)
 
 
 def set_preview(conn: Connection, current: Turn, ref: str) -> None:

@@ -22,6 +22,9 @@ from gateway.storage.models import conversation, is_running, now_s, step, turn
 from gateway.storage.statements import built_once
 from gateway.storage.transcript import END, Place
 
+PREVIEW_INTENT = "?"
+"""Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -37,6 +40,8 @@ class Turn:
         started_calls: Ids of side-effect calls that were started and have no result.
         reply_to: The platform's id of the newest message that is answered.
         refs: The platform's ids of all messages that are answered, where they have one.
+        preview_ref: The platform's id of its live preview.
+        preview_nonce: Of a live preview that was announced, and may be shown or not.
         stopped: Its user stopped it, and the process ended before that took effect.
         command: The text of the command that it carries out; None for a turn of the agent.
         sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
@@ -55,6 +60,7 @@ class Turn:
     reply_to: str | None
     refs: tuple[str, ...] = ()
     preview_ref: str | None = None
+    preview_nonce: str | None = None
     started_calls: frozenset[str] = frozenset()
     stopped: bool = False
     command: str | None = None
@@ -303,6 +309,7 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
     started = conn.scalars(*_started(row.id))
     entries = inbox.of_turn(conn, lease.conversation, row.id)
     recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
+    is_intent = (row.preview_ref or "").startswith(PREVIEW_INTENT)
     return Turn(
         id=row.id,
         lease=lease,
@@ -310,7 +317,8 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         first_seq=row.first_seq,
         upto_seq=row.upto_seq,
         attempt=row.attempt,
-        preview_ref=row.preview_ref,
+        preview_ref=None if is_intent else row.preview_ref,
+        preview_nonce=row.preview_ref.removeprefix(PREVIEW_INTENT) if is_intent else None,
         entries=recorded,
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,

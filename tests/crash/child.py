@@ -25,7 +25,7 @@ import structlog
 from sqlalchemy import Connection
 from structlog.typing import EventDict
 
-from adapters.base import Adapter, Intake
+from adapters.base import UNANNOUNCED, Adapter, Intake, PreviewIntent
 from adapters.errors import (
     AdapterDisconnected,
     FetchRejected,
@@ -253,7 +253,7 @@ class Life:
 
     async def wait_for_preview(self) -> None:
         """Give the gateway time to show what was streamed; it may choose not to."""
-        for _ in range(50):
+        for _ in range(self.spec.preview_looks):
             if not self.previewed.is_set():
                 await asyncio.sleep(0.001)
 
@@ -313,7 +313,7 @@ class Life:
 
     def _observed(self, adapter: Any) -> Adapter:
         """Return an adapter with a point on each side of what it shows and takes off."""
-        send = adapter.send
+        send, preview = adapter.send, adapter.preview
 
         async def observed_send(message: Outgoing) -> Receipt:
             self.points.reach("send: before the request")
@@ -328,7 +328,17 @@ class Life:
             await withdraw(withdrawal)
             self.points.reach("withdraw: done, not stored yet")
 
+        async def observed_preview(
+            question: Question, text: str, ref: str | None, **options: Any
+        ) -> str | None:
+            shown: str | None = await preview(question, text, ref, **options)
+            if shown != ref:
+                self.points.reach("preview: accepted, its id not stored yet")
+            self.previewed.set()
+            return shown
+
         adapter.send = observed_send
+        adapter.preview = observed_preview
         adapter.withdraw = observed_withdraw
         return cast("Adapter", adapter)
 
@@ -506,16 +516,31 @@ class LoopbackAdapter:
             raise SendRejected("never")
 
     async def preview(
-        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         """Show a growing answer, if the style of this platform is to edit."""
         if self._life.spec.style != "edit":
             return None
         text = text.partition(PAYLOADS)[0] + UNFINISHED
-        shown = await self._ask(do="preview", chat=question.address.chat, text=text, ref=ref)
+        nonce = "" if ref else await intent.begin()
+        chat = question.address.chat
+        shown = await self._ask(do="preview", chat=chat, text=text, ref=ref, nonce=nonce)
         self._life.points.reach("preview: accepted, its id not stored yet")
         self._life.previewed.set()
         return str(shown["ref"])
+
+    async def find_preview(
+        self, question: Question, nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        """Look for the preview by its nonce."""
+        shown = await self._ask(do="find", chat=question.address.chat, nonce=nonce)
+        return None if shown["ref"] is None else str(shown["ref"])
 
     async def show_working(self, _question: Question) -> None:
         """Show nothing."""

@@ -43,6 +43,8 @@ OF_INQUIRIES = {"ask", "suspend", "expire", "drop"}
 """Points of tests/crash/test_waiting.py."""
 OF_THE_NOTEBOOK = {"set_todo", "change_notes"}
 """Points of tests/crash/test_notebook.py."""
+OF_PREVIEWS = {"announce_preview", "set_preview"}
+"""Points of platforms with previews."""
 OF_THE_SEARCH = {"clear", "feed"}
 """Points of tests/crash/test_searchindex.py."""
 
@@ -92,7 +94,12 @@ async def test_a_kill_during_recovery_loses_and_repeats_nothing(
 
 
 @pytest.mark.parametrize(
-    "point", [*around("set_preview"), "preview: accepted, its id not stored yet", *OUTSIDE[-2:]]
+    "point",
+    [
+        *around("announce_preview", "set_preview"),
+        "preview: accepted, its id not stored yet",
+        *OUTSIDE[-2:],
+    ],
 )
 async def test_a_preview_becomes_the_answer_once(crashes: Crashes, point: str) -> None:
     """On a platform with edits an answer takes the place of its preview, and is never repeated."""
@@ -321,4 +328,4 @@ def test_every_transaction_function_is_a_named_point() -> None:
         and re.search(r"(^|database\.|opened\.)write$", ast.unparse(call.func))
     }
     elsewhere = {*OF_FILES, *OF_INQUIRIES, *OF_THE_NOTEBOOK, *OF_DELEGATES, *OF_THE_SEARCH}
-    assert written - NOT_A_STEP == {*COMMON, *RARE, *elsewhere, "set_preview"}
+    assert written - NOT_A_STEP == {*COMMON, *RARE, *elsewhere, *OF_PREVIEWS}

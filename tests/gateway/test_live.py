@@ -14,6 +14,7 @@ from agent.models.scripted import tool_call
 from agent.ports import Effect
 from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway.live import LiveAnswer
+from gateway.preview import PreviewMessage, PreviewRows
 from gateway.progress import ToolLines
 from gateway.storage import models
 from tests.support.gateway import HeldModel, RecordingModel, agent_of, running
@@ -27,8 +28,18 @@ async def all_sent() -> bool:
     return True
 
 
-async def forget(_ref: str) -> None:
+async def forget(_value: str) -> None:
     """Store nothing."""
+
+
+async def no_others() -> frozenset[str]:
+    """Nothing else was shown."""
+    return frozenset()
+
+
+def message_on(adapter: RecordingAdapter) -> PreviewMessage:
+    """Return a preview that nothing is stored about."""
+    return PreviewMessage(adapter, HERE, PreviewRows(forget, forget, no_others))
 
 
 async def test_the_preview_is_edited_into_the_answer(tmp_path: Path) -> None:
@@ -52,7 +63,7 @@ async def test_later_previews_name_the_first(tmp_path: Path) -> None:
     gate = model.hold("a story")
     async with running(tmp_path, model, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
         await chat.say("a story")
-        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref == "p1"))
         gate.set()
         await chat.answers(1)
         assert len(chat.adapter.previews) > 2
@@ -143,7 +154,8 @@ async def test_a_stop_after_a_tool_step_replaces_the_preview(tmp_path: Path) -> 
 async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
     """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
     for pauses in range(6):
-        live = LiveAnswer(RecordingAdapter(preview_interval_s=0), HERE, None, forget, all_sent)
+        adapter = RecordingAdapter(preview_interval_s=0)
+        live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
         async with asyncio.timeout(4), live.shown():
             live.push("text")
             for _ in range(pauses):
@@ -153,7 +165,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
 async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
     """A further attempt shows its text in the same preview."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, None, forget, all_sent)
+    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
     async with live.shown():
         live.push("first")
         await adapter.watch.until(lambda: len(adapter.previews) == 1)
@@ -165,7 +177,8 @@ async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
 
 async def test_an_error_comes_out_as_itself() -> None:
     """The caller tells errors apart by their class."""
-    live = LiveAnswer(RecordingAdapter(), HERE, None, forget, all_sent)
+    adapter = RecordingAdapter()
+    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
     with pytest.raises(LookupError, match="as it is"):
         async with live.shown():
             raise LookupError("as it is")
@@ -264,7 +277,7 @@ async def test_a_stop_takes_the_place_of_the_tools(tmp_path: Path) -> None:
     agent = agent_of(runs_tests(), tools=[HeldTool().tool()])
     async with running(tmp_path, agent, adapter=adapter) as chat:
         await chat.say("test it")
-        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref == "p1"))
         await chat.say("/stop")
         await chat.answers(2)
         [stopped] = [sent for sent in adapter.shown if sent.preview_ref]
@@ -282,7 +295,7 @@ async def test_what_waits_for_a_person_says_so(tmp_path: Path) -> None:
     agent = agent_of(model, tools=[looking, held.tool("side_effect")], approval="side_effects")
     async with running(tmp_path, agent, adapter=adapter) as chat:
         await chat.say("test it")
-        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref))
+        await chat.until_rows(models.turn, lambda rows: bool(rows and rows[0].preview_ref == "p1"))
         looks.gate.set()
         await chat.until(lambda: any(sent.preview_ref for sent in adapter.shown))
         [status] = [sent for sent in adapter.shown if sent.preview_ref]
@@ -297,7 +310,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("gateway.live.SHOW_AGAIN_S", 0.01)
     adapter = RecordingAdapter(preview_interval_s=0)
     lines = ToolLines(str)
-    live = LiveAnswer(adapter, HERE, None, forget, all_sent, lines=lines)
+    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent, lines=lines)
     async with live.shown():
         live.working(tool_call("terminal", {"command": "pytest -q"}))
         await adapter.watch.until(lambda: len(adapter.previews) == 3)
@@ -307,7 +320,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_answer_grows_below_the_tools() -> None:
     """What was said before a call does not stay."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, None, forget, all_sent, lines=ToolLines(str))
+    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent, lines=ToolLines(str))
     call = tool_call("terminal", {"command": "pytest -q"})
     async with live.shown():
         live.push("Let me see.")

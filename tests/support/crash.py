@@ -53,6 +53,8 @@ class Spec:
         pages: By how many pages the database may grow; None for no limit.
         window: Of the model, in tokens; a small one makes compactions happen.
         child_s: How long a delegated child may take.
+        preview_looks: How often the model looks, a millisecond apart, whether the gateway has shown
+            what was streamed.
         locked: Whether it respects the file lock.
         approval: For which tools people are asked.
         engine: Which context engine it has.
@@ -77,6 +79,7 @@ class Spec:
     window: int = 100_000
     child_s: float = 60.0
     locked: bool = True
+    preview_looks: int = 50
     real: tuple[str, dict[str, Any]] | None = None
     web_port: int = 0
     approval: Literal["side_effects", "never"] = "never"

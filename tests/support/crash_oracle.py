@@ -40,6 +40,7 @@ class Evidence:
         sent: (chat, text) that people wrote and the platform was told were received, in order.
         shown: chat → final texts, in the order in which they stand in the chat.
         previews: Texts of previews that no answer took the place of.
+        explained: How many of these an answer has named.
         rejected: Texts that the platform refused for good.
         resends: Whether the platform cannot tell a repeated send from a new one.
         events: What the children noted: model calls, beginnings and ends of effects, boots.
@@ -53,6 +54,7 @@ class Evidence:
     resends: bool
     events: Sequence[dict[str, Any]]
     database: Path
+    explained: int = 0
 
 
 def violations(evidence: Evidence) -> list[str]:
@@ -251,6 +253,8 @@ def answers_are_shown_once_in_order(evidence: Evidence, books: Books) -> Iterato
     for text in evidence.previews:
         if not text.endswith(UNFINISHED):
             yield f"a preview looks like an answer: {text!r}"
+    if len(evidence.previews) > evidence.explained:
+        yield f"half answers that nobody explains: {evidence.previews}"
     for chat in sorted({*evidence.shown, *books.chats.values()}):
         done = [turn for turn in books.turns if turn.chat == chat and turn.state == "done"]
         dead = {row["payload"] for row in books.rows("SELECT * FROM outbox WHERE state = 'dead'")}

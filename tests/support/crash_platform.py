@@ -19,12 +19,16 @@ Fault = Literal["delay", "doubt", "reject"]
 
 @dataclass
 class Shown:
-    """A message that people see in a chat; `final` tells answers from previews."""
+    """A message that people see in a chat; `final` tells answers from previews.
+
+    `begun_as` is the nonce of a message that was a preview at first.
+    """
 
     ref: str
     text: str
     final: bool
     buttons: bool = False
+    begun_as: str = ""
 
 
 @dataclass
@@ -197,9 +201,14 @@ class LoopbackPlatform:
         shown = self._find(request["chat"], request["ref"])
         if shown is None:
             shown = self._new(request["chat"], request["text"], final=False)
+            shown.begun_as = request["nonce"]
         if not shown.final:
             shown.text = request["text"]
         return {"ref": shown.ref}
+
+    async def _do_find(self, request: Any) -> Any:
+        begun = [each for each in self.chats[request["chat"]] if each.begun_as == request["nonce"]]
+        return {"ref": begun[0].ref if begun else None}
 
     async def _do_gate(self, request: Any) -> Any:
         self.gate.reached += 1

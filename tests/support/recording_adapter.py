@@ -5,6 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from adapters.base import UNANNOUNCED, PreviewIntent
 from adapters.errors import FetchRejected
 from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
 
@@ -54,6 +55,8 @@ class RecordingAdapter:
         files: By `Attachment.ref`: what `fetch` returns; others are gone.
         fetch_failures: By `Attachment.ref`: what the next calls of `fetch` raise.
         marks: Every call of `acknowledge`.
+        looked_up: The nonces of every call of `find_preview`.
+        findings: What the next calls of `find_preview` return or raise; then nothing is found.
     """
 
     def __init__(
@@ -88,6 +91,8 @@ class RecordingAdapter:
         self.fetched: list[str] = []
         self.fetch_failures: dict[str, deque[Exception]] = defaultdict(deque)
         self.marks: list[tuple[str | None, Mark]] = []
+        self.looked_up: list[str] = []
+        self.findings: deque[str | Exception] = deque()
         self._previews = previews
         self._chunk_chars = chunk_chars
 
@@ -135,16 +140,34 @@ class RecordingAdapter:
         return self.files[attachment.ref]
 
     async def preview(
-        self, question: Question, text: str, ref: str | None, *, grows: bool = True
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
     ) -> str | None:
         if not self._previews:
             return None
+        if ref is None and not self.idempotent_sends:
+            await intent.begin()
         self.previews.append(Preview(question.address.chat, text, ref))
         self.watch.note()
         if self.held_previews is not None:
             await self.held_previews.wait()
         self.order.append(("preview", text))
         return ref or f"p{len(self.previews)}"
+
+    async def find_preview(
+        self, _question: Question, nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        self.looked_up.append(nonce)
+        self.watch.note()
+        finding = self.findings.popleft() if self.findings else None
+        if isinstance(finding, Exception):
+            raise finding
+        return finding
 
     async def show_working(self, _question: Question) -> None:
         """Show nothing."""
