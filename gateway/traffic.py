@@ -21,7 +21,7 @@ from typing import NoReturn
 
 import structlog
 
-from adapters.base import Adapter
+from adapters.base import Adapter, PoolUse
 from gateway.errors import StorageError
 from gateway.storage import outbox
 from gateway.storage.engine import Database
@@ -130,6 +130,7 @@ class AccountHealth:
         last_sent_s: How long ago the platform last took something from this process.
         last_received_s: How long ago this process last stored something from the platform.
         silent_s: For how long it has been silent.
+        pool: The connections behind its requests; None where it has none.
     """
 
     waiting: int
@@ -137,6 +138,7 @@ class AccountHealth:
     last_sent_s: float | None
     last_received_s: float | None
     silent_s: float | None
+    pool: PoolUse | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +238,7 @@ class Watch:
             last_sent_s=None if times.sent is None else now - times.sent,
             last_received_s=None if times.received is None else now - times.received,
             silent_s=None if since is None else now - since,
+            pool=self._adapters[account].pool,
         )
         self._note(account, before, since, health)
         return health

@@ -27,6 +27,7 @@ OUTSIDE = (
     "send: before the request",
     "send: accepted, no receipt yet",
 )
+SHOWN = "preview: accepted, its id not stored yet"
 
 
 def around(*functions: str) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway import notices
+from tests.crash.points import SHOWN
 from tests.crash.test_platforms import sent, up
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver, Room
@@ -20,7 +21,6 @@ pytestmark = pytest.mark.timeout(90)
 
 BEFORE = "before commit of announce_preview"
 ANNOUNCED = "after commit of announce_preview"
-SHOWN = "preview: accepted, its id not stored yet"
 KNOWN = "after commit of set_preview"
 STEPS = (BEFORE, ANNOUNCED, SHOWN, KNOWN)
 WITHOUT_LOOK_UP = {"telegram"}

@@ -13,7 +13,7 @@ import pytest
 
 from gateway import notices
 from gateway.worker import TURNS_PER_LEASE
-from tests.crash.points import COMMON, OUTSIDE, around
+from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
 from tests.support.crash import KILLED, Crashes, describe
 from tests.support.crash_oracle import is_answer
 from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
@@ -97,7 +97,7 @@ async def test_a_kill_during_recovery_loses_and_repeats_nothing(
     "point",
     [
         *around("announce_preview", "set_preview"),
-        "preview: accepted, its id not stored yet",
+        SHOWN,
         *OUTSIDE[-2:],
     ],
 )

@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from adapters.telegram.split import RESENT_MARK
-from tests.crash.points import COMMON, OUTSIDE, around
+from gateway import notices
+from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.crash import Crashes, describe, seeds
 from tests.support.crash_oracle import Evidence, is_answer, violations
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.timeout(180)
 UPDATES = 100
 KILLS = 25
 CHATS = (11, 12, 13, 14, 15)
-POINTS = [*around(*COMMON[3:], "set_preview"), *OUTSIDE[:7]]
+POINTS = [*around(*COMMON[3:], "announce_preview", "set_preview"), *OUTSIDE[:7], SHOWN]
+NAMED = f"{notices.REPLACES}\n\n"
 VERBS = ("", "", "note", "look put")
 
 
@@ -61,18 +63,28 @@ async def test_every_update_is_answered_once_in_order(
 def as_seen_on_telegram(evidence: Evidence, api: BotApi, sent: list[tuple[str, str]]) -> Evidence:
     """Return the evidence with what stands in Telegram's chats; all updates were confirmed."""
     shown = defaultdict(list)
-    previews = []
+    previews, explained = [], set()
     for message in api.messages:
         if message.text.endswith(UNFINISHED):
             previews.append(message.text)
         else:
             text = message.text.replace(RESENT_MARK, RESENT, 1)
+            if NAMED in text:
+                text = text.replace(NAMED, "", 1)
+                explained.add(text.removeprefix(RESENT))
             shown[str(message.chat)].append(text)
-    return replace(evidence, sent=sent, shown=dict(shown), previews=previews)
+    return replace(
+        evidence,
+        sent=sent,
+        shown=dict(shown),
+        previews=previews,
+        explained=len(explained),
+    )
 
 
 def answered_by(api: BotApi) -> int:
     """Return how many messages have an answer that is not a preview."""
-    texts = (message.text.removeprefix(RESENT_MARK) for message in api.messages)
+    shown = (message.text.removeprefix(RESENT_MARK) for message in api.messages)
+    texts = (text.removeprefix(NAMED) for text in shown)
     finals = (text for text in texts if is_answer(text) and not text.endswith(UNFINISHED))
     return len({text.split()[0] for text in finals})

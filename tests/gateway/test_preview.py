@@ -24,6 +24,12 @@ NAMED = f"{notices.REPLACES}\n\n"
 SILENT = SendRejected("this platform has no look-up")
 
 
+@pytest.fixture(autouse=True)
+def _no_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a gateway that is ended wait for no preview: it would, for one that is held."""
+    monkeypatch.setattr("gateway.live.LAST_PREVIEW_S", 0.0)
+
+
 async def killed_while_shown(home: Path) -> None:
     """Leave a turn whose preview was announced, and whose id was never stored."""
     adapter = RecordingAdapter()

@@ -249,4 +249,5 @@ async def test_an_exhausted_pool_is_seen(tmp_path: Path) -> None:
         assert account["waiting"] == 100
         assert account["oldest_unsent_s"] > 60
         assert account["silent_s"] > 60
+        assert account["pool"]["limit"] == 64
         assert len(it.chat.events("account_silent")) == 1
