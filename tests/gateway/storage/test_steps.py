@@ -115,3 +115,13 @@ def test_messages_are_numbered_without_gaps(store: Store, current: Turn) -> None
     numbers = seqs(store.rows(message))
     assert numbers == list(range(1, 7))
     assert store.one(conversation).message_head == 6
+
+
+def test_a_preview_is_announced_in_one_statement(store: Store, current: Turn) -> None:
+    """Who resumes the turn knows that there may be one, until its id is stored."""
+    assert store.statements(steps.announce_preview, current, "n1") == ["UPDATE turn"]
+    resumed = resume(store, current)
+    assert (resumed.preview_ref, resumed.preview_nonce) == (None, "n1")
+    store.run(steps.set_preview, resumed, "77")
+    resumed = resume(store, resumed)
+    assert (resumed.preview_ref, resumed.preview_nonce) == ("77", None)

@@ -263,6 +263,7 @@ def test_every_write_of_a_turn_is_fenced(store: Store, current: Turn) -> None:
         lambda c: steps.record_result(c, current, tool_message("a", "look", "x"), "ok"),
         lambda c: steps.store_output(c, current, "x"),
         lambda c: steps.notify(c, current, parts(current)),
+        lambda c: steps.announce_preview(c, current, "n"),
         lambda c: steps.set_preview(c, current, "p"),
         lambda c: endings.commit(c, current, [text], parts(current), ANSWERED),
         lambda c: endings.cancel(c, current, "x", parts(current), ANSWERED),
