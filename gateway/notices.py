@@ -36,13 +36,10 @@ UNSHOWN = (
     "I failed to show one of my messages here, so there is a gap above. The operator can still send"
     " it; you can also ask me again."
 )
-<<<<<<< HEAD
 NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
 """Outcomes of turns whose messages have no answer, and are marked as failed."""
-=======
 REPLACES = "(this replaces the unfinished message above)"
 """Before what is said where a preview of it may stand that nobody can find any more."""
->>>>>>> 8fbef7a (A preview is announced before it is posted: a kill in between left a half answer in the chat that nobody explained (23 of 5,689))
 TRY_AGAIN = Choice("Try again", "/retry")
 STOPPED = "*[stopped]*"
 EMPTY = "The model gave an empty answer. Send /retry to ask again."
