@@ -6,9 +6,10 @@ from contextlib import aclosing
 from typing import Any
 
 from adapters.discord.api import PAGE, Api
-from adapters.discord.errors import mapped_call
+from adapters.discord.errors import Refusal, mapped_call
 from adapters.discord.interactions import Callback, snowflake_at
 from adapters.discord.posts import channel_of
+from adapters.discord.render import RESENT_MARK
 from adapters.errors import SendRejected
 from adapters.messages import Outgoing, Question
 from adapters.previews import PREVIEW_END
@@ -32,7 +33,7 @@ async def find_sent(
 
     Raises:
         SendDelayed: The history cannot be read now.
-        SendRejected: It can never be read.
+        Refusal: The bot may not read it.
     """
     after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
     async with aclosing(_since(api, channel, after)) as history:
@@ -94,9 +95,15 @@ def _id_of(ref: str | None) -> int:
 
 
 async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
-    """Yield what was said behind a message, oldest first, some pages at most."""
-    for _ in range(_MOST_PAGES):
+    """Yield what was said behind a message, oldest first, some pages at most.
+
+    Raises:
+        Refusal: The bot may not read the history.
+    """
+    for number in range(_MOST_PAGES):
         page = await _read(api, channel, after)
+        if not page and number == 0:
+            await _check_readable(api, channel)
         for shown in page:
             yield shown
         if len(page) < PAGE:
@@ -104,9 +111,18 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
         after = int(page[-1]["id"])
 
 
-async def _read(api: Api, channel: str, after: int) -> list[Any]:
+async def _check_readable(api: Api, channel: str) -> None:
+    """Tell a quiet channel from one whose history is hidden: to the bot that one is empty.
+
+    Source: https://discord.com/developers/docs/resources/message#get-channel-messages
+    """
+    if not await _read(api, channel, 0, limit=1):
+        raise Refusal("the bot may not read the history", 0)
+
+
+async def _read(api: Api, channel: str, after: int, limit: int = PAGE) -> list[Any]:
     """Return the messages that follow, oldest first."""
-    params = {"after": str(after), "limit": PAGE}
+    params = {"after": str(after), "limit": limit}
     with mapped_call():
         page = await api.get("/channels/{channel_id}/messages", params=params, channel_id=channel)
         return sorted(page, key=lambda shown: int(shown["id"]))
@@ -121,4 +137,5 @@ def _shows(shown: Any, message: Outgoing, user: str) -> bool:
     if message.file is not None:
         sizes = [file["size"] for file in shown.get("attachments", ())]
         return sizes == [len(message.file.content)]
-    return bool(shown["content"].strip() == message.payload.strip())
+    content = shown["content"].strip().removeprefix(RESENT_MARK)
+    return bool(content == message.payload.strip())

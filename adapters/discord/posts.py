@@ -73,13 +73,15 @@ class Posts:
             SendRejected: It cannot be changed.
         """
         with mapped_call():
-            await self._api.call(
+            shown = await self._api.call(
                 "PATCH",
                 _MESSAGES + "/{message_id}",
                 json=body,
                 channel_id=channel_of(address),
                 message_id=ref,
             )
+            # A page that answers for Discord, such as that of a Wi-Fi, has changed nothing.
+            shown["id"]
 
     async def delete(self, address: Address, ref: str) -> None:
         """Take a message away.

@@ -11,8 +11,10 @@ from adapters.marks import Conventions
 from adapters.markup import Dialect, messages, preview
 from adapters.previews import PREVIEW_END
 
-# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
-MAX_TEXT_CHARS = 2000
+# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000"). The
+# mark of a message that is sent again has its place within the limit.
+RESENT_MARK = "(re-sent)\n"
+MAX_TEXT_CHARS = 2000 - len(RESENT_MARK)
 
 _SPECIAL = re.compile(r"[\\*`~|<\[]|(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])|:(?=//)|(?:^|(?<=\]))\(")
 _AT_LINE_START = re.compile(r"\s*(?:(?=#{1,3}(?:\s|$)|-#|[-+>](?:\s|$)|>>)|\d+(?=[.)](?:\s|$)))")

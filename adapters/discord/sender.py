@@ -1,7 +1,8 @@
 """Sends outbox rows (steps 8 and 9): in place of a preview, of "thinking…", or as a new message.
 
 Every new message carries the row's nonce, which Discord holds unique for some minutes; a row whose
-outcome is unknown is first looked for in the channel. So it is shown once.
+outcome is unknown is first looked for in the channel. So it is shown once; where the bot may not
+look, it is marked.
 """
 
 from collections import OrderedDict
@@ -23,6 +24,7 @@ from adapters.discord.lookup import find_sent
 from adapters.discord.pending import Pending
 from adapters.discord.places import Places
 from adapters.discord.posts import Posts, body_of, channel_of
+from adapters.discord.render import RESENT_MARK
 from adapters.discord.signals import best_effort
 from adapters.errors import SendDelayed, SendUnknown
 from adapters.messages import Outgoing, Receipt, Withdrawal
@@ -66,7 +68,7 @@ class Sender:
         slot = await self._pacer.wait(channel, group=False)
         try:
             with slot:
-                ref = await self._show(message)
+                receipt = await self._show(message)
         except SendDelayed as exc:
             if exc.retry_after_s is not None:
                 self._pacer.block(channel, exc.retry_after_s)
@@ -76,8 +78,8 @@ class Sender:
                 raise
             # It was looked for before, and will be again: another attempt shows nothing twice.
             raise SendDelayed(str(exc)) from exc
-        _remember(self._shown, ref, message.nonce)
-        return Receipt(ref)
+        _remember(self._shown, receipt.platform_ref, message.nonce)
+        return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Note how a question ended, in place of its buttons; see `Adapter.withdraw`.
@@ -90,24 +92,30 @@ class Sender:
         with await self._pacer.wait(channel_of(address), group=False):
             await self._posts.edit(address, withdrawal.message_ref, body)
 
-    async def _show(self, message: Outgoing) -> str:
+    async def _show(self, message: Outgoing) -> Receipt:
         if message.preview_ref is None:
             return await self._show_anew(message)
         if await self._replace(message, message.preview_ref):
-            return message.preview_ref
-        ref = await self._show_anew(message)
-        if ref != message.preview_ref:
+            return Receipt(message.preview_ref)
+        receipt = await self._show_anew(message)
+        if receipt.platform_ref != message.preview_ref:
             await self._take_away(message, message.preview_ref)
-        return ref
+        return receipt
 
-    async def _show_anew(self, message: Outgoing) -> str:
+    async def _show_anew(self, message: Outgoing) -> Receipt:
         # A file cannot take the place of "thinking…".
         callback = None if message.file else Callback.parse(message.reply_to)
         if callback is not None and (ref := await self._answer(message, callback)):
-            return ref
-        if message.outcome_unknown and (ref := await self._find(message)):
-            return ref
-        return await self._post(message)
+            return Receipt(ref)
+        if message.outcome_unknown:
+            try:
+                if ref := await self._find(message):
+                    return Receipt(ref)
+            except Refusal as exc:
+                # The nonce is what is left, for some minutes; later it would be shown twice.
+                log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
+                return Receipt(await self._post(message, RESENT_MARK), resent=True)
+        return Receipt(await self._post(message))
 
     async def _replace(self, message: Outgoing, ref: str) -> bool:
         """Put the row in the place of its preview; False if that cannot be edited any more."""
@@ -151,15 +159,10 @@ class Sender:
 
     async def _find(self, message: Outgoing) -> str | None:
         others = frozenset(ref for ref, nonce in self._shown.items() if nonce != message.nonce)
-        try:
-            return await find_sent(self._api, channel_of(message.address), message, others)
-        except Refusal as exc:
-            # The nonce is what is left, for some minutes.
-            log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
-            return None
+        return await find_sent(self._api, channel_of(message.address), message, others)
 
-    async def _post(self, message: Outgoing) -> str:
-        body = body_of(message.payload, message.choices)
+    async def _post(self, message: Outgoing, mark: str = "") -> str:
+        body = body_of((mark + message.payload).strip(), message.choices)
         body |= {"nonce": message.nonce, "enforce_nonce": True}
         body |= self._places.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
-from adapters.messages import Attachment, Outgoing, OutgoingFile
+from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
 from adapters.slack.client import Client
 from adapters.slack.errors import (
     CREDENTIALS,
@@ -21,6 +21,7 @@ from adapters.slack.errors import (
 from adapters.slack.history import Unreadable, find, is_thread_gone
 from adapters.slack.tiers import POST, Budgets
 
+RESENT_MARK = "(re-sent)\n"
 _CHUNK_BYTES = 1 << 16
 
 
@@ -38,14 +39,20 @@ class FileSender:
         self._budgets = budgets
         self._now = now
 
-    async def send(self, message: Outgoing, file: OutgoingFile) -> str:
-        """Show a file; return its message's timestamp, or its own id where Slack names none.
+    async def send(self, message: Outgoing, file: OutgoingFile) -> Receipt:
+        """Show a file; its receipt has the message's timestamp, or its own id.
 
         Only the last step shows anything, so only its outcome can be unknown. Then the file is
-        looked for by name and size: its id may have been lost with the process.
+        looked for by name and size: its id may have been lost with the process. Where the bot may
+        not look, it is shown once more, marked as such.
         """
-        if message.outcome_unknown and (shown := await self._find(message, file)):
-            return shown
+        comment = message.payload
+        if message.outcome_unknown:
+            try:
+                if shown := await self._find(message, file):
+                    return Receipt(shown)
+            except Unreadable:
+                comment = (RESENT_MARK + comment).strip()
         channel, thread = message.address.chat, message.address.thread
         if thread is not None and await is_thread_gone(self._client, channel, thread):
             raise SendRejected("the thread is gone")
@@ -58,12 +65,12 @@ class FileSender:
                 await self._client.web.files_completeUploadExternal(
                     files=[{"id": file_id, "title": file.name}],
                     channel_id=channel,
-                    initial_comment=message.payload or None,
+                    initial_comment=comment or None,
                     thread_ts=thread,
                 )
         except CallFailed as exc:
             raise send_error(exc) from exc
-        return file_id
+        return Receipt(file_id, resent=comment != message.payload)
 
     async def _find(self, message: Outgoing, file: OutgoingFile) -> str | None:
         def is_it(shown: dict[str, Any]) -> bool:
@@ -73,11 +80,7 @@ class FileSender:
                 for each in shown.get("files") or ()
             )
 
-        try:
-            shown = await find(self._client, message, self._now(), is_it)
-        except Unreadable as exc:
-            reason = "it may have been shown, and the bot may not look it up"
-            raise SendRejected(reason) from exc
+        shown = await find(self._client, message, self._now(), is_it)
         return None if shown is None else str(shown["ts"])
 
     async def _upload(self, file: OutgoingFile) -> str:

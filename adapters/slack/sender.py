@@ -21,7 +21,7 @@ from adapters.slack.errors import (
     retry_after_s,
     send_error,
 )
-from adapters.slack.files import FileSender
+from adapters.slack.files import RESENT_MARK, FileSender
 from adapters.slack.history import Unreadable, find, is_thread_gone
 from adapters.slack.interactions import choice_blocks, over_blocks, response_url
 from adapters.slack.previews import PreviewGone, Previews, ts_of_preview
@@ -29,7 +29,6 @@ from adapters.slack.tiers import POST, UPDATE, Budgets
 
 log = structlog.get_logger()
 
-RESENT_MARK = "(re-sent)\n"
 _NOTICE_CHARS = 150
 # The bot is not where the command was given; only the command's own address leads there.
 _NOT_THERE = frozenset({"channel_not_found", "not_in_channel", "cannot_dm_bot", "user_is_bot"})
@@ -90,7 +89,7 @@ class Sender:
     async def _show(self, message: Outgoing) -> Receipt:
         try:
             if message.file is not None:
-                return Receipt(await self._files.send(message, message.file))
+                return await self._files.send(message, message.file)
             return await self._post(message)
         except SendUnknown as exc:
             if message.outcome_unknown:

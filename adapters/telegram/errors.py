@@ -40,6 +40,8 @@ _NOT_SENT = (
     httpx.UnsupportedProtocol,
     httpx.InvalidURL,
 )
+# What stands in front of Telegram has passed the request on, and got no usable answer.
+_OF_A_PROXY = frozenset({HTTPStatus.BAD_GATEWAY, HTTPStatus.GATEWAY_TIMEOUT})
 _TOO_BIG = "file is too big"
 _FOR_NOW = "temporarily unavailable"
 _GONE = ("message to edit not found", "message can't be edited", "message_id_invalid")
@@ -52,7 +54,7 @@ class Flooded(SendDelayed):
 
 
 class Troubled(SendDelayed):
-    """An error of the server's own, which a proxy may report of what was shown all the same."""
+    """An error of the server's own; nothing was shown, as far as it says."""
 
 
 class MessageGone(SendRejected):
@@ -149,6 +151,8 @@ def _maybe_shown(exc: TelegramError) -> bool:
     the way has the transport's exception as its cause.
     """
     if isinstance(exc, MalformedAnswer):
+        return True
+    if isinstance(exc, ServerTrouble) and exc.status in _OF_A_PROXY:
         return True
     if isinstance(exc, BadRequest | ServerTrouble) or not isinstance(exc, NetworkError):
         return False

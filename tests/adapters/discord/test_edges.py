@@ -194,6 +194,7 @@ async def test_a_resend_in_doubt_is_tried_again(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
     """It can be looked up again, so it is never given up as twice in doubt."""
+    server.write(server.direct(), "a question")
     chat = where(server.direct())
     server.fail("send", UNAVAILABLE, UNAVAILABLE)
     with pytest.raises(SendUnknown):
@@ -201,18 +202,35 @@ async def test_a_resend_in_doubt_is_tried_again(
     with pytest.raises(SendDelayed):
         await adapter.send(row(adapter, "one", chat, outcome_unknown=True))
     await adapter.send(row(adapter, "one", chat, outcome_unknown=True))
-    assert server.direct().texts == ["one"]
+    assert server.direct().texts == ["a question", "one"]
 
 
+@pytest.mark.parametrize("hidden", [True, False])
 async def test_a_history_that_may_not_be_read(
+    server: DiscordServer, adapter: DiscordAdapter, *, hidden: bool
+) -> None:
+    """Refused or hidden (it looks empty): the nonce is what is left, and the mark after it."""
+    server.write(server.direct(), "a question")
+    if hidden:
+        server.direct().forbidden.add("history")
+    else:
+        server.fail("history", NO_ACCESS)
+    message = row(adapter, "one", where(server.direct()), outcome_unknown=True)
+    with structlog.testing.capture_logs() as logs:
+        receipt = await adapter.send(message)
+    assert "discord_look_up_failed" in [line["event"] for line in logs]
+    assert (server.direct().texts[-1], receipt.resent) == ("(re-sent)\none", True)
+
+
+async def test_a_page_that_answers_for_discord_has_edited_nothing(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
-    """The nonce is what is left."""
-    server.fail("history", NO_ACCESS)
-    with structlog.testing.capture_logs() as logs:
-        await adapter.send(row(adapter, "one", where(server.direct()), outcome_unknown=True))
-    assert "discord_look_up_failed" in [line["event"] for line in logs]
-    assert server.direct().texts == ["one"]
+    """An answer that replaces a preview is not taken for shown by a success of something else."""
+    chat = where(server.direct())
+    preview = (await adapter.send(row(adapter, "a preview", chat))).platform_ref
+    server.fail("edit", Fault("reply", body="<html>Log in first</html>"))
+    with pytest.raises(SendDelayed):
+        await adapter.send(row(adapter, "the answer", chat, preview_ref=preview))
 
 
 async def test_a_server_that_does_not_come(

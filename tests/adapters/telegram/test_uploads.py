@@ -78,7 +78,7 @@ async def test_an_unknown_outcome_is_sent_again_with_a_mark(
     ("fault", "error"),
     [
         (flood(17), SendDelayed),
-        (HTML_502, SendDelayed),
+        (HTML_502, SendUnknown),
         (BLOCKED, SendRejected),
         (Fault("html", 413), SendRejected),
         (Fault("error", 413, "Request Entity Too Large"), SendRejected),

@@ -1,0 +1,128 @@
+"""A broken network between each platform and its real client: nothing is lost, or shown twice.
+
+`PARLEY_TEST_DEEP=1` tries the whole matrix; `python -m tests.bench faults` prints it.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from adapters.telegram import sender
+from gateway.delivery import Delivery
+from gateway.storage import models
+from gateway.storage.opening import open_database
+from gateway.storage.outbox import Due
+from tests.support.crash import DEEP
+from tests.support.fault_matrix import (
+    DURATIONS_S,
+    FAULTS,
+    KINDS,
+    PLATFORMS,
+    Cell,
+    Outcome,
+    cells,
+    some_cells,
+    table,
+    try_cell,
+)
+from tests.support.fault_proxy import FaultKind
+from tests.support.storage import copy_database
+from tests.support.virtual_time import follow, run_virtually, virtual_loop
+
+LONGEST_LATE_S = 450.0
+"""The longest time limit of a request that goes nowhere (an upload's), and the longest back-off."""
+
+pytestmark = pytest.mark.untraced
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_fault_loses_nothing_and_shows_nothing_twice(
+    tmp_path: Path, database_template: Path, platform: str, fault: FaultKind
+) -> None:
+    """Whatever is sent, and however long the fault lasts; the order is kept."""
+    tried = [cell for cell in (cells if DEEP else some_cells)(platform) if cell.fault == fault]
+    for n, cell in enumerate(tried):
+        outcome = try_cell(cell, copy_database(database_template, tmp_path / f"{n}.db"))
+        assert outcome.is_clean, (cell, outcome)
+        assert outcome.tries > 0, f"{cell} met no fault"
+        assert outcome.late_s <= LONGEST_LATE_S, (cell, outcome)
+
+
+def test_the_short_matrix_has_each_fault_with_each_duration_and_most_kinds() -> None:
+    """A sixth of the cells, spread over all of them."""
+    chosen = some_cells("telegram")
+    assert len(chosen) * 6 == len(cells("telegram"))
+    assert {(cell.fault, cell.for_s) for cell in chosen} == {
+        (fault, for_s) for fault in FAULTS for for_s in DURATIONS_S
+    }
+    assert {cell.kind for cell in chosen} == set(KINDS)
+
+
+def test_the_matrix_sees_what_is_lost(
+    tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule of version 0.5, that a second doubt buries, loses an answer within 3 s of resets."""
+    doubt = Delivery._doubt
+
+    async def give_up_soon(self: Delivery, due: Due, reason: str) -> None:
+        if due.message.outcome_unknown:
+            await self._bury(due, reason, "failed")
+        else:
+            await doubt(self, due, reason)
+
+    monkeypatch.setattr(Delivery, "_doubt", give_up_soon)
+    cell = Cell("telegram", "reset after", 3.0, "short")
+    outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
+    assert outcome.lost == ("An answer that falls into the fault.",)
+
+
+def test_the_matrix_sees_what_is_shown_twice(
+    tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its mark a message that is sent again stands there twice."""
+    monkeypatch.setattr(sender, "RESENT_MARK", "")
+    cell = Cell("telegram", "lost reply", 3.0, "short")
+    outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
+    assert outcome.doubled == ("An answer that falls into the fault.",)
+
+
+def test_a_message_that_is_sent_again_and_again_has_one_mark(
+    tmp_path: Path, database_template: Path
+) -> None:
+    """However often its reply is lost: each copy but the first is marked, once."""
+    cell = Cell("telegram", "lost reply", 10.0, "short")
+    outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
+    assert outcome.is_clean
+    assert outcome.resent >= 3
+
+
+def test_the_table_counts() -> None:
+    """One line for each platform and fault."""
+    one = Cell("telegram", "hang", 1.0, "short")
+    lines = list(table([(one, Outcome(tries=2, late_s=4)), (one, Outcome(lost=("a",), tries=1))]))
+    assert lines[2:] == ["| telegram | hang | 2 | 3 | 1 | 0 | 0 | 0 | 4 s |"]
+
+
+def test_virtual_time_waits_for_nothing(database_file: Path) -> None:
+    """A day passes at once, and the database's clock with it; work of threads takes no time."""
+    began = time.perf_counter()
+
+    async def a_day() -> tuple[float, float]:
+        async with open_database(database_file) as database:
+            with pytest.MonkeyPatch.context() as patch:
+                follow(database, patch)
+                query = select(models.now_s())
+                before = await database.write(lambda conn: conn.scalar(query))
+                loop_before = virtual_loop().time()
+                await asyncio.sleep(86_400)
+                await asyncio.to_thread(sum, range(100_000))
+                after = await database.write(lambda conn: conn.scalar(query))
+                return (after or 0.0) - (before or 0.0), virtual_loop().time() - loop_before
+
+    passed_s, on_the_loop_s = run_virtually(a_day())
+    assert (round(passed_s, 2), on_the_loop_s) == (86_400, 86_400)
+    assert time.perf_counter() - began < 60
