@@ -1,7 +1,8 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
 Sections: overhead, throughput, bursts, storage, aged, start, estimates, retention, recall,
-compaction, billing, caching, rendering, platforms, faults. Without a name all run, in that order.
+compaction, billing, caching, rendering, platforms, faults, soak. Without a name all run, in that
+order.
 `aged=FOLDER` keeps its large database there.
 """
 
@@ -25,6 +26,7 @@ SECTIONS = (
     "rendering",
     "platforms",
     "faults",
+    "soak",
 )
 
 

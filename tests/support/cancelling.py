@@ -1,7 +1,7 @@
-"""Cancels a task at one of its awaits, to find out which of them loses something."""
+"""Cancels a task at one of its awaits, or makes each of them long, to find out what gets lost."""
 
 import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
@@ -48,3 +48,29 @@ async def cancelled_at(coroutine: Coroutine[Any, Any, Any], n: int) -> bool:
 
     await asyncio.wait([asyncio.get_running_loop().create_task(run())])
     return at.reached
+
+
+class Slowed:
+    """Runs a coroutine in the task that awaits this; each of its awaits takes longer.
+
+    A cancellation that comes meanwhile is one at that await: on a busy machine they last as long.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], pause_s: Callable[[], float]) -> None:
+        self._coroutine = coroutine
+        self._pause_s = pause_s
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps = self._coroutine.__await__()
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = next(steps) if error is None else steps.throw(error)
+            except StopIteration as end:
+                return end.value
+            try:
+                yield waits_for
+                yield from asyncio.sleep(self._pause_s()).__await__()
+                error = None
+            except BaseException as exc:  # noqa: BLE001 - the coroutine gets it
+                error = exc

@@ -1,0 +1,54 @@
+"""A soak over the real clients of three platforms: what a turn takes, and whether it stays so.
+
+Gateway and clients are in a process of their own; the servers are not in these figures. With
+PARLEY_TEST_DEEP=1 there are 50,000 turns, which takes half an hour and more.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.bench.figures import Figure
+from tests.support.crash import DEEP
+from tests.support.soak import soaking
+
+TURNS = 50_000 if DEEP else 2_000
+WARM_UP = TURNS // 10
+CHATS = TURNS // 50
+LONGEST_S = 3 * 3600
+
+
+def measure() -> Iterator[Figure]:
+    """Yield the figures behind the warm-up and at the end."""
+    yield from asyncio.run(_soaked())
+
+
+async def _soaked() -> list[Figure]:
+    ends_at = asyncio.get_running_loop().time() + LONGEST_S
+    with tempfile.TemporaryDirectory() as folder:
+        async with soaking(
+            Path(folder), chats=CHATS, at_once=24, answer_within_s=120, idle_s=16
+        ) as soak:
+            await soak.until(WARM_UP)
+            before = await soak.figures()
+            await soak.until(TURNS, ends_at)
+            after = await soak.figures()
+    turns = after.turns - before.turns
+    name = f"soak, after {before.turns:,} and {after.turns:,} turns"
+    return [
+        Figure("soak, turns", after.turns, "", at_least=TURNS),
+        Figure("soak, not answered exactly once", len(soak.wrong), "", at_most=0),
+        Figure("soak, limits exceeded and other violations", len(soak.violations), "", at_most=0),
+        Figure("soak, CPU per turn", (after.cpu_s - before.cpu_s) / turns * 1000, "ms"),
+        *_grown(f"{name}: sockets", before.sockets, after.sockets),
+        *_grown(f"{name}: descriptors", before.descriptors, after.descriptors),
+        *_grown(f"{name}: tasks", before.tasks, after.tasks),
+        *_grown(f"{name}: RSS", before.rss_mb, after.rss_mb, "MB"),
+        Figure("soak, connections lost", after.in_use, "", at_most=0),
+        Figure("soak, clients replaced", after.replaced, "", at_most=0),
+    ]
+
+
+def _grown(name: str, before: float, after: float, unit: str = "") -> list[Figure]:
+    return [Figure(name, before, unit), Figure(name, after, unit, at_most=1.1 * before)]
