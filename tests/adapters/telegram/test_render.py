@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adapters.chunks import is_blank
-from adapters.styled import MAX_MARKDOWN_CHARS, styled
+from adapters.markdown import MAX_MARKDOWN_CHARS
+from adapters.styled import styled
 from adapters.telegram.render import CONVENTIONS, preview_text, render
 from adapters.telegram.split import MAX_ENTITIES, MAX_TEXT_UNITS
 
