@@ -4,9 +4,11 @@ Every answer is rendered several times and its least CPU time counts: on a busy 
 measure the neighbours. Without the recordings only the hostile texts are measured.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from adapters.rendering import rendered
 from tests.bench.figures import Figure
 from tests.support.answers import longest_answers, real_answers
 from tests.support.renderers import PLATFORMS, SLOW
@@ -16,6 +18,7 @@ ROUNDS = 7
 PER_S = 1.0
 """Least million characters per second."""
 HOSTILE_S = 1.0
+BEAT_S = 0.001
 
 
 def measure() -> Iterator[Figure]:
@@ -33,6 +36,19 @@ def measure() -> Iterator[Figure]:
         slowest = max(_times(platform.render, list(SLOW.values()), rounds=3))
         name = f"{platform.name}, slowest of {len(SLOW)} hostile texts of 100,000 characters"
         yield Figure(name, slowest, "s", at_most=HOSTILE_S)
+        pause = max(asyncio.run(_longest_pause(platform.render, text)) for text in SLOW.values())
+        name = f"{platform.name}, longest pause of the event loop meanwhile"
+        yield Figure(name, pause * 1e3, "ms")
+
+
+async def _longest_pause(render: Callable[[str], object], text: str) -> float:
+    """Return how long the loop stood still, at most, while a text was rendered as answers are."""
+    longest_s, rendering = 0.0, asyncio.ensure_future(rendered(render, text))
+    while not rendering.done():
+        began = time.perf_counter()
+        await asyncio.sleep(BEAT_S)
+        longest_s = max(longest_s, time.perf_counter() - began - BEAT_S)
+    return longest_s
 
 
 def _times(

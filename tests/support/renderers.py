@@ -159,6 +159,7 @@ SLOW = {
     "links": "[a](https://e.org) " * 5_263,
     "emphasis": "**a* _b_ ~~c " * 7_692,
     "quotes": "".join(">" * (level % 15) + " a\n" for level in range(11_000)),
+    "short rows": ("|" + "a|" * 128 + "\n|" + "-|" * 128 + "\n" + "b\n" * 510 + "\n") * 65,
     "table": "| a | b |\n|---|---|\n" + "| c | d |\n" * 9_998,
 }
 """100,000 characters each that have made parsers slow."""
