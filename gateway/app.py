@@ -22,7 +22,7 @@ from agent.loop import Agent
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.token_counter import counter_for, is_openai_family
-from gateway import control, descriptors, startchecks
+from gateway import control, crashjournal, descriptors, startchecks
 from gateway.access import Access
 from gateway.acks import Acks
 from gateway.attachments import Attachments
@@ -39,6 +39,7 @@ from gateway.burials import Burials
 from gateway.chats import ChatHistory
 from gateway.commands import StatusFacts
 from gateway.context import with_engine_tools
+from gateway.crashjournal import CrashJournal
 from gateway.delegation import Delegation
 from gateway.delivery import Delivery
 from gateway.errors import SettingsError
@@ -62,7 +63,8 @@ from gateway.spending import Budgets, refuse_unpriced
 from gateway.startchecks import Finding
 from gateway.statusfacts import start_warnings, status_facts
 from gateway.stops import Stops
-from gateway.storage import history, leases
+from gateway.storage import blame, history, leases
+from gateway.storage.blame import Death, Trial
 from gateway.storage.engine import Database, lock_database
 from gateway.storage.opening import database_path, open_locked
 from gateway.supervision import Supervised
@@ -128,8 +130,10 @@ class Welcome:
 
 
 @contextmanager
-def own_home(settings: Settings) -> Iterator[None]:
+def own_home(settings: Settings) -> Iterator[CrashJournal]:
     """Have PARLEY_HOME for this process alone; without it nothing there may be touched.
+
+    Its crash journal is kept meanwhile.
 
     Raises:
         SettingsError: It cannot be created.
@@ -137,16 +141,19 @@ def own_home(settings: Settings) -> Iterator[None]:
         StorageUnavailable: The lock cannot be made.
     """
     prepare_home(settings.home)
-    with lock_database(database_path(settings)):
-        yield
+    with lock_database(database_path(settings)), crashjournal.kept(settings.home) as journal:
+        yield journal
 
 
-async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
+async def run(
+    settings: Settings, on_ready: Callable[[Welcome], None], journal: CrashJournal
+) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
         settings: All of them; the caller has `own_home` of them.
         on_ready: Called once messages are accepted.
+        journal: Of this process.
 
     Raises:
         GatewayError: It cannot start; nothing was changed.
@@ -157,6 +164,7 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     force = asyncio.Event()
 
     def on_signal() -> None:
+        journal.asked_to_stop()
         (force if stop.is_set() else stop).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -167,11 +175,15 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
+    _tell_of_the_one_before(journal)
     opened = open_locked(database_path(settings), settings.home)
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
         caching = caching_text(agent.models[0], agent.caching)
-        async with assembled(settings, database, agent, build_adapters, plugins) as gateway:
+        async with assembled(
+            settings, database, agent, build_adapters, plugins, death=journal.owed
+        ) as gateway:
+            journal.settled()
             settle_memory()
             code = await owner_code(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.model(None))
@@ -182,7 +194,23 @@ async def run(settings: Settings, on_ready: Callable[[Welcome], None]) -> None:
                 lambda port, found: on_ready(
                     Welcome(port, caching, code, warnings, (*checked, *found))
                 ),
+                lambda: {"crash journal": journal.run()},
             )
+
+
+def _tell_of_the_one_before(journal: CrashJournal) -> None:
+    """Write the line that says how the process before this one ended."""
+    if (ending := journal.ending) is None:
+        return
+    say = log.info if ending.death.how == "stopped" else log.warning
+    say(
+        "previous_process_ended",
+        how=ending.death.how,
+        up_s=ending.up_s,
+        reason=ending.reason,
+        turn=ending.death.turn,
+        oom_kills=ending.oom_kills,
+    )
 
 
 def settle_memory() -> None:
@@ -205,11 +233,21 @@ async def serve(
     stop: asyncio.Event,
     force: asyncio.Event,
     on_ready: Callable[[int, Sequence[Finding]], None],
+    beside: Callable[[], Work] = dict,
 ) -> None:
-    """Run all parts; after `stop`: intake off, turns finish, then deliver, then close."""
+    """Run all parts; after `stop`: intake off, turns finish, then deliver, then close.
+
+    Args:
+        gateway: Its parts.
+        stop: Ends it.
+        force: Ends it without waiting for turns.
+        on_ready: Called with the HTTP server's port, and what the platforms say of their tokens,
+            once messages are accepted.
+        beside: Returns what else runs to the end.
+    """
     port = await gateway.server.start()
     async with asyncio.TaskGroup() as tasks:
-        to_the_end = _started(tasks, _until_the_end(gateway))
+        to_the_end = _started(tasks, _until_the_end(gateway) | beside())
         working = tasks.create_task(gateway.worker.run(), name="worker")
         to_the_stop = _started(tasks, _until_a_stop(gateway))
         found = await startchecks.of_platforms(gateway.supervised, stop)
@@ -284,9 +322,20 @@ async def assembled(
     agent: Agent,
     make_adapters: Callable[[Settings, Intake, ChatHistory], Sequence[Adapter]],
     plugins: Plugins = NO_PLUGINS,
+    *,
+    death: Death | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Connect the parts. Whatever an earlier process left unfinished becomes ready."""
-    replica = await _registered(database)
+    """Connect the parts. Whatever an earlier process left unfinished becomes ready.
+
+    Args:
+        settings: All of them.
+        database: Open, and used by nobody else.
+        agent: What answers.
+        make_adapters: Returns the adapters of the platforms that are on.
+        plugins: What was loaded of them.
+        death: How that process ended; None where nothing is known of it.
+    """
+    replica, trials = await _registered(database, settings, death or Death())
     context = build_context(settings, agent)
     agent = with_engine_tools(agent, context)
     models = [*agent.models, *context.writers]
@@ -356,7 +405,7 @@ async def assembled(
         model_command=ModelCommand(database, agent, context, access),
         lines=build_tool_lines(settings),
     )
-    worker = Worker(database, replica, turns, settings.queue, list(adapters))
+    worker = Worker(database, replica, turns, settings.queue, list(adapters), trials)
     delivery = Delivery(
         database,
         replica,
@@ -402,13 +451,24 @@ async def assembled(
         )
 
 
-async def _registered(database: Database) -> int:
-    """Return the id of this process; what another one left unfinished becomes ready."""
+async def _registered(
+    database: Database, settings: Settings, death: Death
+) -> tuple[int, dict[int, Trial]]:
+    """Return the id of this process, and how suspects begin.
+
+    What another process left unfinished becomes ready.
+    """
     replica = await database.write(leases.register, f"pid {os.getpid()}")
-    reclaimed = await database.write(leases.reap_others, replica)
-    if reclaimed:
-        log.info("conversations_reclaimed", count=reclaimed)
-    return replica
+    budget_s = settings.queue.give_up_after_s
+    inherited = await database.write(blame.take_over, replica, death, budget_s)
+    if inherited.conversations:
+        log.info(
+            "conversations_reclaimed",
+            count=inherited.conversations,
+            turns=inherited.ran,
+            suspects=len(inherited.trials),
+        )
+    return replica, inherited.trials
 
 
 async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:

@@ -131,12 +131,13 @@ def run(
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
     gateway = import_module("gateway.app")
-    with gateway.own_home(settings):
+    with gateway.own_home(settings) as journal:
         logs = import_module("gateway.logs")
         logs.configure_logging(settings.logging, settings.home, secret_values(settings))
         for warning in found.warnings:
             warn(warning)
-        asyncio.run(gateway.run(settings, lambda welcome: _welcome(settings, welcome)))
+        started = gateway.run(settings, lambda welcome: _welcome(settings, welcome), journal)
+        asyncio.run(started)
 
 
 def _welcome(settings: Settings, welcome: Any) -> None:

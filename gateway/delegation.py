@@ -54,8 +54,9 @@ NOT_FOR_CHILDREN = frozenset({
 WORK_SHARE = 0.85
 """Of a child's time; what is left is for saying what was done."""
 MOST_ATTEMPTS = 2
-"""Ends of the process, without a step between them, after which a child is given up: one less than
-the default of `queue.max_attempts`, so that its parent is not given up with it."""
+"""Ends of the process that count, without a step between them, after which a child is given up: one
+less than the default of `queue.max_attempts`, so that its parent is not given up with it. Where its
+parent would be for what its tasks did to the process, they are given up in its stead."""
 OUT_OF_TIME: Limit = "budget_exhausted"
 """The outcome of a child whose time was used up."""
 

@@ -126,6 +126,7 @@ class Freezer:
         """
         asked: Content
         others: tuple[str, ...] = ()
+        retries: int | None = None
         lease = held.lease
         name = commands.parse(command.text)
         if name in commands.HOUSEKEEPING:
@@ -143,10 +144,12 @@ class Freezer:
             otherwise = commands.NOTHING_TO_RETRY
         else:
             others = hiding.newest_senders(conn, lease)
+            retries = hiding.newest_given_up(conn, lease.conversation)
             asked = hiding.hide_newest(conn, lease.conversation) or ""
             otherwise = commands.NOTHING_TO_RETRY
         if asked:
-            return turns.begin(conn, held, [command], asked, base, others)
+            begun = turns.begin(conn, held, [command], asked, base, others)
+            return begun if retries is None else turns.note_retry(conn, begun, retries)
         self._reply(conn, lease, command, otherwise)
         inbox.finish(conn, command, "done")
         return None

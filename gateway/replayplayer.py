@@ -32,6 +32,7 @@ from gateway.replayreport import Replayed
 from gateway.settings import Settings
 from gateway.storage import history, lineage, timeline
 from gateway.storage.aging import age
+from gateway.storage.blame import Death
 from gateway.storage.opening import open_database
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
@@ -164,7 +165,9 @@ class House:
         settings, adapter = self._stage.settings, NullAdapter(self._answers.put)
         async with (
             open_database(settings.home / "replay.db") as database,
-            assembled(settings, database, self._agent(), lambda *_: [adapter]) as self.gateway,
+            assembled(
+                settings, database, self._agent(), lambda *_: [adapter], death=Death("stopped")
+            ) as self.gateway,
             asyncio.TaskGroup() as tasks,
         ):
             running = [

@@ -53,6 +53,7 @@ class QueueSettings(Section):
     max_pending: int = Field(default=100, ge=1, le=100_000)
     max_concurrent_turns: int = Field(default=64, ge=1, le=10_000)
     max_attempts: int = Field(default=3, ge=1, le=100)
+    give_up_after_s: float = Field(default=3600, ge=0)
     grace_s: float = Field(default=30, ge=0, le=3600)
 
 

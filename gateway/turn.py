@@ -53,7 +53,7 @@ from gateway.storage.engine import Database
 from gateway.storage.leases import Lease
 from gateway.storage.outbox import Part, parts_of
 from gateway.storage.totals import Totals
-from gateway.storage.turns import Turn
+from gateway.storage.turns import MOST_BLAMED, Turn
 from gateway.toolkit import Toolkit
 from gateway.wakeups import Wakeups
 
@@ -95,7 +95,7 @@ class TurnRunner:
     """Does the next piece of work of a leased conversation, from freeze to commit.
 
     Attributes:
-        max_attempts: After so many crashes in a row a turn is given up.
+        max_attempts: After so many failures in a row a turn is given up.
         operator_files: Kept up to date for the prompts that a freeze may write.
         lines: Makes what a turn shows of its tools; None: nothing is shown.
     """
@@ -148,10 +148,6 @@ class TurnRunner:
             self._tell_buried(turn, self.max_attempts, error)
         return True
 
-    def is_suspect(self, turn: Turn) -> bool:
-        """Whether this is the last attempt at a turn that crashed before: it runs alone."""
-        return 1 < self.max_attempts == turn.attempt
-
     async def run(self, turn: Turn) -> None:
         """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later.
 
@@ -161,17 +157,25 @@ class TurnRunner:
         with structlog.contextvars.bound_contextvars(
             conversation=turn.lease.conversation, session=turn.session.id, turn=turn.id
         ):
-            if turn.attempt > self.max_attempts and not turn.stopped:
-                end = TurnEnd("gave_up", error="the process crashed at every attempt")
-                await self.bury(turn, end)
-            else:
+            error = self._why_hopeless(turn)
+            if error is None or turn.stopped:
                 await self._answer(turn, started)
+            else:
+                await self.bury(turn, TurnEnd("gave_up", error=error))
+
+    def _why_hopeless(self, turn: Turn) -> str | None:
+        """Return why a turn is given up; None: it is tried once more."""
+        if turn.blamed >= MOST_BLAMED:
+            return "the process died whenever it was tried"
+        if turn.attempt > self.max_attempts:
+            return "it failed at every attempt"
+        return None
 
     async def bury(self, turn: Turn, end: TurnEnd) -> None:
         """Make a dead letter of a turn and tell its chat."""
         parts = await self._parts(turn, "buried", notices.GAVE_UP, self._preview(turn))
         await self.database.write(endings.bury, turn, parts, end)
-        self._tell_buried(turn, turn.attempt - 1, end.error)
+        self._tell_buried(turn, max(turn.attempt - 1, turn.deaths), end.error)
 
     def _tell_buried(self, turn: Turn, attempts: int, error: str | None) -> None:
         self.wakeups.outbox(turn.lease.conversation)

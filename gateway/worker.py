@@ -6,17 +6,18 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
 
 import structlog
 
+from gateway.crashjournal import as_turn
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.settings import QueueSettings
 from gateway.storage import leases, turns
+from gateway.storage.blame import Trial
 from gateway.storage.engine import Database
-from gateway.storage.leases import LEASE_S, LONGEST_BACKOFF_S, Lease
+from gateway.storage.leases import LEASE_S, Lease
 from gateway.storage.turns import Turn
 from gateway.turn import TurnRunner
 
@@ -30,7 +31,7 @@ SWEEP_S = 30.0
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
-LONGEST_RETRY_S = 0.9 * LONGEST_BACKOFF_S
+LONGEST_RETRY_S = 54.0
 """Back-off after an unexpected exception, doubled each time; the turn's attempts are counted."""
 
 
@@ -44,6 +45,7 @@ class Worker:
         turns_: TurnRunner,
         queue: QueueSettings,
         accounts: Sequence[tuple[str, str]],
+        trials: Mapping[int, Trial],
     ) -> None:
         self._database = database
         self._replica = replica
@@ -51,6 +53,7 @@ class Worker:
         self._queue = queue
         self._accounts = accounts
         self._slots = Slots(queue.max_concurrent_turns)
+        self._trials = dict(trials)
         self._serving: dict[int, int] = {}
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -75,6 +78,8 @@ class Worker:
         """
         async with asyncio.TaskGroup() as tasks:
             beats = tasks.create_task(self._keep_alive(), name="heartbeat")
+            for trial in self._trials.values():
+                asyncio.get_running_loop().call_later(trial.hold_s, self._wake.set)
             while not self._stopping:
                 try:
                     await self._claim(tasks)
@@ -90,7 +95,7 @@ class Worker:
         self._wake.set()
 
     async def _claim(self, tasks: asyncio.TaskGroup) -> None:
-        room = 2 * self._queue.max_concurrent_turns - len(self._serving)
+        room = 2 * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
         if room <= 0:
             return
         claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
@@ -148,20 +153,21 @@ class Worker:
                 return True
         return False
 
-    async def _run_next(self, lease: Lease, *, alone: bool = False) -> bool:
+    async def _run_next(self, lease: Lease) -> bool:
         """Run the next turn once there is a place; return whether the lease was given back."""
-        async with self._slots.taken(alone=alone):
+        async with self._place(lease.conversation):
             if self._stopping:
                 return False
             turn = await self._next_turn(lease)
             if turn is None:
                 return True
-            if alone or not self._turns.is_suspect(turn):
-                await self._run_one(turn)
-                return False
-            # Its last attempt begins when it is alone: while it waits, nothing is its fault.
-            await self._database.write(turns.forgive_attempt, turn)
-        return await self._run_next(lease, alone=True)
+            await self._run_one(turn)
+            return False
+
+    def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
+        """Return the place of a conversation's next turn; a suspect is tried once in a life."""
+        trial = self._trials.pop(conversation_id, None)
+        return self._slots.taken() if trial is None else self._slots.on_trial(trial.lasts_s)
 
     async def _next_turn(self, lease: Lease) -> Turn | None:
         """Return the next turn; what cannot begin at several attempts in a row is given up."""
@@ -185,7 +191,7 @@ class Worker:
 
     async def _run_one(self, turn: Turn) -> None:
         try:
-            await self._turns.run(turn)
+            await as_turn(turn.id, self._turns.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
                 await self._database.write(turns.forgive_attempt, turn)
@@ -227,37 +233,53 @@ class Worker:
 
 
 class Slots:
-    """At most `limit` turns at once, first come, first served; a suspect turn runs alone."""
+    """At most `limit` turns at once, first come, first served; suspects run beside them.
+
+    Attributes:
+        suspects: How many suspects have a place, or wait for their trial.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._free = limit
-        self._line: deque[object] = deque()
-        self._changed = asyncio.Condition()
+        self._places = asyncio.Semaphore(limit)
+        self._trial = asyncio.Lock()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.suspects = 0
 
     @asynccontextmanager
-    async def taken(self, *, alone: bool = False) -> AsyncIterator[None]:
-        """Hold one slot, or all, while the body runs."""
-        wanted = self._limit if alone else 1
-        place = object()
-        self._line.append(place)
-        async with self._changed:
-            try:
-                await self._changed.wait_for(
-                    lambda: self._line[0] is place and self._free >= wanted
-                )
-                self._free -= wanted
-            finally:
-                self._line.remove(place)
-                self._changed.notify_all()
+    async def taken(self) -> AsyncIterator[None]:
+        """Hold one place while the body runs."""
+        async with self._places:
+            with self._counted():
+                yield
+
+    @asynccontextmanager
+    async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:
+        """Hold a place of its own while the body runs; for `lasts_s` no other suspect begins."""
+        self.suspects += 1
+        try:
+            await self._trial.acquire()
+            with ExitStack() as trial, self._counted():
+                trial.callback(self._trial.release)
+                # What it does after that is not held against it: the next one may begin.
+                timer = asyncio.get_running_loop().call_later(lasts_s, trial.close)
+                trial.callback(timer.cancel)
+                yield
+        finally:
+            self.suspects -= 1
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        self._idle.clear()
         try:
             yield
         finally:
-            self._free += wanted
-            async with self._changed:
-                self._changed.notify_all()
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
 
     async def wait_idle(self) -> None:
         """Return when no turn runs."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._free == self._limit)
+        await self._idle.wait()

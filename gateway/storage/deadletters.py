@@ -127,6 +127,17 @@ def drop(conn: Connection, letter_id: str) -> DeadLetter:
     return letter
 
 
+def settle(conn: Connection, turn_id: int | None) -> None:
+    """Take a dead turn off the list that its chat has asked again with success.
+
+    So are those that it had asked again itself, in vain.
+    """
+    while turn_id is not None:
+        this = (turn.c.id == turn_id, turn.c.state == "dead")
+        settled = update(turn).where(*this).values(state="dropped").returning(turn.c.retries)
+        turn_id = conn.scalar(settled)
+
+
 def _dead_turns() -> Any:
     return (
         select(turn, conversation.c.platform, conversation.c.chat)

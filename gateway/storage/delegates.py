@@ -136,7 +136,7 @@ def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> No
         .where(
             turn.c.id == child.id, is_running, turn.c.epoch == child.lease.epoch, turn.c.attempt > 0
         )
-        .values(attempt=turn.c.attempt - 1)
+        .values(attempt=turn.c.attempt - 1, epoch=turns.NOT_AT_WORK)
     )
 
 

@@ -11,7 +11,16 @@ from sqlalchemy import Connection, bindparam, select, update
 
 from agent.messages import ChatMessage, assistant_message, open_calls, tool_message
 from agent.ports import ModelCall
-from gateway.storage import attachments, inbox, inquiries, lineage, outbox, steps, transcript
+from gateway.storage import (
+    attachments,
+    deadletters,
+    inbox,
+    inquiries,
+    lineage,
+    outbox,
+    steps,
+    transcript,
+)
 from gateway.storage.inbox import InboxState
 from gateway.storage.leases import fence
 from gateway.storage.models import conversation, is_running, now_s, turn
@@ -70,6 +79,8 @@ def commit(
         here = conversation.c.id == current.lease.conversation
         conn.execute(update(conversation).where(here).values(model=end.chosen or None))
     totals = _close(conn, current, "done", "done", end)
+    if current.retries is not None and end.error is None:
+        deadletters.settle(conn, current.retries)
     if totals.tool_calls:
         steps.enter(conn, current, place, _made_files(conn, current))
     return totals

@@ -32,6 +32,17 @@ def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
     return senders.stored(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
 
 
+def newest_given_up(conn: Connection, conversation_id: int) -> int | None:
+    """Return the dead turn that `hide_newest` would have asked again; None where it is none.
+
+    Who asks a second time for what failed is about the first one, too.
+    """
+    newest = _newest(conn, conversation_id)
+    if newest is None:
+        return None
+    return int(newest.id) if newest.state == "dead" else newest.retries
+
+
 def _newest(conn: Connection, conversation_id: int) -> Row[Any] | None:
     return conn.execute(
         select(turn)

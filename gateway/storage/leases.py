@@ -45,7 +45,7 @@ from gateway.storage.statements import built_once
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
 
-LONGEST_BACKOFF_S = 60.0
+LONGEST_BACKOFF_S = 300.0
 """No back-off is longer: what is held for later than this shows a clock that was set back."""
 
 _beside = inbox.alias("beside")

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0009"
+REVISION = "0010"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -337,6 +337,13 @@ turn = Table(
     Column("finished_at", Double),
     Column("usd", Double),  # what its calls cost; NULL where that of any is not known
     Column("senders", Text),  # JSON of ["platform:sender id", …]: whose words its question holds
+    Column("attempt_at", Double),  # when its last attempt began; NULL: with the turn
+    # How it stands after deaths of the process (gateway/storage/blame.py):
+    Column("deaths", Integer, nullable=False, server_default="0"),
+    Column("blamed", Integer, nullable=False, server_default="0"),
+    Column("quiet_s", Double, nullable=False, server_default="0"),
+    Column("troubled_at", Double),
+    Column("retries", Integer),  # the dead turn that it asks again
     sqlite_autoincrement=True,
 )
 is_running = turn.c.state == literal_column("'running'")

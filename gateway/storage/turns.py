@@ -24,6 +24,10 @@ from gateway.storage.transcript import END, Place
 
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
+MOST_BLAMED = 2
+"""Deaths of the process that are held against a turn until it is given up."""
+NOT_AT_WORK = 0
+"""The epoch of a turn that no lease is at work on; those of leases begin with 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,9 @@ class Turn:
         senders: All whose words the question holds, likewise: who wrote what is answered, what is
             told beside it, and a question that is asked again.
         model: What `/model` has chosen for the conversation; None for the settings' own.
+        deaths: Deaths of the process that it ran at, since it last got further.
+        blamed: Those of them that are held against it (gateway/storage/blame.py).
+        retries: The dead turn that it asks again.
     """
 
     id: int
@@ -67,6 +74,9 @@ class Turn:
     sender: str = ""
     senders: tuple[str, ...] = ()
     model: str | None = None
+    deaths: int = 0
+    blamed: int = 0
+    retries: int | None = None
 
     @property
     def begins_at(self) -> int:
@@ -111,16 +121,21 @@ def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
 def count_attempt(conn: Connection, row: Row[Any], lease: Lease) -> int:
     """Count one more attempt at a running turn, under this lease; returns its number.
 
-    What its delegated children have done since the last one is progress, too.
+    With progress since the last one it begins anew, also what deaths of the process have cost it.
     """
-    progress = row.progress + (conn.scalar(*_progress_of_children(row.id)) or 0)
-    attempt: int = 1 if progress > row.attempt_progress else row.attempt + 1
-    conn.execute(
-        update(turn)
-        .where(turn.c.id == row.id)
-        .values(attempt=attempt, attempt_progress=progress, epoch=lease.epoch)
-    )
-    return attempt
+    progress = progress_of(conn, row)
+    values: dict[str, Any] = {"attempt": row.attempt + 1}
+    if progress > row.attempt_progress:
+        values = {"attempt": 1, "deaths": 0, "blamed": 0, "quiet_s": 0.0, "troubled_at": None}
+    values |= {"attempt_progress": progress, "attempt_at": now_s(), "epoch": lease.epoch}
+    conn.execute(update(turn).where(turn.c.id == row.id).values(values))
+    return int(values["attempt"])
+
+
+def progress_of(conn: Connection, row: Row[Any]) -> int:
+    """Return how many steps a turn has made; what its delegated children have done counts, too."""
+    of_children = conn.scalar(*_progress_of_children(row.id)) or 0
+    return int(row.progress + of_children)
 
 
 @built_once
@@ -184,6 +199,12 @@ def begin(
         senders=whose,
         model=held.model,
     )
+
+
+def note_retry(conn: Connection, begun: Turn, given_up: int) -> Turn:
+    """Note which dead turn a turn asks again, and return it so."""
+    conn.execute(update(turn).where(turn.c.id == begun.id).values(retries=given_up))
+    return replace(begun, retries=given_up)
 
 
 def take_up(conn: Connection, lease: Lease) -> Turn | None:
@@ -295,12 +316,15 @@ def _move_on(turn_id: int, session_id: int) -> Any:
 
 
 def forgive_attempt(conn: Connection, current: Turn) -> None:
-    """Take one attempt back: a graceful stop, or a wait for a person, is not the turn's fault."""
+    """Take one attempt back: a graceful stop, or a wait for a person, is not the turn's fault.
+
+    From then on it does not run, so that a death of the process is none of its business.
+    """
     fence(conn, current.lease)
     conn.execute(
         update(turn)
         .where(turn.c.id == current.id, turn.c.attempt > 0)
-        .values(attempt=turn.c.attempt - 1)
+        .values(attempt=turn.c.attempt - 1, epoch=NOT_AT_WORK)
     )
 
 
@@ -326,6 +350,9 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         command=None if recorded or not entries else entries[0].text,
         sender=senders.newest(lease, entries),
         senders=senders.stored(lease, row, entries),
+        deaths=row.deaths,
+        blamed=row.blamed,
+        retries=row.retries,
     )
 
 

@@ -68,13 +68,14 @@ from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
 from agent.tools.services import Inquiry, TodoItem
 from agent.tools.world.confinement import why_not
 from agent.tools.world.terminal import Terminal, TerminalArguments
-from gateway import app, freezing, worker
+from gateway import app, crashjournal, freezing, worker
 from gateway.access import Access
 from gateway.asked import burst
 from gateway.chats import ChatHistory
+from gateway.crashjournal import CrashJournal
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.settings import AccessSettings, QueueSettings, Settings
-from gateway.storage import opening
+from gateway.storage import blame, opening
 from gateway.storage.engine import Database, connect
 from gateway.storage.inbox import Entry
 from tests.crash.mutants import MUTANTS, replace_in
@@ -86,6 +87,7 @@ from tests.support.crash_script import (
     SUMMARY,
     TOOLS,
     UNFINISHED,
+    Verb,
     answer,
     asks,
     calls_for,
@@ -125,7 +127,10 @@ def live(raw: dict[str, Any]) -> NoReturn:
     )
     code = 0
     try:
-        asyncio.run(Life(spec).run())
+        life = Life(spec)
+        settings = life.prepare()
+        with app.own_home(settings) as journal:
+            asyncio.run(life.run(settings, journal))
     except GatewayError as exc:
         print(repr(exc), file=sys.stderr)
         code = 3
@@ -186,22 +191,22 @@ class Life:
         self.previewed = asyncio.Event()
         self._events = os.open(spec.events, os.O_APPEND | os.O_CREAT | os.O_WRONLY)
 
-    async def run(self) -> None:
-        """Run the gateway as `parley run` does."""
+    def prepare(self) -> Settings:
+        """Patch this process as its spec says; return the settings."""
         spec = self.spec
         replace_in(app, build_agent=self._agent, build_adapters=self._adapters)
         replace_in(Database, write=observed(Database.write, self.points))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._fill_disk)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
         replace_in(opening, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=RETRY_AFTER_S)
         replace_in(freezing, burst=burst_or_fail)
+        replace_in(blame, QUIET_S=spec.quiet_s)
+        replace_in(crashjournal, BEAT_S=spec.beat_s)
         replace_in(Access, weakest=lambda *_: "member")
         if not spec.locked:
             replace_in(app, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
             MUTANTS[spec.mutant](self)
-        settings = Settings(
+        return Settings(
             home=Path(spec.home),
             queue=QueueSettings(
                 mode=spec.mode,
@@ -209,6 +214,7 @@ class Life:
                 grace_s=spec.grace_s,
                 max_concurrent_turns=spec.slots,
                 max_attempts=spec.attempts,
+                give_up_after_s=spec.give_up_after_s,
             ),
             access=AccessSettings(mode="open", rate_per_min=0),
             web=WebSettings(port=spec.web_port),
@@ -219,8 +225,12 @@ class Life:
                 mcp=spec.mcp,
             ),
         )
-        with app.own_home(settings):
-            await app.run(settings, self._ready)
+
+    async def run(self, settings: Settings, journal: CrashJournal) -> None:
+        """Run the gateway as `parley run` does."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._fill_disk)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._free_disk)
+        await app.run(settings, self._ready, journal)
 
     def _ready(self, welcome: app.Welcome) -> None:
         self.note("ready", port=welcome.port)
@@ -389,6 +399,14 @@ def observed(write: Write, points: Points) -> Write:
     return observed_write
 
 
+DEATHS: dict[Verb, Callable[[], None]] = {
+    "die": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(7),
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "leave": sys.exit,
+}
+
+
 class ChainModel:
     """Answers as tests/support/crash_script.py says."""
 
@@ -407,10 +425,12 @@ class ChainModel:
         points = self._life.points
         if request.messages[0]["role"] != "system":
             points.reach("summary: asked")
+            await asyncio.sleep(self._life.spec.think_s)
             return Completion(assistant_message(SUMMARY), "stop", Usage(1, 1), self.name)
         previous, text, own = split_view(request.messages)
         self._life.note("model", text=text)
         points.reach("model: asked")
+        await asyncio.sleep(self._life.spec.think_s)
         await self._trouble(text)
         calls = calls_for(text)
         if calls and not own:
@@ -431,9 +451,10 @@ class ChainModel:
         """There is nobody to ask."""
 
     async def _trouble(self, text: str) -> None:
-        if asks(text, "die"):
-            await ask(self._life.spec.port, do="fuse")
-            os.kill(os.getpid(), signal.SIGKILL)
+        for verb, deed in DEATHS.items():
+            if asks(text, verb):
+                await ask(self._life.spec.port, do="fuse")
+                deed()
         if asks(text, "gate"):
             await ask(self._life.spec.port, do="gate")
         if asks(text, "trouble") and self._troubles[text] < 3:

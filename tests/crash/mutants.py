@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.intake import GatewayIntake
-from gateway.storage import endings, leases, steps, turns
+from gateway.storage import blame, endings, leases, steps, turns
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, replica
 from gateway.storage.outbox import nonce_of
@@ -98,9 +98,15 @@ def zombie_claim(_: Any) -> None:
     replace_in(leases, register=same_identity)
 
 
+def every_death_counts(_: Any) -> None:
+    """Charge an attempt for every death of the process, and suspect nobody in particular."""
+    replace_in(blame, _forgiven=lambda standing: standing, SUSPECT_AFTER=1_000_000)
+
+
 MUTANTS: dict[str, Callable[[Any], None]] = {
     "acknowledge before commit": acknowledge_before_commit,
     "send before commit": send_before_commit,
     "no fence": no_fence,
     "zombie claim": zombie_claim,
+    "every death counts": every_death_counts,
 }

@@ -2,7 +2,7 @@
 
 COMMON = (
     "register",
-    "reap_others",
+    "take_over",
     "prune_raw",
     "admit_all",
     "claim",

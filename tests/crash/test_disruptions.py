@@ -4,6 +4,8 @@ import asyncio
 import os
 import resource
 import signal
+import sqlite3
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -54,24 +56,82 @@ async def test_a_graceful_stop_lets_a_turn_finish(crashes: Crashes) -> None:
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
+@pytest.mark.parametrize(("how", "code"), [("die", KILLED), ("exit", 7)])
 async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
-    crashes: Crashes,
+    crashes: Crashes, how: str, code: int
 ) -> None:
-    """Three crashes: its chat gets a notice; turns that merely ran beside it are not to blame."""
-    crashes.excuse(await crashes.write("poison", "die"))
+    """Four deaths: its chat gets a notice; turns that merely ran beside it are not to blame."""
+    crashes.configure(quiet_s=2.0)
+    crashes.excuse(await crashes.write("poison", how))
     for chat in "abcd":
         await crashes.write(chat, "gate")
     for life in (1, 2):
         crashes.platform.fuse = 4 * life
-        assert await crashes.ended(crashes.start()) == KILLED
+        assert await crashes.ended(crashes.start()) == code
     await crashes.platform.open_gate()
-    assert await crashes.ended(crashes.start()) == KILLED
+    for _ in range(2):
+        assert await crashes.ended(crashes.start()) == code
     pid = crashes.start()
     await crashes.platform.wait_for(lambda: bool(crashes.platform.finals("poison")))
     assert await crashes.stop(pid) == 0
     assert crashes.all_answered()
     assert crashes.platform.finals("poison") == [notices.GAVE_UP]
     assert all(notices.GAVE_UP not in crashes.platform.finals(chat) for chat in "abcd")
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+@pytest.mark.parametrize(("how", "code"), [("crash", -signal.SIGSEGV), ("leave", 1)])
+async def test_a_turn_that_is_caught_in_the_act_is_given_up_after_two_deaths(
+    crashes: Crashes, how: str, code: int
+) -> None:
+    """A fatal signal or an exit in its own task: no other turn is suspected."""
+    crashes.excuse(await crashes.write("poison", how))
+    for chat in "abcd":
+        await crashes.write(chat, "gate")
+    crashes.platform.fuse = 4
+    for _ in range(2):
+        assert await crashes.ended(crashes.start()) == code, crashes.log()
+        await crashes.platform.open_gate()
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: bool(crashes.platform.finals("poison")))
+    await crashes.platform.wait_for(crashes.all_answered)
+    assert await crashes.stop(pid) == 0
+    assert crashes.platform.finals("poison") == [notices.GAVE_UP]
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_process_that_dies_at_once_makes_nobody_a_suspect(crashes: Crashes) -> None:
+    """A restart loop: the turns that an earlier process had begun do not run in it."""
+    for chat in "abcd":
+        await crashes.write(chat, "gate")
+    pid = crashes.start()
+    await crashes.platform.wait_for(lambda: crashes.platform.gate.reached == 4)
+    await crashes.kill(pid)
+    for _ in range(6):
+        loop = crashes.start(kill=["before commit of claim", 1])
+        assert await crashes.ended(loop) == KILLED
+    assert deaths(crashes) == [1, 1, 1, 1]
+    await crashes.platform.open_gate()
+    await crashes.live_until_answered()
+    assert not (found := crashes.violations()), describe(found, crashes)
+
+
+async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Crashes) -> None:
+    """They are suspects until the process dies without them: then it was none of them."""
+    crashes.configure(quiet_s=5.0)
+    for chat in "abcd":
+        await crashes.write(chat, "gate")
+    counts = []
+    for life, reached in enumerate((4, 8, 8, 12), start=1):
+        pid = crashes.start()
+        await crashes.platform.wait_for(lambda life=life: crashes.platform.noted("ready") == life)
+        await crashes.platform.wait_for(partial(gate_is_reached, crashes, reached))
+        await crashes.kill(pid)
+        counts.append(deaths(crashes))
+    assert counts == [[each] * 4 for each in (0, 1, 2, 0)]
+    await crashes.platform.open_gate()
+    await crashes.live_until_answered()
+    assert "turn_buried" not in crashes.log()
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
@@ -163,6 +223,12 @@ async def test_a_second_process_is_refused_and_harms_nothing(crashes: Crashes) -
 def gate_is_reached(crashes: Crashes, times: int) -> bool:
     """Whether models have come to the gate so often."""
     return crashes.platform.gate.reached == times
+
+
+def deaths(crashes: Crashes) -> list[int]:
+    """Return at how many deaths each turn ran."""
+    with closing(sqlite3.connect(crashes.database)) as books:
+        return [count for (count,) in books.execute("SELECT deaths FROM turn ORDER BY id")]
 
 
 def written(crashes: Crashes) -> int:

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from tests.crash.test_random_kills import outlive_short_lives
 from tests.support.crash import KILLED, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)
@@ -48,6 +49,12 @@ async def test_a_zombie_claim_is_caught(crashes: Crashes) -> None:
     """A successor that goes on with the zombie's tokens does not keep it out."""
     await wake_a_zombie(crashes, successor="zombie claim")
     assert "m1-note: the side effect happened 2 times" in crashes.violations()
+
+
+async def test_a_charge_for_every_death_is_caught(crashes: Crashes) -> None:
+    """Turns that were only there when others killed the process are given up."""
+    turns, given_up = await outlive_short_lives(crashes, "compressor", 0, "every death counts")
+    assert 100 * given_up > turns
 
 
 async def wake_a_zombie(

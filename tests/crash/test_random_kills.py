@@ -3,14 +3,17 @@
 `PARLEY_TEST_SEED=7 pytest tests/crash/test_random_kills.py` repeats one episode.
 """
 
+import sqlite3
+from contextlib import closing
 from random import Random
 
 import pytest
 
 from tests.crash.points import COMMON, OUTSIDE, around
-from tests.support.crash import Crashes, describe, seeds
+from tests.support.crash import DEEP, Crashes, describe, seeds
+from tests.support.crash_script import LONG, SMALL_WINDOW
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 KILLS = 20
 """In one episode; ten episodes make 200 kills, and 250 make 5,000 in `make test-deep`."""
@@ -49,3 +52,50 @@ async def one_life(crashes: Crashes, dice: Random) -> None:
     await crashes.disturb(
         pid, after_s=dice.uniform(0.02, 0.2), pause_s=dice.choice([0, 0, 0, 0.03])
     )
+
+
+SHORT_LIVES = 40 if DEEP else 8
+LONGEST_LIFE_S = 3.0
+THINKS_S = 2.0
+"""For each answer and each summary: most lives are too short for a turn."""
+MESSAGES_A_LIFE = 0.3
+CHATS = "abcde"
+
+
+@pytest.mark.parametrize("engine", ["compressor", "lcm"])
+@pytest.mark.parametrize("seed", seeds(1, 10))
+async def test_short_lives_give_up_no_innocent_turn(
+    crashes: Crashes, engine: str, seed: int
+) -> None:
+    """Kills from outside, 0 to 3 s apart: at most 1 % of the turns are given up; none is lost."""
+    turns, given_up = await outlive_short_lives(crashes, engine, seed)
+    assert crashes.kills == SHORT_LIVES
+    assert not (found := crashes.violations()), describe(found, crashes)
+    assert 100 * given_up <= turns
+
+
+async def outlive_short_lives(
+    crashes: Crashes, engine: str, seed: int, mutant: str | None = None
+) -> tuple[int, int]:
+    """Kill short-lived processes, with the real times; return the turns and those given up."""
+    dice = Random(seed)  # noqa: S311 - repeatable on purpose
+    crashes.configure(
+        engine=engine,
+        mode="followup",
+        window=SMALL_WINDOW,
+        think_s=THINKS_S,
+        quiet_s=10.0,
+        beat_s=1.0,
+        mutant=mutant,
+    )
+    for chat in CHATS:
+        await crashes.write(chat)
+    for _ in range(SHORT_LIVES):
+        if dice.random() < MESSAGES_A_LIFE:
+            await crashes.write(dice.choice(CHATS), dice.choice(["", LONG, "note", "look put"]))
+        await crashes.disturb(crashes.start(), after_s=dice.uniform(0, LONGEST_LIFE_S))
+    await crashes.live_until_answered(within_s=10.0 if mutant else 120.0)
+    with closing(sqlite3.connect(crashes.database)) as books:
+        [(turns, given_up)] = books.execute("SELECT count(*), sum(state = 'dead') FROM turn")
+    print(f"{engine}, seed {seed}: {crashes.kills} kills, {turns} turns, {given_up} given up")
+    return turns, given_up

@@ -154,8 +154,11 @@ async def test_a_taken_port_ends_the_start_with_one_clear_error(tmp_path: Path) 
         other.listen()
         settings = settings_of(tmp_path, web={"port": other.getsockname()[1]})
         async with log_lines(Watch()):
-            with own_home(settings), pytest.raises(GatewayError, match="cannot listen on"):
-                await run(settings, lambda *_: None)
+            with (
+                own_home(settings) as journal,
+                pytest.raises(GatewayError, match="cannot listen on"),
+            ):
+                await run(settings, lambda *_: None, journal)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
 
@@ -172,8 +175,8 @@ async def test_a_signal_stops_a_running_gateway(tmp_path: Path) -> None:
 
     async with log_lines(Watch()) as lines:
         settings = settings_of(tmp_path / "home")
-        with own_home(settings):
-            await run(settings, on_ready)
+        with own_home(settings) as journal:
+            await run(settings, on_ready, journal)
     events = [line["event"] for line in lines]
     assert ports[0] > 0
     assert "Prompt caching" in told[0]
@@ -217,8 +220,8 @@ async def started(settings: Settings) -> list[str]:
         os.kill(os.getpid(), signal.SIGTERM)
 
     async with log_lines(Watch()):
-        with own_home(settings):
-            await run(settings, on_ready)
+        with own_home(settings) as journal:
+            await run(settings, on_ready, journal)
     return told
 
 

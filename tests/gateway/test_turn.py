@@ -34,6 +34,7 @@ from agent.tools.registry import Arguments, Tool, ToolContext
 from gateway import commands, notices
 from gateway.operatorfiles import OperatorFiles
 from gateway.storage import deadletters, lineage, models
+from gateway.storage.blame import Death, How
 from gateway.storage.leases import Lease
 from gateway.storage.turns import Turn
 from gateway.turn import TurnRunner
@@ -400,7 +401,7 @@ async def test_an_interrupted_turn_is_resumed(tmp_path: Path) -> None:
     async with running(tmp_path) as chat:
         assert await chat.answers(1) == ["re: one"]
         assert chat.events("conversations_reclaimed")[0]["count"] == 1
-        assert (await chat.logged("turn_finished"))["attempt"] == 2
+        assert (await chat.logged("turn_finished"))["attempt"] == 1
         assert [m["role"] for m in await chat.transcript()] == ["user", "assistant"]
 
 
@@ -455,27 +456,75 @@ async def test_only_harmless_tools_run_again(tmp_path: Path, effect: Effect, see
     assert seen in asked(after.requests[0])[-1]
 
 
-async def crash_while_held(home: Path, questions: dict[str, str], held: int = 1) -> None:
-    """Start, ask these questions (by chat) if that was not done before, and end while they run."""
+OUT_OF_MEMORY = Death("out_of_memory")
+"""A death that came from within."""
+
+
+@pytest.fixture
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have suspects tried at once."""
+    monkeypatch.setattr("gateway.storage.blame.QUIET_S", 0.0)
+    monkeypatch.setattr("gateway.storage.blame.LONGEST_QUIET_S", 0.0)
+
+
+async def crash_while_held(
+    home: Path, questions: dict[str, str], held: int = 1, death: Death = OUT_OF_MEMORY
+) -> None:
+    """Start, ask these questions (by chat) if that was not done before, and end while they run.
+
+    Args:
+        home: PARLEY_HOME.
+        questions: By chat.
+        held: How many of them run at that moment.
+        death: How the gateway before has ended.
+    """
     model = HeldModel()
     for text in questions.values():
         model.hold(text)
-    async with running(home, model) as chat:
+    async with running(home, model, death=death) as chat:
         new = not await chat.rows(models.inbox)
         for name, text in questions.items() if new else ():
             await chat.say(text, name)
         await until_held(chat, model, held)
 
 
-async def test_crashes_are_counted_and_then_buried(tmp_path: Path) -> None:
-    """Three crashes without progress: a dead letter, and the chat is told."""
-    for _ in range(3):
+@pytest.mark.usefixtures("short_trials")
+async def test_deaths_that_a_turn_alone_is_to_blame_for_bury_it(tmp_path: Path) -> None:
+    """Two make it a suspect, two more on trial a dead letter; the chat is told."""
+    for _ in range(4):
         await crash_while_held(tmp_path, {"c1": "poison"})
-    async with running(tmp_path) as chat:
+    async with running(tmp_path, death=OUT_OF_MEMORY) as chat:
         assert await chat.answers(1) == [notices.GAVE_UP]
         assert await states(chat) == [("dead", "gave_up")]
-        assert chat.events("turn_buried")[0]["attempts"] == 3
+        [buried] = chat.events("turn_buried")
+        assert (buried["attempts"], buried["error"]) == (
+            4,
+            "the process died whenever it was tried",
+        )
         assert await chat.ask("next") == "re: next"
+
+
+@pytest.mark.usefixtures("short_trials")
+@pytest.mark.parametrize("how", ["stopped", "stop_cut_off", "machine_restarted", "exception"])
+async def test_a_death_that_is_no_turns_fault_costs_nothing(tmp_path: Path, how: How) -> None:
+    """However often it happens: the turn is answered as if it were its first attempt."""
+    for _ in range(6):
+        await crash_while_held(tmp_path, {"c1": "innocent"}, death=Death(how))
+    async with running(tmp_path, death=Death(how)) as chat:
+        assert await chat.answers(1) == ["re: innocent"]
+        assert (await chat.logged("turn_finished"))["attempt"] == 1
+        assert chat.events("conversations_reclaimed")[0]["suspects"] == 0
+
+
+@pytest.mark.usefixtures("short_trials")
+async def test_when_the_time_budget_is_used_up_deaths_from_outside_count(tmp_path: Path) -> None:
+    """Then a turn has `queue.max_attempts` attempts, like for exceptions."""
+    for _ in range(3):
+        await crash_while_held(tmp_path, {"c1": "unlucky"}, death=Death("machine_restarted"))
+    over = {"give_up_after_s": 0.0, "max_attempts": 1}
+    async with running(tmp_path, death=Death("machine_restarted"), queue=over) as chat:
+        assert await chat.answers(1) == [notices.GAVE_UP]
+        assert chat.events("turn_buried")[0]["error"] == "it failed at every attempt"
 
 
 @pytest.mark.usefixtures("no_pause")
@@ -521,9 +570,10 @@ async def test_what_was_stopped_and_cannot_go_on_is_stopped(
         assert chat.events("turn_finished")[0]["outcome"] == "interrupted"
 
 
+@pytest.mark.usefixtures("short_trials")
 async def test_what_was_stopped_after_its_last_attempt_is_stopped(tmp_path: Path) -> None:
-    """The same for a turn that crashed at every attempt."""
-    for _ in range(3):
+    """The same for a turn that was to blame for every death."""
+    for _ in range(4):
         await crash_while_held(tmp_path, {"c1": "poison"})
     async with running(tmp_path, at_work=False) as chat:
         await chat.say("/stop")
@@ -595,48 +645,53 @@ async def test_progress_forgives_earlier_crashes(tmp_path: Path) -> None:
         assert await chat.answers(1) == ["done"]
 
 
-async def test_the_last_attempt_of_a_suspect_runs_alone(tmp_path: Path) -> None:
-    """What may have crashed the process twice gets the process for itself."""
+@pytest.mark.usefixtures("short_trials")
+async def test_a_suspect_holds_nobody_back(tmp_path: Path) -> None:
+    """It has a place of its own: others are answered while it runs, where there is one for them."""
     for _ in range(2):
         await crash_while_held(tmp_path, {"a": "suspect"})
     last = HeldModel()
     gate = last.hold("suspect")
-    async with running(tmp_path, last) as chat:
+    async with running(
+        tmp_path, last, death=OUT_OF_MEMORY, queue={"max_concurrent_turns": 1}
+    ) as chat:
         await chat.until(lambda: last.waiting)
-        await chat.say("other", "b")
-        assert "**State**" in await chat.ask("/status", "b")
-        assert last.requests == []
+        assert [await chat.ask(f"other {n}", "b") for n in range(3)][-1] == "re: other 2"
         gate.set()
         assert await chat.answers(1, "a") == ["re: suspect"]
-        assert (await chat.answers(2, "b"))[1] == "re: other"
 
 
-async def test_a_suspect_that_waits_to_be_alone_keeps_its_last_attempt(tmp_path: Path) -> None:
-    """Of two suspects one runs; when that crashes the process, the other has not had its turn."""
+async def test_two_suspects_are_tried_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the process dies at the trial of one, the other is not charged."""
+    monkeypatch.setattr("gateway.storage.blame.QUIET_S", 0.1)
+    monkeypatch.setattr("gateway.storage.blame.TRIAL_SHARE", 100.0)
     for held in (2, 2, 1):
         await crash_while_held(tmp_path, {"a": "one", "b": "two"}, held)
-    async with running(tmp_path) as chat:
-        told = await chat.answers(1, "a") + await chat.answers(1, "b")
-        assert sorted(told)[0] == notices.GAVE_UP
-        assert sorted(told)[1] in {"re: one", "re: two"}
+    async with running(tmp_path, death=OUT_OF_MEMORY) as chat:
+        assert sorted(row.blamed for row in await chat.rows(models.turn)) == [0, 1]
+        assert await chat.answers(1, "a") == ["re: one"]
+        assert await chat.answers(1, "b") == ["re: two"]
 
 
 async def test_a_crash_while_waiting_for_a_place_is_not_the_turns_fault(tmp_path: Path) -> None:
-    """A turn that never began has had no attempt."""
-    for _ in range(3):
+    """Nor does it make a suspect of it: it did not run."""
+    for _ in range(2):
         model = HeldModel()
         model.hold("busy")
-        async with running(tmp_path, model, queue={"max_concurrent_turns": 1}) as chat:
+        async with running(
+            tmp_path, model, death=OUT_OF_MEMORY, queue={"max_concurrent_turns": 1}
+        ) as chat:
             if not await chat.rows(models.inbox):
                 await chat.say("busy", "a")
                 await until_held(chat, model)
                 await chat.say("innocent", "b")
             await until_held(chat, model)
             await chat.until_rows(models.conversation, lambda rows: bool(rows[-1].owner))
-    async with running(tmp_path) as chat:
-        await chat.until_rows(models.inbox, lambda rows: all(it.state != "queued" for it in rows))
-        turns = await chat.until_rows(models.turn, lambda rows: all(it.finished_at for it in rows))
-        assert [it.state for it in turns if it.conversation == 2] == ["done"]
+    async with running(tmp_path, death=OUT_OF_MEMORY) as chat:
+        assert chat.events("conversations_reclaimed")[0]["suspects"] == 1
+        assert await chat.answers(1, "b") == ["re: innocent"]
 
 
 @pytest.mark.usefixtures("no_pause")

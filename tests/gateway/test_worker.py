@@ -292,49 +292,61 @@ async def test_conversations_of_other_accounts_stay_untouched(tmp_path: Path) ->
         assert await chat.answers(1) == ["re: one"]
 
 
-async def test_a_suspect_waits_for_all_slots() -> None:
-    """It begins when nothing else runs, and nothing begins beside it."""
-    slots, order = Slots(2), []
-    begun, go_on = asyncio.Event(), asyncio.Event()
+async def settle() -> None:
+    """Let all tasks go on as far as they can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
 
-    async def one(name: str, *, alone: bool, until: asyncio.Event | None = None) -> None:
-        async with slots.taken(alone=alone):
-            order.append(f"{name} begins")
-            begun.set()
-            if until is not None:
-                await until.wait()
-            order.append(f"{name} ends")
 
+class Runs:
+    """Turns that take a place and note it, until their gate is open."""
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.begun: list[str] = []
+        self.gate = asyncio.Event()
+
+    async def turn(self, name: str, trial_s: float | None = None) -> None:
+        """Run one; a suspect where it has a trial."""
+        place = self.slots.taken() if trial_s is None else self.slots.on_trial(trial_s)
+        async with place:
+            self.begun.append(name)
+            await self.gate.wait()
+
+
+async def test_suspects_take_no_places_of_others() -> None:
+    """Whatever suspects do, as many turns run beside them as without them."""
+    runs = Runs(Slots(2))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(one("a", alone=False, until=go_on))
-        await begun.wait()
-        tasks.create_task(one("suspect", alone=True))
-        await asyncio.sleep(0)
-        assert order == ["a begins"]
-        go_on.set()
-    await slots.wait_idle()
-    assert order == ["a begins", "a ends", "suspect begins", "suspect ends"]
+        for name in ("suspect 1", "suspect 2"):
+            tasks.create_task(runs.turn(name, trial_s=3600.0))
+        for name in ("a", "b", "c"):
+            tasks.create_task(runs.turn(name))
+        await settle()
+        assert runs.begun == ["suspect 1", "a", "b"]
+        assert runs.slots.suspects == 2
+        runs.gate.set()
+    await runs.slots.wait_idle()
+    assert sorted(runs.begun) == ["a", "b", "c", "suspect 1", "suspect 2"]
+    assert runs.slots.suspects == 0
 
 
-async def test_a_suspect_is_not_starved_by_others() -> None:
-    """Turns that come later do not overtake a suspect for ever."""
-    slots, order = Slots(2), []
-    first, second = asyncio.Event(), asyncio.Event()
-
-    async def one(name: str, *, alone: bool, until: asyncio.Event) -> None:
-        async with slots.taken(alone=alone):
-            order.append(name)
-            await until.wait()
-
+async def test_a_suspect_waits_until_the_trial_of_another_is_over() -> None:
+    """Not until that turn has ended: it may take an hour."""
+    runs = Runs(Slots(2))
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(one("a", alone=False, until=first))
-        await asyncio.sleep(0)
-        tasks.create_task(one("suspect", alone=True, until=second))
-        await asyncio.sleep(0)
-        tasks.create_task(one("b", alone=False, until=second))
-        await asyncio.sleep(0)
-        first.set()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        second.set()
-    assert order == ["a", "suspect", "b"]
+        for name in ("suspect 1", "suspect 2"):
+            tasks.create_task(runs.turn(name, trial_s=0.0))
+        await settle()
+        assert runs.begun == ["suspect 1", "suspect 2"]
+        runs.gate.set()
+
+
+async def test_a_suspect_that_has_ended_makes_room_for_the_next_trial() -> None:
+    """Its trial is over with it; what its timer does later is nothing."""
+    runs = Runs(Slots(1))
+    runs.gate.set()
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(3):
+            tasks.create_task(runs.turn(f"suspect {number}", trial_s=3600.0))
+    assert runs.begun == ["suspect 0", "suspect 1", "suspect 2"]

@@ -46,6 +46,9 @@ class Spec:
     Attributes:
         style: Of the platform: plain (a repeated send shows twice), once (nonces), edit (answers
             take the place of a preview).
+        quiet_s: How long it lives without a suspect before that is tried.
+        beat_s: How often it notes that it is alive.
+        think_s: How long its model takes for each answer and each summary.
         kill: Where it kills itself.
         pause: Where it stops itself until SIGCONT.
         mutant: Which flaw it has, see tests/crash/mutants.py.
@@ -71,6 +74,10 @@ class Spec:
     grace_s: float = 10.0
     slots: int = 64
     attempts: int = 3
+    give_up_after_s: float = 3600.0
+    quiet_s: float = 0.3
+    beat_s: float = 0.02
+    think_s: float = 0.0
     kill: Point | None = None
     pause: Point | None = None
     mutant: str | None = None
@@ -200,13 +207,13 @@ class Crashes:
         os.kill(pid, signal.SIGTERM)
         return await self.ended(pid)
 
-    async def live_until_answered(self, **changes: Any) -> None:
+    async def live_until_answered(self, within_s: float = 15.0, **changes: Any) -> None:
         """Run a gateway without further disruption until all is answered, then stop it."""
         before = self.platform.polls
         pid = self.start(**changes)
         await self.platform.wait_for(lambda: self.platform.polls > before)
         with contextlib.suppress(TimeoutError):
-            await self.platform.wait_for(self.all_answered)
+            await self.platform.wait_for(self.all_answered, within_s)
         assert await self.stop(pid) == 0, self.log()
 
     def all_answered(self) -> bool:

@@ -35,9 +35,10 @@ CHILDREN = {"child": "note", "waits": "gate"}
 FOREIGN = {"far": "mcp_far_wait"}
 """Verbs that are tools of an MCP server; this one never ends."""
 
-Verb = Literal["gate", "die", "trouble", "parts", "stuck"]
-"""Verbs of the model: wait at the platform, kill the process, be unreachable for three calls,
-answer in two payloads. A turn with `stuck` cannot begin."""
+Verb = Literal["gate", "die", "exit", "crash", "leave", "trouble", "parts", "stuck"]
+"""Verbs of the model: wait at the platform, end the process (SIGKILL, without a trace, SIGSEGV,
+SystemExit), be unreachable for three calls, answer in two payloads. A turn with `stuck` cannot
+begin."""
 
 SMALL_WINDOW = 9_000
 LONG = "x" * 2_600

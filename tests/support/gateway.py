@@ -30,6 +30,7 @@ from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
 from gateway.settings import Settings
 from gateway.storage import models
+from gateway.storage.blame import Death
 from gateway.storage.opening import database_path, open_database
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 
@@ -226,6 +227,7 @@ async def running(
     *,
     adapter: RecordingAdapter | None = None,
     at_work: bool = True,
+    death: Death | None = None,
     **sections: dict[str, Any],
 ) -> AsyncIterator[Running]:
     """Run a gateway in `home`; the same home again is a restart on the same database.
@@ -235,10 +237,11 @@ async def running(
         answers: A script, a model, or a whole agent.
         adapter: The platform; a new one if not given.
         at_work: Whether worker and delivery run; else there is only the intake.
+        death: How the gateway before ended; None: killed just now.
         **sections: Settings by section.
     """
     async with (
-        _put_together(home, answers, adapter, sections) as chat,
+        _put_together(home, answers, adapter, sections, death) as chat,
         asyncio.TaskGroup() as tasks,
     ):
         gateway = chat.gateway
@@ -318,6 +321,7 @@ async def _put_together(
     answers: Script | ChatModel | Agent,
     adapter: RecordingAdapter | None,
     sections: dict[str, dict[str, Any]],
+    death: Death | None = None,
 ) -> AsyncIterator[Running]:
     platform = adapter or RecordingAdapter()
     agent = _agent(answers, platform.watch)
@@ -325,7 +329,7 @@ async def _put_together(
     async with (
         log_lines(platform.watch) as lines,
         open_database(database_path(settings)) as database,
-        assembled(settings, database, agent, lambda *_: [platform]) as gateway,
+        assembled(settings, database, agent, lambda *_: [platform], death=death) as gateway,
     ):
         yield Running(gateway, agent, platform, lines)
 
