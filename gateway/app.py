@@ -7,6 +7,7 @@ settings name are built in gateway/building.py.
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -202,8 +203,8 @@ def _tell_of_the_one_before(journal: CrashJournal) -> None:
     """Write the line that says how the process before this one ended."""
     if (ending := journal.ending) is None:
         return
-    say = log.info if ending.death.how == "stopped" else log.warning
-    say(
+    log.log(
+        logging.INFO if ending.death.how == "stopped" else logging.WARNING,
         "previous_process_ended",
         how=ending.death.how,
         up_s=ending.up_s,

@@ -203,8 +203,8 @@ async def test_a_refused_key_is_said_before_ready(
         server.infos = {"claude-sonnet-5-5": {"max_input_tokens": 200_000}}
         model = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": key}
         settings = settings_of(home, model=model | {"base_url": server.url})
-        with own_home(settings):
-            await run(settings, on_ready)
+        with own_home(settings) as journal:
+            await run(settings, on_ready, journal)
     [check] = welcomes[0].checks
     assert (check.outcome, said in check.text) == (outcome, True)
     events = [line["event"] for line in lines]

@@ -5,7 +5,17 @@ from sqlalchemy import update
 
 from agent.messages import assistant_message, user_message
 from gateway.errors import NotFound
-from gateway.storage import deadletters, endings, files, inbox, leases, lineage, outbox
+from gateway.storage import (
+    deadletters,
+    endings,
+    files,
+    hiding,
+    inbox,
+    leases,
+    lineage,
+    outbox,
+    turns,
+)
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import conversation, turn
 from gateway.storage.models import inbox as inbox_table
@@ -23,6 +33,7 @@ from tests.support.storage import (
     parts,
     turn_of,
 )
+from tests.support.turns import ANSWERED
 
 GAVE_UP = TurnEnd("gave_up", error="the process crashed at every attempt")
 
@@ -204,3 +215,47 @@ def test_the_command_line_reads_letters_from_the_file(store: Store, buried: Turn
         assert deadletters.find(conn, letter.id) == letter
         with pytest.raises(NotFound):
             deadletters.find(conn, "t4711")
+
+
+def ask_again(store: Store, buried: Turn) -> Turn:
+    """Have the chat send `/retry`, and begin the turn that this asks for."""
+    store.run(admit, inbound("/retry"), kind="command")
+    store.run(leases.release, buried.lease)
+    lease = store.run(claim_one, buried.lease.conversation)
+    given_up = store.run(hiding.newest_given_up, lease.conversation)
+    assert given_up is not None
+    asked = store.run(hiding.hide_newest, lease.conversation)
+    entries = store.run(inbox.queued, lease.conversation)
+    begun = store.run(begin, lease, entries, asked, BASE)
+    return store.run(turns.note_retry, begun, given_up)
+
+
+def test_a_retry_that_worked_takes_the_letter_off_the_list(store: Store, buried: Turn) -> None:
+    """Not before: the process may die, and the model may fail."""
+    again = ask_again(store, buried)
+    assert len(store.run(deadletters.find_all)) == 1
+    store.run(endings.commit, again, [assistant_message("Well.")], parts(again), ANSWERED)
+    assert store.run(deadletters.find_all) == []
+
+
+def test_a_retry_without_an_answer_leaves_the_letter(store: Store, buried: Turn) -> None:
+    """The next one is about the same question, and takes it off the list."""
+    failed = ask_again(store, buried)
+    end = TurnEnd("provider_failed", error="nobody answers")
+    store.run(endings.commit, failed, [], parts(failed), end)
+    [letter] = store.run(deadletters.find_all)
+    assert letter.id == f"t{buried.id}"
+    again = ask_again(store, failed)
+    assert again.retries == buried.id
+    store.run(endings.commit, again, [assistant_message("Well.")], parts(again), ANSWERED)
+    assert store.run(deadletters.find_all) == []
+
+
+def test_a_retry_that_was_given_up_is_another_letter(store: Store, buried: Turn) -> None:
+    """One that works then takes off both."""
+    second = ask_again(store, buried)
+    store.run(endings.bury, second, parts(second, "I gave up.", "buried"), GAVE_UP)
+    assert len(store.run(deadletters.find_all)) == 2
+    third = ask_again(store, second)
+    store.run(endings.commit, third, [assistant_message("Well.")], parts(third), ANSWERED)
+    assert store.run(deadletters.find_all) == []
