@@ -1,8 +1,8 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, storage, aged, start, estimates, retention, recall,
-compaction, billing, caching, rendering, platforms, faults, soak. Without a name all run, in that
-order.
+Sections: overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
+recall, compaction, billing, caching, rendering, platforms, faults, soak. Without a name all
+run, in that order.
 `aged=FOLDER` keeps its large database there.
 """
 
@@ -14,6 +14,7 @@ SECTIONS = (
     "overhead",
     "throughput",
     "bursts",
+    "suspects",
     "storage",
     "aged",
     "start",

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from gateway import notices
-from tests.support.crash import KILLED, Crashes, describe
+from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -61,7 +61,7 @@ async def test_a_poison_turn_becomes_a_dead_letter_and_the_others_are_answered(
     crashes: Crashes, how: str, code: int
 ) -> None:
     """Four deaths: its chat gets a notice; turns that merely ran beside it are not to blame."""
-    crashes.configure(quiet_s=2.0)
+    crashes.configure(quiet_s=TRIED_AFTER_S)
     crashes.excuse(await crashes.write("poison", how))
     for chat in "abcd":
         await crashes.write(chat, "gate")
@@ -136,7 +136,8 @@ async def test_a_loop_that_dies_with_all_its_turns_gives_nobody_up(crashes: Cras
 
 
 async def test_a_tool_that_kills_the_process_becomes_a_dead_letter(crashes: Crashes) -> None:
-    """Its crashes count from its last journaled step; the group it leaves is closed."""
+    """Its deaths count from its last journaled step; the group it leaves is closed."""
+    crashes.configure(quiet_s=TRIED_AFTER_S)
     crashes.excuse(await crashes.write("a", "boom"))
     for _ in range(4):
         assert await crashes.ended(crashes.start()) == KILLED

@@ -25,7 +25,9 @@ from tests.support.crash_script import LAST_PAYLOAD, RESENT
 
 DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
-ENDED_IN_S = 20.0
+ENDED_IN_S = 40.0
+TRIED_AFTER_S = 3.0
+"""A quiet time in whose quarter for the trial a busy machine, too, has begun a turn."""
 KILLED = -signal.SIGKILL
 
 Point = list[Any]

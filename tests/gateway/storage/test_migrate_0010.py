@@ -1,4 +1,4 @@
-"""Migration 0009: turns of an earlier version are suspected of nothing, and go on."""
+"""Migration 0010: turns of an earlier version are suspected of nothing, and go on."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def old_file(store: Store, tmp_path: Path) -> Path:
     dead = store.run(turn_of, "two", chat="43")
     store.run(endings.bury, dead, [], endings.TurnEnd("gave_up"))
     store.run(turn_of, "three", chat="44")
-    return outdated_copy(store.path, tmp_path / "old.db", "0008")
+    return outdated_copy(store.path, tmp_path / "old.db", "0009")
 
 
 def test_an_older_database_keeps_everything(store: Store, migrated: Store) -> None:
