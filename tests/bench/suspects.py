@@ -1,6 +1,7 @@
 """How long people wait for their answers while a suspect is tried, and while none is."""
 
 import asyncio
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -57,7 +58,8 @@ async def _waits() -> tuple[list[float], list[float]]:
 
 async def _round(home: Path, besides: list[float], without: list[float]) -> None:
     """Ask beside a suspect that runs, and when it has ended."""
-    chats, model = Chats(), Holding()
+    # The first number is that of the suspect's message.
+    chats, model = Chats(numbers=itertools.count(1)), Holding()
     async with running(home, chats.on_send, model) as gateway:
         chats.gateway = gateway
         async with asyncio.timeout(60):
