@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, Row, Select, delete, func, select, tuple_, update
 
 from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
-from gateway.storage.leases import fence, has_work, make_ready
+from gateway.storage import leases
 from gateway.storage.models import (
     attachment,
     attachment_part,
@@ -232,8 +232,8 @@ def _go_on(conn: Connection, attachment_id: int) -> None:
     """Make the conversation of a file ready, if that was the last that it waited for."""
     query = select(attachment.c.conversation).where(attachment.c.id == attachment_id)
     conversation_id = conn.scalar(query)
-    if conversation_id is not None and has_work(conn, conversation_id):
-        make_ready(conn, conversation_id)
+    if conversation_id is not None and leases.has_work(conn, conversation_id):
+        leases.make_ready(conn, conversation_id)
 
 
 def offer(
@@ -247,7 +247,7 @@ def offer(
     Raises:
         LeaseLost: Another worker has the conversation.
     """
-    fence(conn, turn.lease)
+    leases.fence(conn, turn.lease)
     name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
     made = _made_by(conn, turn.id)
     same = [each for each in made if (each.name, each.sha256) == (name, sha256)]
