@@ -13,6 +13,7 @@ from gateway.rates import URGENT_PER_MIN
 from gateway.storage import models
 from gateway.storage.notes import NOTES_KEPT
 from tests.support.gateway import HeldModel, RecordingModel, Running, message, running
+from tests.support.recording_adapter import RecordingAdapter
 
 PHOTO = Attachment(name="cat.jpg", kind="image", ref="file-1")
 MEMBERS = {"mode": "allowlist", "telegram": ["u2"]}
@@ -32,6 +33,9 @@ async def say(chat: Running, text: str = "so", **fields: Any) -> Admission:
 async def noted(chat: Running) -> list[str]:
     """Return what waits to be told, in order."""
     return [row.text for row in await chat.rows(models.inbox) if row.state == "noted"]
+
+
+PAIRED: dict[str, Any] = {"mode": "pairing", "owners": ["discord:1"], "discord": ["u2"]}
 
 
 async def told(chat: Running) -> list[str]:
@@ -507,3 +511,45 @@ async def test_an_owner_is_asked_in_the_same_transaction(tmp_path: Path) -> None
         ])
         assert [each.outcome for each in admissions] == ["command", "queued"]
         assert pairing.APPROVED in await told(chat)
+
+
+class TestTheDoor:
+    """A stranger mentions the bot on Discord."""
+
+    @pytest.fixture
+    def adapter(self) -> RecordingAdapter:
+        return RecordingAdapter("discord")
+
+    async def mention(self, chat: Running, **fields: Any) -> Admission:
+        """Write to the bot in a thread that is there already."""
+        place: dict[str, Any] = {"platform": "discord", "thread": "t1", "chat_kind": "thread"}
+        return await chat.say("hey", "g", **{"sender": "u9", **place, **fields})
+
+    async def test_it_is_told_once_a_day_by_each(
+        self, tmp_path: Path, adapter: RecordingAdapter
+    ) -> None:
+        """Also over a restart; in the thread where it was said."""
+        for senders in (["u9", "u9", "u8"], ["u9", "u8"]):
+            async with running(tmp_path, adapter=adapter, access=PAIRED) as chat:
+                for sender in senders:
+                    assert (await self.mention(chat, sender=sender)).outcome == "denied"
+                rows = await chat.rows(models.outbox)
+                assert [row.payload for row in rows] == [pairing.WHERE_TO_ASK] * 2
+
+    async def test_it_makes_the_bot_listen_to_nobody(
+        self, tmp_path: Path, adapter: RecordingAdapter
+    ) -> None:
+        """It has no conversation in that thread."""
+        async with running(tmp_path, adapter=adapter, access=PAIRED, at_work=False) as chat:
+            await self.mention(chat)
+            said = await self.mention(chat, sender="u2", addressed="thread")
+            assert said == Admission("ignored")
+
+    @pytest.mark.parametrize("mode", ["allowlist", "pairing"])
+    async def test_only_where_one_can_ask(
+        self, tmp_path: Path, adapter: RecordingAdapter, mode: str
+    ) -> None:
+        """Not with a list of those who may write."""
+        async with running(tmp_path, adapter=adapter, access=PAIRED | {"mode": mode}) as chat:
+            await self.mention(chat)
+            assert len(await told(chat)) == (mode == "pairing")
