@@ -3,8 +3,9 @@
 import pytest
 
 from adapters.discord.adapter import DiscordAdapter
+from adapters.errors import SendRejected
 from adapters.messages import Question
-from tests.adapters.discord.conftest import row, where
+from tests.adapters.discord.conftest import asked, row, where
 from tests.support.discord.faults import CUT, LATE_502, SERVER_ERROR
 from tests.support.discord.server import DiscordServer
 
@@ -57,3 +58,45 @@ async def test_a_preview_in_a_thread_archived_meanwhile(
     receipt = await adapter.send(row(adapter, "half of it all", where(thread), preview_ref=ref))
     assert receipt.platform_ref == thread.messages[-1].ref
     assert thread.texts == ["half of …"] * bool(trouble) + ["half of it all"]
+
+
+NOBODYS = frozenset[str]()
+
+
+async def test_only_an_unfinished_message_is_a_preview(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """Neither an answer behind the question nor what a person wrote is taken for one."""
+    chat = server.direct()
+    question = asked(server.write(chat, "hello"))
+    await adapter.send(row(adapter, "an answer", where(chat)))
+    server.write(chat, "and then …")
+    assert await adapter.find_preview(question, "n", NOBODYS) is None
+    ref = await adapter.preview(question, "half of", None)
+    assert await adapter.find_preview(question, "n", NOBODYS) == ref
+
+
+async def test_one_of_several_previews_is_not_guessed(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """Unless the others are known to be something else."""
+    chat = server.direct()
+    question = asked(server.write(chat, "hello"))
+    first = await adapter.preview(question, "half of", None)
+    second = await adapter.preview(question, "half of another", None)
+    with pytest.raises(SendRejected, match="2 of 2 messages"):
+        await adapter.find_preview(question, "n", NOBODYS)
+    assert await adapter.find_preview(question, "n", frozenset([str(first)])) == second
+
+
+async def test_a_preview_is_not_found_where_the_history_is_closed(
+    server: DiscordServer, adapter: DiscordAdapter
+) -> None:
+    """It can never be said."""
+    chat = server.direct()
+    question = asked(server.write(chat, "hello"))
+    chat.forbidden.add("history")
+    with pytest.raises(SendRejected):
+        await adapter.find_preview(question, "n", NOBODYS)
+    with pytest.raises(SendRejected, match="no place in the history"):
+        await adapter.find_preview(Question(where(chat)), "n", NOBODYS)

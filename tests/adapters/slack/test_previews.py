@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from adapters.errors import SendDelayed, SendUnknown
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import (
@@ -333,3 +333,54 @@ async def test_without_a_connection_an_answer_is_shown_by_edits(
 def open_streams(slack: SlackServer) -> list[str]:
     """Return the timestamps of streams that nobody has stopped."""
     return [m.ts for m in slack.workspace.own() if m.stream is not None and m.stream.open]
+
+
+NOBODYS = frozenset[str]()
+
+
+async def test_a_stream_is_found_behind_its_question(
+    slack: SlackServer, streaming: SlackAdapter, clock: Clock, thread: Address
+) -> None:
+    """It has no metadata before its end; what has, or was said by others, is something else."""
+    await streaming.send(outgoing("an answer", thread))
+    asked = question(thread, thread.thread)
+    assert await streaming.find_preview(asked, "n", NOBODYS) is None
+    ref = await grow(streaming, clock, thread, GROWING[:2])
+    assert str(ref).startswith("stream:")
+    assert await streaming.find_preview(asked, "n", NOBODYS) == ref
+
+
+async def test_one_of_several_streams_is_not_guessed(
+    streaming: SlackAdapter, clock: Clock, thread: Address
+) -> None:
+    """Unless the others are known to be something else."""
+    first = await grow(streaming, clock, thread, GROWING[:2])
+    clock.now += 60
+    second = await grow(streaming, clock, thread, GROWING[:2])
+    asked = question(thread, thread.thread)
+    with pytest.raises(SendRejected, match="2 messages"):
+        await streaming.find_preview(asked, "n", NOBODYS)
+    others = frozenset([str(first).removeprefix("stream:")])
+    assert await streaming.find_preview(asked, "n", others) == second
+
+
+async def test_a_preview_is_not_found_where_nobody_may_read(
+    slack: SlackServer, streaming: SlackAdapter, thread: Address
+) -> None:
+    """It can never be said; where Slack has trouble, not now."""
+    asked = question(thread, thread.thread)
+    slack.fail("conversations.replies", refused("missing_scope"), SERVER_ERROR)
+    with pytest.raises(SendRejected):
+        await streaming.find_preview(asked, "n", NOBODYS)
+    with pytest.raises(SendDelayed):
+        await streaming.find_preview(asked, "n", NOBODYS)
+    with pytest.raises(SendRejected, match="no place in the history"):
+        await streaming.find_preview(question(DM), "n", NOBODYS)
+
+
+async def test_a_preview_cannot_be_looked_for_before_the_connection(
+    make: MakeAdapter, thread: Address
+) -> None:
+    """The bot does not know yet which messages are its own."""
+    with pytest.raises(SendDelayed):
+        await make().find_preview(question(thread, thread.thread), "n", NOBODYS)
