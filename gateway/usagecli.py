@@ -3,7 +3,7 @@
 Reads the database's file itself, whether a gateway runs or not.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from importlib import import_module
@@ -15,15 +15,15 @@ import typer
 from agent.models.catalog import DEFAULT_NAMES, facts_of
 from agent.models.factory import resolve_provider
 from agent.settings import FactsSettings
-from gateway.commandline import AsJson, Since, first_day, opened, settings_of
-from gateway.console import out, show_json
+from gateway.commandline import AFTER, LISTED, AsLines, Limit, Since, first_day, opened, settings_of
+from gateway.console import out, page_of, show_lines, show_next
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from gateway.settings import Settings
-    from gateway.storage.costs import Group
-    from gateway.storage.prompts import Answer, CachePrices
+    from gateway.storage.costs import Group, Spent
+    from gateway.storage.rollup import Page, Rates
 
 
 class By(StrEnum):
@@ -46,49 +46,75 @@ def usage(
         ),
     ] = By.DAY,
     since: Since = "30d",
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="NAME", help=AFTER)] = None,
     *,
-    json: AsJson = False,
+    json: AsLines = False,
 ) -> None:
     """Show calls, tokens and cost; `--by outcome` shows how turns ended.
 
-    "x least" is what prompts were billed in multiples of the least possible.
+    "x least" is what prompts were billed in multiples of the least possible. Pages (`--limit`,
+    `--after`) are those of `--by sender` and `--by conversation`.
     """
     settings = settings_of(context)
     zone = ZoneInfo(settings.sessions.timezone)
     today = datetime.now(zone).date()
     first = first_day(since, today)
+    rates = _rates(settings)
+    following = None
     with opened(settings) as conn:
-        groups = _groups(conn, by, (first, today), zone)
-        if by != By.OUTCOME:
-            prompts = import_module("gateway.storage.prompts")
-            answers = prompts.answers_since(conn, _since(first, zone))
-            compared = prompts.compare(answers, _rates(settings), _naming(by, zone))
-            groups = prompts.with_prompts(groups, compared)
+        if by in {By.SENDER, By.CONVERSATION}:
+            page = _page(limit + 1, after)
+            found = import_module("gateway.storage.rollup").by_key(
+                conn, by.value, _since(first, zone), rates, page
+            )
+            groups, following = page_of(found, limit, lambda group: group.name)
+        else:
+            groups = _groups(conn, by, (first, today), zone, rates)
+        spent = _total(conn, by, groups, _since(first, zone), rates)
     view = import_module("gateway.usageview")
     if json:
         facts = {"since": str(first), "timezone": str(zone), "by": by.value}
-        show_json(view.as_data(groups, facts))
+        show_lines(view.as_data(groups, spent, facts))
+        return
+    view.show(groups, spent, by.value, out)
+    show_next(following)
+
+
+def _page(limit: int, after: str | None) -> "Page":
+    """Return which groups are wanted."""
+    page: Page = import_module("gateway.storage.rollup").Page(limit, after)
+    return page
+
+
+def _total(
+    conn: "Connection", by: By, groups: Sequence["Group"], since: float, rates: "Rates"
+) -> "Spent":
+    """Return the sum of all groups, of those on other pages too."""
+    spent: Spent
+    if by == By.OUTCOME:
+        spent = import_module("gateway.storage.costs").total(groups)
     else:
-        view.show(groups, by.value, out)
+        spent = import_module("gateway.storage.rollup").total(conn, since, rates)
+    return spent
 
 
-def _groups(conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo) -> Sequence["Group"]:
+def _groups(
+    conn: "Connection", by: By, days: tuple[date, date], zone: tzinfo, rates: "Rates"
+) -> Sequence["Group"]:
     """Return the lines; `days` are the first and the last one."""
-    costs, spending = import_module("gateway.storage.costs"), import_module("gateway.spending")
-    since = _since(days[0], zone)
+    rollup, spending = import_module("gateway.storage.rollup"), import_module("gateway.spending")
     groups: Sequence[Group]
     if by == By.DAY:
-        # No query for days before there was a ledger.
-        begun = datetime.fromtimestamp(costs.first_at(conn) or since, zone).date()
-        bounds = ((day, spending.day_of(day, zone)) for day in _each(max(days[0], begun), days[1]))
-        groups = costs.by_span(
-            conn,
-            [costs.Span(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds],
-        )
+        spans = import_module("gateway.storage.costs").Span
+        bounds = ((day, spending.day_of(day, zone)) for day in _each(*days))
+        named = [spans(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds]
+        groups = rollup.by_span(conn, named, rates)
     elif by == By.OUTCOME:
-        groups = costs.by_outcome(conn, since)
+        costs = import_module("gateway.storage.costs")
+        groups = costs.by_outcome(conn, _since(days[0], zone))
     else:
-        groups = costs.by_key(conn, by.value, since)
+        groups = rollup.by_model(conn, _since(days[0], zone), rates)
     return groups
 
 
@@ -97,24 +123,13 @@ def _since(first: date, zone: tzinfo) -> float:
     return start.timestamp()
 
 
-def _rates(settings: "Settings") -> "Callable[[str], CachePrices | None]":
+def _rates(settings: "Settings") -> "Rates":
     """Return what is known of a model by its name: the settings' word first, then the table's."""
     rates = import_module("gateway.storage.prompts").CachePrices
     blocks = (settings.model, *settings.fallbacks)
     named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
     given = {name: block.facts for name, block in named.items()}
     return lambda name: rates.of(facts_of(name, given.get(name, FactsSettings())))
-
-
-def _naming(by: By, zone: tzinfo) -> "Callable[[Answer], str]":
-    """Return what says in which line an answer is."""
-    ways: dict[By, Callable[[Answer], str]] = {
-        By.DAY: lambda answer: str(datetime.fromtimestamp(answer.at, zone).date()),
-        By.SENDER: lambda answer: answer.sender or "?",
-        By.CONVERSATION: lambda answer: str(answer.conversation),
-        By.MODEL: lambda answer: "/".join(filter(None, answer.cache)),
-    }
-    return ways[by]
 
 
 def _each(first: date, last: date) -> Iterator[date]:

@@ -1,13 +1,12 @@
 """What `parley usage` prints: a table with a sum below it, or JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
 from agent.redaction import printable
-from gateway.storage import costs
 from gateway.storage.costs import Group, Spent
 
 if TYPE_CHECKING:
@@ -18,11 +17,12 @@ LEAST = "x least"
 """What prompts were billed in multiples of the least that they could have been."""
 
 
-def show(groups: Sequence[Group], by: str, console: "Console") -> None:
+def show(groups: Sequence[Group], total: Spent, by: str, console: "Console") -> None:
     """Print one line for each group, and the sum.
 
     Args:
         groups: In order.
+        total: The sum, of groups on other pages too.
         by: What the calls of a group have in common: the heading of its name.
         console: Where to.
     """
@@ -38,7 +38,7 @@ def show(groups: Sequence[Group], by: str, console: "Console") -> None:
     for group in groups:
         table.add_row(*_cells(_named(group), _counted(group, turns), group.spent))
     counted = (f"{turns:,}", "") if by == "outcome" else ()
-    table.add_row(*_cells("total", counted, costs.total(groups)), style="bold")
+    table.add_row(*_cells("total", counted, total), style="bold")
     console.print(table)
 
 
@@ -71,19 +71,18 @@ def _cells(name: str, counted: Sequence[str], spent: Spent) -> list[Text]:
     return [Text(printable(cell)) for cell in (*cells, *ratios, spent.money.text())]
 
 
-def as_data(groups: Sequence[Group], facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return groups and their sum for JSON, with what else is to be said about them."""
-    return {
-        **facts,
-        "groups": [
+def as_data(
+    groups: Sequence[Group], total: Spent, facts: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    """Yield groups for JSON, and at last their sum with what else is to be said about them."""
+    for group in groups:
+        yield (
             {"name": group.name}
             | ({"title": group.title} if group.title else {})
             | ({} if group.turns is None else {"turns": group.turns})
             | _figures(group.spent)
-            for group in groups
-        ],
-        "total": _figures(costs.total(groups)),
-    }
+        )
+    yield {"total": _figures(total), **facts}
 
 
 def _figures(spent: Spent) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 `/usage` and `/insights` ask while a message is admitted, `parley usage` asks from outside.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -12,13 +12,10 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
-    String,
     and_,
     case,
-    cast,
     distinct,
     func,
-    literal,
     or_,
     select,
 )
@@ -188,56 +185,6 @@ def _of_last_turn(conversation_id: int) -> Any:
     newest = select(func.max(here.c.turn_id)).where(here.c.conversation == conversation_id)
     return select(*_sums()).where(
         ledger.c.conversation == conversation_id, ledger.c.turn_id == newest.scalar_subquery()
-    )
-
-
-def first_at(conn: Connection) -> float | None:
-    """Return when the first call was booked; None for an empty ledger."""
-    at = conn.scalar(select(func.min(ledger.c.at)))
-    return None if at is None else float(at)
-
-
-def by_span(conn: Connection, spans: Sequence[Span]) -> list[Group]:
-    """Return what was spent in each stretch of time, those without any call left out."""
-    found = (
-        Group(span.name, _spent(conn.execute(*_within(span.start, span.end)).one()))
-        for span in spans
-    )
-    return [group for group in found if group.spent.calls]
-
-
-@built_once
-def _within(start: float, end: float) -> Any:
-    return select(*_sums()).where(ledger.c.at >= start, ledger.c.at < end)
-
-
-def by_key(conn: Connection, key: Key, since: float) -> list[Group]:
-    """Return what was spent by sender, model ("provider/name") or conversation; dearest first."""
-    query = _by_conversation() if key == "conversation" else _by_column(key)
-    rows = conn.execute(query.where(ledger.c.at >= since))
-    return _dearest_first(Group(row.name or "?", _spent(row), row.title) for row in rows)
-
-
-def _by_column(key: Key) -> Select[Any]:
-    named = ledger.c.sender if key == "sender" else _full_model_name()
-    return select(named.label("name"), _NO_TITLE, *_sums()).group_by(named)
-
-
-_NO_TITLE = literal("").label("title")
-
-
-def _full_model_name() -> ColumnElement[str]:
-    """Return provider and name; calls from before the ledger have no provider on record."""
-    full = ledger.c.provider + "/" + ledger.c.model
-    return case((ledger.c.provider == "", ledger.c.model), else_=full)
-
-
-def _by_conversation() -> Select[Any]:
-    named = cast(ledger.c.conversation, String)
-    return (
-        select(named.label("name"), conversation.c.title.label("title"), *_sums())
-        .join(conversation, conversation.c.id == ledger.c.conversation)
-        .group_by(ledger.c.conversation, conversation.c.title)
     )
 
 

@@ -6,7 +6,7 @@ What was spent stays on record whatever becomes of the turn; only erasing its co
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, bindparam, func, select
 
 from agent.models.base import Usage
 from agent.ports import ModelCall
@@ -64,10 +64,37 @@ def append(
 ) -> None:
     """Enter at least one call that is new; the caller holds the conversation's fence."""
     of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
-    conn.execute(_INSERT, [{**of_all, **_entry(call)} for call in calls])
+    conn.execute(
+        _INSERT,
+        [
+            {**of_all, **_entry(call), "in_conversation": conversation_id}
+            | {"of_provider": call.provider, "of_model": call.model}
+            for call in calls
+        ],
+    )
 
 
-_INSERT = ledger.insert().values(at=now_s())
+_before = ledger.alias()
+_PROMPT_BEFORE = (
+    # The newest answer in the same cache, which mostly is the newest call of all.
+    select(
+        _before.c.input_tokens
+        + _before.c.cache_read_tokens
+        + _before.c.cache_write_5m_tokens
+        + _before.c.cache_write_1h_tokens
+    )
+    .where(
+        _before.c.conversation == bindparam("in_conversation"),
+        _before.c.provider == bindparam("of_provider"),
+        _before.c.model == bindparam("of_model"),
+        _before.c.purpose == "answer",
+        _before.c.estimated.is_(False),
+    )
+    .order_by(_before.c.turn_id.desc(), _before.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_INSERT = ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0))
 
 
 def _entry(call: ModelCall) -> dict[str, Any]:

@@ -394,10 +394,125 @@ ledger = Table(
     Column("estimated", Boolean, nullable=False, server_default=false()),
     Column("usd", Double),  # NULL for an unknown price or unknown tokens
     Column("at", Double, nullable=False),
+    Column("before_tokens", Integer, nullable=False, server_default="0"),  # the prompt before it
     Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
     Index("ix_ledger_at_usd", "at", "usd"),
     Index("ix_ledger_sender_at_usd", "sender", "at", "usd"),
 )
+
+SLOT_S = 900
+"""Sums are kept for so many seconds: days of all time zones begin with one."""
+PICO = 10**12
+SIZES = (512, 1024, 2048, 4096)
+"""Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
+_ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
+_PROMPT = (
+    "({r}.input_tokens + {r}.cache_read_tokens + {r}.cache_write_5m_tokens"
+    " + {r}.cache_write_1h_tokens)"
+)
+_KNOWN = (
+    f"max({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {_PROMPT}"
+    " THEN {r}.before_tokens ELSE 0 END)"
+)
+_PROMPT_SIZE = " + ".join(f"({_PROMPT} >= {size})" for size in SIZES)
+_KNOWN_SIZE = " + ".join(f"({_KNOWN} >= {size})" for size in SIZES)
+MEASURES = {
+    "calls": "1",
+    "input_tokens": "{r}.input_tokens",
+    "output_tokens": "{r}.output_tokens",
+    "cache_read_tokens": "{r}.cache_read_tokens",
+    "cache_write_5m_tokens": "{r}.cache_write_5m_tokens",
+    "cache_write_1h_tokens": "{r}.cache_write_1h_tokens",
+    "pico_usd": f"coalesce(cast(round({{r}}.usd * {PICO}) AS INTEGER), 0)",
+    "priced": "({r}.usd IS NOT NULL)",
+    "estimates": "({r}.estimated AND {r}.usd IS NOT NULL)",
+    "answers": _ANSWER,
+    "answer_prompt": f"{_ANSWER} * {_PROMPT}",
+    "answer_input": f"{_ANSWER} * {{r}}.input_tokens",
+    "answer_read": f"{_ANSWER} * {{r}}.cache_read_tokens",
+    "answer_5m": f"{_ANSWER} * {{r}}.cache_write_5m_tokens",
+    "answer_1h": f"{_ANSWER} * {{r}}.cache_write_1h_tokens",
+    "answer_known": f"{_ANSWER} * {_KNOWN}",
+}
+"""What is summed up of the ledger, and how it is found in a row of it."""
+_KEYS = {
+    "slot": f"cast({{r}}.at / {SLOT_S} AS INTEGER)",
+    "conversation": "{r}.conversation",
+    "sender": "{r}.sender",
+    "provider": "{r}.provider",
+    "model": "{r}.model",
+    # 0: not compared with the least possible; else 1 + 5 * that of the prompt + that of what was
+    # known of it, each the number of SIZES that it reaches.
+    "size": f"CASE WHEN {_ANSWER} THEN 1 + {len(SIZES) + 1} * ({_PROMPT_SIZE}) + {_KNOWN_SIZE}"
+    " ELSE 0 END",
+}
+
+
+def _sums_table(name: str, *keys: str) -> Table:
+    texts = {"sender", "provider", "model"}
+    return Table(
+        name,
+        metadata,
+        *(
+            Column(key, Text if key in texts else Integer, primary_key=True, nullable=False)
+            for key in keys
+        ),
+        *(
+            Column(
+                measure,
+                BigInteger().with_variant(Integer, "sqlite"),
+                nullable=False,
+                server_default="0",
+            )
+            for measure in MEASURES
+        ),
+        sqlite_with_rowid=False,
+    )
+
+
+# The ledger summed up for reports (gateway/storage/rollup.py), by triggers.
+spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
+spent_by = _sums_table("spent_by", "slot", "conversation", "sender", "provider", "model", "size")
+
+
+def rollup_sql(table: Table, row: str, sign: str = "") -> str:
+    """Return the statement that adds (sign "-": takes off) a row of the ledger in a trigger."""
+    keys = [column.name for column in table.primary_key]
+    names = ", ".join([*keys, *MEASURES])
+    values = [_KEYS[key] for key in keys] + [f"{sign}({how})" for how in MEASURES.values()]
+    sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in MEASURES)
+    return (
+        f"INSERT INTO {table.name} ({names}) VALUES ({', '.join(values).format(r=row)})"  # noqa: S608
+        f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sums};"
+    )
+
+
+def _emptied_sql(table: Table) -> str:
+    keys = [column.name for column in table.primary_key]
+    same = " AND ".join(f"{key} = {_KEYS[key].format(r='OLD')}" for key in keys)
+    return f"DELETE FROM {table.name} WHERE {same} AND calls = 0;"  # noqa: S608 - own names
+
+
+def rollup_triggers() -> dict[str, str]:
+    """Return the triggers of the ledger by name."""
+    both = (spent_slot, spent_by)
+    added = " ".join(rollup_sql(table, "NEW") for table in both)
+    taken = " ".join(f"{rollup_sql(table, 'OLD', '-')} {_emptied_sql(table)}" for table in both)
+    bodies = {"INSERT": added, "DELETE": taken, "UPDATE": f"{taken} {added}"}
+    return {
+        f"ledger_{what.lower()}": (
+            f"CREATE TRIGGER ledger_{what.lower()} AFTER {what} ON ledger BEGIN {body} END"
+        )
+        for what, body in bodies.items()
+    }
+
+
+for _trigger in rollup_triggers().values():
+    event.listen(
+        metadata,
+        "after_create",
+        DDL(_trigger.replace("%", "%%")).execute_if(dialect="sqlite"),  # type: ignore[no-untyped-call]
+    )
 
 # What a person is asked while a turn waits: an approval, or a question of the agent.
 inquiry = Table(

@@ -1,21 +1,21 @@
 """How close the bill for prompts came to the least possible, from the ledger alone.
 
-`/usage` asks while a message is admitted, `parley usage` from outside. The sizes stand in the
-ledger, the rules in the billing simulator.
+`/usage` asks while a message is admitted; `parley usage` has sums (gateway/storage/rollup.py). The
+sizes stand in the ledger, the rules in the billing simulator.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, FromClause, Row, Select, func, select
+from sqlalchemy import Connection, Row, select
 
 from agent.billing import CacheRules, least_after
 from agent.costs import cost_usd
 from agent.models.base import Usage
 from agent.models.facts import ModelFacts, Prices
-from gateway.storage.costs import TOKENS, Compared, Group, usage_in
+from gateway.storage.costs import Compared, usage_in
 from gateway.storage.models import ledger
 from gateway.storage.statements import built_once
 
@@ -61,9 +61,7 @@ class Answer(NamedTuple):
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[Answer]:
     """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
-    rows = conn.execute(*_recent_answers(conversation_id))
-    # The oldest one only tells what the next had before it.
-    return [_answer(row) for row in rows][-RECENT_CALLS:]
+    return [_answer(row) for row in conn.execute(*_recent_answers(conversation_id))]
 
 
 @built_once
@@ -72,30 +70,13 @@ def _recent_answers(conversation_id: int) -> Any:
         select(ledger)
         .where(ledger.c.conversation == conversation_id, *_REPORTED)
         .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
-        .limit(RECENT_CALLS + 1)
+        .limit(RECENT_CALLS)
+        .subquery("reported")
     )
-    return _with_before(newest.subquery("reported"))
-
-
-def answers_since(conn: Connection, since: float) -> list[Answer]:
-    """Return the calls of all conversations since a moment, in order.
-
-    Reads the whole ledger: what stood before the first of them lies further back.
-    """
-    found = _with_before(select(ledger).where(*_REPORTED).subquery("reported")).subquery("found")
-    rows = conn.execute(select(found).where(found.c.at >= since).order_by(found.c.id))
-    return [_answer(row) for row in rows]
+    return select(newest).order_by(newest.c.id)
 
 
 _REPORTED = (ledger.c.purpose == "answer", ledger.c.estimated.is_(False))
-
-
-def _with_before(reported: FromClause) -> Select[Any]:
-    """Select calls with the prompt of the one before, each conversation and model by itself."""
-    prompt = sum(reported.c[name] for name in TOKENS if name != "output_tokens")
-    cache = (reported.c.conversation, reported.c.provider, reported.c.model)
-    before = func.lag(prompt, 1, 0).over(partition_by=cache, order_by=reported.c.id)
-    return select(reported, before.label("before_tokens")).order_by(reported.c.id)
 
 
 def _answer(row: Row[Any]) -> Answer:
@@ -108,16 +89,6 @@ def _answer(row: Row[Any]) -> Answer:
         usage_in(row),
         row.before_tokens,
     )
-
-
-def with_prompts(groups: Iterable[Group], compared: Mapping[str, Compared]) -> list[Group]:
-    """Return groups with their prompts compared."""
-    return [
-        replace(group, spent=replace(group.spent, prompts=compared[group.name]))
-        if group.name in compared
-        else group
-        for group in groups
-    ]
 
 
 def compare(

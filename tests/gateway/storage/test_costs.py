@@ -8,8 +8,8 @@ import pytest
 from agent.costs import Money
 from agent.messages import assistant_message
 from agent.models.base import Usage
-from gateway.storage import costs, endings, ledger
-from gateway.storage.costs import Group, Key, Span, Spent
+from gateway.storage import costs, endings, ledger, rollup
+from gateway.storage.costs import Group, Spent
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import ledger as table
 from gateway.storage.models import turn
@@ -89,58 +89,6 @@ def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
     assert len(store.run(costs.of_conversation, current.lease.conversation)) == 3
 
 
-def test_spans_of_time_do_not_overlap(store: Store, current: Turn) -> None:
-    """Their end is not part of them; those without a call are left out."""
-    for at in (100.0, 199.0, 200.0):
-        book(store, current, at=at)
-    spans = [Span("a", 0, 100), Span("b", 100, 200), Span("c", 200, 300)]
-    found = store.run(costs.by_span, spans)
-    assert [(group.name, group.spent.calls) for group in found] == [("b", 2), ("c", 1)]
-    assert costs.total(found).calls == 3
-
-
-def test_the_ledger_begins_with_its_first_call(store: Store, current: Turn) -> None:
-    """An empty one begins nowhere."""
-    assert store.run(costs.first_at) is None
-    book(store, current, at=200)
-    book(store, current, at=100)
-    assert store.run(costs.first_at) == 100
-
-
-@pytest.mark.parametrize(
-    ("key", "named"),
-    [
-        ("sender", [("telegram:43", ""), (ADA, "")]),
-        ("conversation", [("2", "hi"), ("1", "What is it?")]),
-        ("model", [("openai/gpt", ""), ("anthropic/claude", ""), ("model-of-old", "")]),
-    ],
-)
-def test_groups_are_named(
-    store: Store, current: Turn, key: Key, named: list[tuple[str, str]]
-) -> None:
-    """The dearest first; calls of older versions have no provider on record."""
-    book(store, current, model="claude")
-    book(store, current, provider="", model="model-of-old", cost_usd=None)
-    book(store, store.run(turn_of, "hi", chat="43"), provider="openai", model="gpt", cost_usd=2.0)
-    found = store.run(costs.by_key, key, 0.0)
-    assert [(group.name, group.title) for group in found] == named
-    assert costs.total(found).calls == 3
-
-
-def test_groups_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
-    """What was before is not in them."""
-    book(store, current, at=100)
-    book(store, current, at=200)
-    assert [group.spent.calls for group in store.run(costs.by_key, "sender", 150.0)] == [1]
-
-
-def test_a_group_without_a_name_is_shown_as_unknown(store: Store, current: Turn) -> None:
-    """Such as work in the background of a conversation that nobody has written in."""
-    store.run(ledger.book, current.lease.conversation, None, "", [model_call(USAGE)])
-    [group] = store.run(costs.by_key, "sender", 0.0)
-    assert group.name == "?"
-
-
 def test_turns_are_told_by_how_they_ended(store: Store, current: Turn) -> None:
     """The most frequent first, with what they took; a turn that runs is one that is running."""
     for outcome in ("final_text", "partial", "final_text"):
@@ -167,7 +115,7 @@ def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None
         ("running", 1, 1),
         (costs.BACKGROUND, 0, 2),
     ]
-    assert costs.total(found) == costs.total(store.run(costs.by_key, "sender", 100.0))
+    assert costs.total(found) == store.run(rollup.total, 0.0, lambda _: None)
 
 
 def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None:

@@ -15,7 +15,16 @@ from agent.ports import PlannerState
 from agent.view import ViewPlan
 from gateway.storage import endings, files, hiding, leases, lineage
 from gateway.storage.endings import TurnEnd
-from gateway.storage.models import REVISION, ledger, metadata, prompt_base, prompt_text, session
+from gateway.storage.models import (
+    REVISION,
+    ledger,
+    metadata,
+    prompt_base,
+    prompt_text,
+    session,
+    spent_by,
+    spent_slot,
+)
 from gateway.storage.opening import open_database
 from tests.support.storage import (
     BASE,
@@ -89,7 +98,7 @@ def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> Non
     migrated = Store(old_file)
     for table in metadata.sorted_tables:
         plain = [name for column in table.c if (name := column.name) not in CHANGED]
-        if table not in {ledger, prompt_base, prompt_text}:
+        if table not in {ledger, prompt_base, prompt_text, spent_by, spent_slot}:
             assert picked(migrated, table, plain) == picked(lived, table, plain)
     for row in lived.rows(session):
         here = lived.run(lineage.get, row.id)

@@ -8,8 +8,7 @@ from agent.billing import CacheRules
 from agent.models.base import Usage
 from agent.models.facts import FREE, ModelFacts, Prices
 from gateway.storage import ledger, prompts
-from gateway.storage.costs import Compared, Group, Spent
-from gateway.storage.models import ledger as table
+from gateway.storage.costs import Compared
 from gateway.storage.prompts import RECENT_CALLS, Answer, CachePrices
 from gateway.storage.turns import Turn
 from tests.support.storage import Store, model_call, turn_of
@@ -70,13 +69,12 @@ def test_only_reported_answers_count(store: Store, current: Turn) -> None:
 
 
 def test_conversations_share_no_prompt(store: Store, current: Turn) -> None:
-    """Neither in one of them nor in all."""
+    """What another one has sent stands before nothing here."""
     other = store.run(turn_of, "hi", chat="43")
     book(store, current, Usage(500))
     book(store, other, Usage(900))
     book(store, current, Usage(600))
     assert before(recent(store, current)) == [0, 500]
-    assert before(store.run(prompts.answers_since, 0.0)) == [0, 0, 500]
 
 
 def test_the_newest_calls_are_enough(store: Store, current: Turn) -> None:
@@ -85,14 +83,6 @@ def test_the_newest_calls_are_enough(store: Store, current: Turn) -> None:
     found = recent(store, current)
     assert [answer.usage.input_tokens for answer in found] == list(range(3, RECENT_CALLS + 3))
     assert found[0].before_tokens == 2
-
-
-def test_answers_since_a_moment_know_what_was_before_it(store: Store, current: Turn) -> None:
-    """Whoever sent them."""
-    book(store, current, Usage(500), Usage(600))
-    store.run(lambda conn: conn.execute(table.update().values(at=table.c.id * 100)))
-    [found] = store.run(prompts.answers_since, 200.0)
-    assert (found.sender, found.at, found.before_tokens) == ("telegram:42", 200, 500)
 
 
 def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
@@ -141,14 +131,3 @@ def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) ->
     book(store, current, Usage(10_000), Usage(10_000))
     rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
     assert prompts.compare(recent(store, current), lambda _: rates)[""].ratio == 1.0
-
-
-def test_groups_get_their_prompts_by_name(store: Store, current: Turn) -> None:
-    """Those that nothing is known of stay as they are; sums add up."""
-    book(store, current, WRITTEN, READ, model="a")
-    book(store, current, WRITTEN, model="b")
-    answers = recent(store, current)
-    found = prompts.compare(answers, lambda _: CachePrices.of(CLAUDE), lambda answer: answer.model)
-    groups = prompts.with_prompts([Group(name, Spent(1)) for name in "abc"], found)
-    assert [group.spent.prompts.calls for group in groups] == [2, 1, 0]
-    assert sum((group.spent for group in groups), Spent()).prompts.calls == 3
