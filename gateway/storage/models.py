@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0010"
+REVISION = "0011"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 

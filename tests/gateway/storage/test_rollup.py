@@ -283,7 +283,7 @@ def test_older_ledgers_are_summed_up_once(store: Store, tmp_path: Path) -> None:
         for n in range(5):
             book(store, current, n * 700.0, usage=Usage(900 * n), cost_usd=0.1 * n)
             book(store, current, model="other", usage=None, purpose="summary")
-    old = outdated_copy(store.path, tmp_path / "old.db", "0009")
+    old = outdated_copy(store.path, tmp_path / "old.db", "0010")
     files.upgrade(old)
     migrated = Store(old)
     for each in (spent_slot, spent_by, table):

@@ -1,13 +1,13 @@
 """The ledger summed up for reports, for each quarter of an hour
 
-Revision: 0010, follows 0009.
+Revision: 0011, follows 0010.
 """
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 branch_labels = None
 depends_on = None
 
