@@ -42,7 +42,7 @@ class Burials:
     owners: Owners
     retry_for_s: float
 
-    def bury(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
+    def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
         """Give a row up, and with an expired one what has waited as long behind it."""
         if due.is_notice:
             outbox.drop(conn, due.message, reason)

@@ -326,7 +326,7 @@ class Delivery:
             await self._doubt(due, reason)
 
     async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
-        burial = await self._database.write(self._burials.bury, due, reason, cause)
+        burial = await self._database.write(self._burials.bury_message, due, reason, cause)
         log.error(
             "message_buried",
             conversation=due.message.conversation,

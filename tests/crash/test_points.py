@@ -221,7 +221,7 @@ async def a_compress(crashes: Crashes, point: str) -> None:
 RARE: dict[str, Provoke] = {
     "mark_delayed": a_delay,
     "mark_unknown": a_doubt,
-    "mark_dead": a_rejection,
+    "bury_message": a_rejection,
     "notify": a_trouble,
     "release": a_long_queue,
     "cancel": a_stop,

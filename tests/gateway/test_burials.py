@@ -168,7 +168,7 @@ def test_5000_rows_that_die_together_are_told_once(
     due = due_in(store, chat, old_s=DAY_S + 60)
     _insert_rows(store, chat, 4999, age_s=DAY_S + 30)
     _insert_rows(store, chat, 1, age_s=60, first=6000)
-    burial = store.run(burials.bury, due, "down", "expired")
+    burial = store.run(burials.bury_message, due, "down", "expired")
     assert (burial.letters, burial.told) == (5000, {chat, owner})
     assert texts_in(store, chat) == ["text", EXPIRED]
     following = store.run(outbox.next_due, chat)
@@ -194,12 +194,12 @@ def test_many_chats_that_lose_messages_are_one_notice_to_owners(
     """Each chat is told; the owner hears of the account, and not again on the same day."""
     for sender in range(2, 12):
         chat = chat_of(store, str(sender))
-        store.run(burials.bury, due_in(store, chat, f"k{sender}"), "down", "expired")
+        store.run(burials.bury_message, due_in(store, chat, f"k{sender}"), "down", "expired")
         assert texts_in(store, chat) == [EXPIRED]
     assert len(texts_in(store, owner)) == 1
     store.run(lambda conn: conn.execute(_shown()))
     chat = chat_of(store, "20")
-    store.run(burials.bury, due_in(store, chat, "later"), "down", "expired")
+    store.run(burials.bury_message, due_in(store, chat, "later"), "down", "expired")
     assert texts_in(store, owner) == []
 
 
@@ -207,7 +207,7 @@ def test_a_chat_is_told_again_of_another_trouble(store: Store, burials: Burials)
     """Once it has read the first notice."""
     chat = chat_of(store, "2")
     for key in ("one", "two"):
-        store.run(burials.bury, due_in(store, chat, key), "bug", "failed")
+        store.run(burials.bury_message, due_in(store, chat, key), "bug", "failed")
         assert texts_in(store, chat) == [UNSHOWN]
         store.run(lambda conn: conn.execute(_shown()))
 
@@ -224,7 +224,7 @@ def test_a_refusal_is_told_to_owners_once_for_each_chat(
     """The chat itself takes no messages, so it is told nothing."""
     chat = chat_of(store, "2")
     for key in ("one", "two"):
-        store.run(burials.bury, due_in(store, chat, key), "blocked", "refused")
+        store.run(burials.bury_message, due_in(store, chat, key), "blocked", "refused")
         store.run(lambda conn: conn.execute(update(models.outbox).values(source_key=_renamed())))
     assert texts_in(store, chat) == []
     assert len(texts_in(store, owner)) == 1
@@ -239,7 +239,7 @@ def test_an_owner_who_cannot_be_reached_elsewhere_is_told_nothing(
     store: Store, burials: Burials, owner: int
 ) -> None:
     """Where it is the owner's own chat that refuses."""
-    burial = store.run(burials.bury, due_in(store, owner), "blocked", "refused")
+    burial = store.run(burials.bury_message, due_in(store, owner), "blocked", "refused")
     assert (burial.letters, burial.told, texts_in(store, owner)) == (1, frozenset(), [])
 
 
@@ -248,7 +248,7 @@ def test_the_web_chat_is_where_owners_are_told_if_nowhere_else(store: Store) -> 
     web, chat = _web_chat(store), chat_of(store, "2")
     renderers = {account: lambda markdown: [markdown] for account in (ACCOUNT, ("web", "default"))}
     burials = Burials(Owners(Access(AccessSettings()), renderers), DAY_S)
-    burial = store.run(burials.bury, due_in(store, chat), "down", "expired")
+    burial = store.run(burials.bury_message, due_in(store, chat), "down", "expired")
     assert burial.told == {chat, web}
 
 
@@ -262,10 +262,10 @@ def _web_chat(store: Store) -> int:
 def test_a_retried_letter_that_dies_again_is_told_again(store: Store, burials: Burials) -> None:
     """It is another trouble by then."""
     chat = chat_of(store, "2")
-    store.run(burials.bury, due_in(store, chat), "bug", "failed")
+    store.run(burials.bury_message, due_in(store, chat), "bug", "failed")
     store.run(lambda conn: conn.execute(_shown()))
     store.run(deadletters.retry, f"s{chat}.1")
     due = store.run(outbox.next_due, chat)
     assert due is not None
-    store.run(burials.bury, due, "bug", "failed")
+    store.run(burials.bury_message, due, "bug", "failed")
     assert texts_in(store, chat) == [UNSHOWN]
