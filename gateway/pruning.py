@@ -136,7 +136,7 @@ class Pruner:
     async def _raw(self) -> AsyncIterator[Pruned]:
         old_s = self._raw_days * DAY_S
         due = await self._database.read(retention.count_raw, old_s)
-        for _ in range(0, due.rows, retention.STEP_ROWS):
+        for _ in range(0, max(1, due.rows), retention.STEP_ROWS):
             await self._step(inbox.prune_raw, old_s, retention.STEP_ROWS)
         yield due
 
