@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table
 from agent.messages import assistant_message
 from agent.models.base import Usage
 from agent.ports import PlannerState
-from agent.view import ViewPlan
+from agent.view import ViewPlan, load_plan
 from gateway.storage import endings, files, hiding, leases, lineage
 from gateway.storage.endings import TurnEnd
 from gateway.storage.models import (
@@ -49,7 +49,8 @@ def as_of_0001(source: Path, target: Path) -> Path:
     outdated_copy(source, target, "0001")
     with closing(sqlite3.connect(target)) as raw, raw:
         for key, plan in raw.execute("SELECT id, view_plan FROM session").fetchall():
-            known = {key: orjson.loads(plan)[key] for key in ("first_seq", "hidden")}
+            loaded = load_plan(plan)
+            known = {"first_seq": loaded.first_seq, "hidden": loaded.hidden}
             text = orjson.dumps({"version": 1, **known}).decode()
             raw.execute("UPDATE session SET view_plan = ? WHERE id = ?", (text, key))
     return target

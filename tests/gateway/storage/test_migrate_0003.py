@@ -4,6 +4,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import orjson
 import pytest
 
 from agent.messages import assistant_message
@@ -53,6 +54,8 @@ def as_of_0002(source: Path, target: Path) -> Path:
     outdated_copy(source, target, "0002")
     with closing(sqlite3.connect(target)) as raw, raw:
         raw.execute("UPDATE step SET name = '' WHERE kind = 'model'")
+        reported = "UPDATE step SET result = ?, call_id = NULL WHERE call_id IS NOT NULL"
+        raw.execute(reported, (orjson.dumps(USAGE).decode(),))
     return target
 
 
