@@ -34,7 +34,7 @@ COMMANDS = (
     "audit list --since 400d --tool fetch_url --json",
     "pair list --json",
     "memory list --json",
-    "search find baba dede --json",
+    "search find baba --json",
     *(
         f"usage --since 400d --by {by}"
         for by in ("day", "sender", "conversation", "model", "outcome")
@@ -44,6 +44,7 @@ MOST_S, MOST_MB = 2.0, 100.0
 EVERY_S = 0.005
 """How often somebody writes while backup, check and forget run."""
 ALONE_S = 15.0
+LOOK_EVERY_S = 0.01
 PARLEY = (sys.executable, "-m", "gateway")
 
 
@@ -90,12 +91,24 @@ def _run(home: Path, arguments: Sequence[str]) -> Run:
     started = time.perf_counter()
     command = [*PARLEY, "--home", str(home), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    # What wait4 says of memory counts this process too, which it was before it began.
+    most, status, used = 0, 0, None
+    while used is None:
+        most = max(most, _memory_of(process.pid))
+        done, status, found = os.wait4(process.pid, os.WNOHANG)
+        used = found if done else None
+        time.sleep(LOOK_EVERY_S)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"parley {' '.join(arguments)} ended with {process.returncode}")
     wall_s = time.perf_counter() - started
-    return Run(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    return Run(wall_s, used.ru_utime + used.ru_stime, most)
+
+
+def _memory_of(pid: int) -> int:
+    """Return the most memory that a process has had, in bytes; 0 once it has ended."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 async def _beside(home: Path, path: Path, size: Size) -> list[Figure]:

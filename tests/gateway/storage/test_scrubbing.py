@@ -19,7 +19,7 @@ from gateway.storage import files, maintenance, transcript
 from gateway.storage.engine import Database
 from gateway.storage.models import conversation, message
 from gateway.storage.opening import open_database
-from gateway.storage.scrubbing import Scrubber
+from gateway.storage.scrubbing import Scrubber, empty_log
 from gateway.storage.transcript import Place
 from tests.support.searching import feed
 from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
@@ -248,3 +248,16 @@ def test_a_file_too_large_to_tell_its_pages_apart(
         pytest.raises(StorageUnavailable, match="too large"),
     ):
         scrubber.find()
+
+
+def test_a_check_lets_the_log_be_emptied_between_tables(store: Store) -> None:
+    """It takes minutes on a large file, and the log must not grow for all that time."""
+    raw = cast("sqlite3.Connection", store.connection.connection.driver_connection)
+    emptied = []
+    with files.reading(store.path) as conn:
+        for table in files.tables_of(conn):
+            store.run(admit, inbound("written meanwhile"))
+            assert list(files.damage_of(conn, table)) == []
+            emptied.append(empty_log(raw))
+    assert len(emptied) > 20
+    assert all(emptied)
