@@ -40,5 +40,5 @@ def in_plans(crashes: Crashes) -> set[int]:
     with closing(sqlite3.connect(crashes.database)) as books:
         plans = [orjson.loads(plan) for (plan,) in books.execute("SELECT view_plan FROM session")]
         below = [orjson.loads(each) for (each,) in books.execute("SELECT children FROM node")]
-    shown = {each["node"] for plan in plans for each in plan["summaries"]}
+    shown = {each["node"] for plan in plans for each in plan.get("summaries", ())}
     return shown.union(*below)

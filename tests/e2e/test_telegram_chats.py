@@ -273,13 +273,13 @@ async def test_a_flood_wait_is_kept(bot: Bot) -> None:
     assert bot.parley.named("send_delayed")[0]["delay_s"] == 2
 
 
-async def test_a_server_error_is_repeated_without_a_mark(bot: Bot) -> None:
-    """A 502 says that nothing was shown: the answer comes once."""
+async def test_a_proxys_error_is_repeated_with_a_mark(bot: Bot) -> None:
+    """A 502 comes from what stands before Telegram: whether the message was shown is not known."""
     bot.api.fail("sendMessage", HTML_502)
     bot.write("hello")
     sent = await bot.sent()
-    assert sent["resent"] is False
-    assert bot.shown == ["Fine."]
+    assert sent["resent"] is True
+    assert bot.shown == ["(re-sent)\nFine."]
 
 
 async def test_a_lost_answer_is_sent_again_with_a_mark(bot: Bot) -> None:

@@ -113,13 +113,14 @@ async def test_the_model_finds_and_opens_what_is_out_of_view(tmp_path: Path) -> 
         assert await chat.ask("please look up") == "found"
         [leaf, *_] = await chat.gateway.database.read(nodes.of_conversation, 1)
         rows = await chat.rows(models.message)
-        system = str((await chat.rows(models.session))[-1].tools)
+        base = (await chat.rows(models.prompt_base))[-1]
+        texts = {text.id: text.body for text in await chat.rows(models.prompt_text)}
     assert "* #1 user: Question 1: where is order ORD-7037" in asked[1]
     within = [row.body for row in rows if leaf.first_seq <= row.seq <= leaf.last_seq]
     assert asked[2].partition("\n")[2] == "".join(f"{body}\n" for body in within)
     assert {"lcm_grep", "lcm_describe", "lcm_expand"} <= {
         item["name"] if "name" in item else item["function"]["name"]
-        for item in orjson.loads(system)
+        for item in orjson.loads(texts[base.tools_id])
     }
 
 

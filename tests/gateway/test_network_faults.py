@@ -4,7 +4,6 @@
 """
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -109,7 +108,6 @@ def test_the_table_counts() -> None:
 
 def test_virtual_time_waits_for_nothing(database_file: Path) -> None:
     """A day passes at once, and the database's clock with it; work of threads takes no time."""
-    began = time.perf_counter()
 
     async def a_day() -> tuple[float, float]:
         async with open_database(database_file) as database:
@@ -125,4 +123,3 @@ def test_virtual_time_waits_for_nothing(database_file: Path) -> None:
 
     passed_s, on_the_loop_s = run_virtually(a_day())
     assert (round(passed_s, 2), on_the_loop_s) == (86_400, 86_400)
-    assert time.perf_counter() - began < 60
