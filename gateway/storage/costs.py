@@ -16,7 +16,6 @@ from sqlalchemy import (
     case,
     distinct,
     func,
-    or_,
     select,
 )
 
@@ -194,28 +193,44 @@ def by_outcome(conn: Connection, since: float) -> list[Group]:
     Turns are those that began since or made calls since, so that the sums are those of the other
     groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
     """
-    made_by = and_(
-        ledger.c.conversation == turn.c.conversation,
-        ledger.c.turn_id == turn.c.id,
-        ledger.c.at >= since,
-    )
-    named = func.coalesce(turn.c.outcome, turn.c.state)
-    turns = func.count(distinct(turn.c.id)).label("turns")
-    rows = conn.execute(
-        select(named.label("name"), turns, *_sums())
-        .select_from(turn)
-        .outerjoin(ledger, made_by)
-        .where(or_(turn.c.started_at >= since, ledger.c.id.is_not(None)))
-        .group_by(named)
-        .order_by(turns.desc(), named)
-    )
-    found = [Group(row.name, _spent(row), turns=row.turns) for row in rows]
+    begun: dict[str, int] = {row[0]: row[1] for row in conn.execute(_turns_since(since))}
+    spent = {row.name: row for row in conn.execute(_of_outcomes(since))}
     background = _spent(conn.execute(_of_no_turn(since)).one())
+    found = [
+        Group(
+            name,
+            _spent(spent[name]) if name in spent else Spent(),
+            turns=begun.get(name, 0) + (spent[name].earlier if name in spent else 0),
+        )
+        for name in begun.keys() | spent.keys()
+    ]
+    found.sort(key=lambda group: (-(group.turns or 0), group.name))
     return [*found, Group(BACKGROUND, background, turns=0)] if background.calls else found
 
 
 BACKGROUND = "(background)"
 """Calls that no turn has made: summaries that were written ahead."""
+_outcome = func.coalesce(turn.c.outcome, turn.c.state).label("name")
+
+
+def _turns_since(since: float) -> Select[Any, int]:
+    """Select how many turns began, by how they ended."""
+    return select(_outcome, func.count()).where(turn.c.started_at >= since).group_by(_outcome)
+
+
+def _of_outcomes(since: float) -> Select[Any]:
+    """Select what calls took, and how many of their turns `_turns_since` leaves out.
+
+    Each call looks its turn up by its id: half the time of a look at each turn's calls.
+    """
+    earlier = case((turn.c.started_at < since, turn.c.id))
+    return (
+        select(_outcome, func.count(distinct(earlier)).label("earlier"), *_sums())
+        .select_from(ledger)
+        .join(turn, turn.c.id == ledger.c.turn_id)
+        .where(ledger.c.at >= since)
+        .group_by(_outcome)
+    )
 
 
 def _of_no_turn(since: float) -> Select[Any]:

@@ -127,6 +127,16 @@ def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None
     assert (group.turns, group.spent.calls) == (1, 1)
 
 
+def test_turns_of_before_and_since_count_once_each(store: Store, current: Turn) -> None:
+    """However many calls they made; they share a line where they ended the same way."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    for at in (250, 260):
+        book(store, current, at=at)
+    book(store, store.run(turn_of, "hi", chat="43"), at=270)
+    [group] = store.run(costs.by_outcome, 200.0)
+    assert (group.name, group.turns, group.spent.calls) == ("running", 2, 3)
+
+
 def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
     """By when a turn began."""
     store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
