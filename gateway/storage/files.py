@@ -29,6 +29,7 @@ def compact(path: Path) -> tuple[int, int]:
     """Write the file anew without its free pages; returns its bytes before and after it.
 
     Takes seconds per gigabyte, and as much room again meanwhile. No gateway may be running on it.
+    Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py).
 
     Raises:
         StorageUnavailable: There is no database, or not enough room.
@@ -38,6 +39,7 @@ def compact(path: Path) -> tuple[int, int]:
     with lock_database(path), closing(connect(path)) as connection:
         raw = connection.connection
         try:
+            raw.cursor().execute("PRAGMA auto_vacuum=NONE")
             raw.cursor().execute("VACUUM")
             raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as exc:

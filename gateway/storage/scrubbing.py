@@ -9,6 +9,12 @@ lie.
 That is sound while nobody can write the same page, which `clean` makes sure of: the log is empty
 and the database locked for writing. Who reads the page meanwhile never looks at its unused bytes.
 Source of the layout: sqlite.org/fileformat2.html, "B-tree Pages".
+
+What a page is, its first byte tells: 2, 5, 10 or 13 for one of a tree. The first byte of any other
+page in use is the highest one of a page's number, which is 0 or 1 (`MOST_PAGES`), except where
+`auto_vacuum` has its maps: such a file is refused. Free pages may hold anything, and nobody reads
+them; neither does anybody read the one at 1 GiB, where the locks are. Bytes that are reserved at
+the end of each page are behind the last cell, and so are never touched.
 """
 
 import os
@@ -31,6 +37,8 @@ MOST_PAGES = 1 << 25
 _TREE_PAGES = frozenset({2, 5, 10, 13})
 _INTERIOR = frozenset({2, 5})
 _HEADER_BYTES = 100
+_LARGEST_ROOT = slice(52, 56)
+"""In the file's header: 0 without `auto_vacuum`, else the largest page that a tree begins with."""
 
 
 def empty_log(raw: sqlite3.Connection) -> bool:
@@ -62,6 +70,9 @@ class Scrubber:
 
         Reads the whole file, 3 s for 2 GB. What has been erased and moved out of the log before is
         found; a page that changes meanwhile may be listed in vain.
+
+        Raises:
+            StorageUnavailable: It is not a file in which that can be done.
         """
         page_bytes, count = self._size()
         found: list[int] = []
@@ -82,6 +93,9 @@ class Scrubber:
 
         Returns:
             False where a reader was in the way and nothing was done.
+
+        Raises:
+            StorageUnavailable: It is no longer a file in which that can be done.
         """
         if not empty_log(raw):
             return False
@@ -101,18 +115,30 @@ class Scrubber:
     def _clean(self, page: int) -> None:
         page_bytes, _ = self._size()
         content = os.pread(self._file, page_bytes, page * page_bytes)
+        if len(content) < page_bytes:  # the file has become smaller
+            return
         start, end = _unused(content, 0, is_first=page == 0)
         if start < end:
             os.pwrite(self._file, bytes(end - start), page * page_bytes + start)
 
     def _size(self) -> tuple[int, int]:
-        """Return the bytes of a page, and how many pages there are."""
+        """Return the bytes of a page, and how many pages there are.
+
+        Raises:
+            StorageUnavailable: The first byte of its pages does not tell which kind they are.
+        """
         header = os.pread(self._file, _HEADER_BYTES, 0)
         page_bytes = int.from_bytes(header[16:18], "big")
         page_bytes = 65_536 if page_bytes == 1 else page_bytes
         count = os.fstat(self._file).st_size // page_bytes
         if count >= MOST_PAGES:
             raise StorageUnavailable(f"{self._path} is too large to be searched for leftovers")
+        if any(header[_LARGEST_ROOT]):
+            raise StorageUnavailable(
+                f"{self._path} was made with auto_vacuum: what erased rows have left in it cannot"
+                " be overwritten. Stop Parley and run `parley db compact`: it removes this, and"
+                " switches auto_vacuum off."
+            )
         return page_bytes, count
 
     @property
