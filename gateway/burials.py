@@ -2,7 +2,9 @@
 
 The row becomes a dead letter (`parley dead-letters`). In the same transaction its chat and the
 owners get a row of their own, which goes out as soon as anything does: one for each trouble, not
-one for each row. A notice that cannot be delivered is dropped; nobody is told of that.
+one for each row. A notice that cannot be delivered is dropped; nobody is told of that: so a chat
+that blocks the bot costs one more request, and one that only refuses this message is not left
+without a word.
 """
 
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ class Burials:
         """Return the conversations in which something is said now."""
         query = select(conversation).where(conversation.c.id == due.message.conversation)
         place = conn.execute(query).one()
-        told = set() if cause == "refused" else self._tell_chat(conn, place, due, cause)
+        told = self._tell_chat(conn, place, due, cause)
         if cause != "refused" or is_first:
             told |= self._tell_owners(conn, place, due, reason, cause)
         return frozenset(told)

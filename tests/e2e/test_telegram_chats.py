@@ -245,7 +245,11 @@ async def test_stop_keeps_what_was_written(bot: Bot) -> None:
 
 
 async def test_who_blocks_the_bot_makes_a_dead_letter(bot: Bot) -> None:
-    """It is listed with its reason, shown with its text, and sent when it is retried."""
+    """It is listed with its reason, shown with its text, and sent when it is retried.
+
+    The notice of it is refused as well, and dropped.
+    """
+    bot.api.fail("sendMessage", BLOCKED)
     bot.api.fail("sendMessage", BLOCKED)
     bot.write("hello")
     buried = await bot.parley.event("message_buried")

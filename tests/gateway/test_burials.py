@@ -157,7 +157,7 @@ async def test_owners_get_their_notice_at_once(tmp_path: Path) -> None:
         notice = (await chat.answers(2))[1]
         assert "s2.1" in notice
         assert "`bot was blocked`" in notice
-        assert chat.texts("c2") == []
+        assert await chat.answers(1, "c2") == [UNSHOWN]
 
 
 def test_5000_rows_that_die_together_are_told_once(
@@ -221,13 +221,14 @@ def _shown() -> Any:
 def test_a_refusal_is_told_to_owners_once_for_each_chat(
     store: Store, burials: Burials, owner: int
 ) -> None:
-    """The chat itself takes no messages, so it is told nothing."""
+    """The chat is told each time: it may refuse this message only, a file that is too large."""
     chat = chat_of(store, "2")
-    for key in ("one", "two"):
-        store.run(burials.bury_message, due_in(store, chat, key), "blocked", "refused")
+    for key, told_to_owner in (("one", 1), ("two", 0)):
+        store.run(burials.bury_message, due_in(store, chat, key), "too large", "refused")
+        assert texts_in(store, chat) == [UNSHOWN]
+        assert len(texts_in(store, owner)) == told_to_owner
+        store.run(lambda conn: conn.execute(_shown()))
         store.run(lambda conn: conn.execute(update(models.outbox).values(source_key=_renamed())))
-    assert texts_in(store, chat) == []
-    assert len(texts_in(store, owner)) == 1
 
 
 def _renamed() -> Any:
@@ -235,12 +236,12 @@ def _renamed() -> Any:
     return models.outbox.c.conversation * 1000 + models.outbox.c.seq
 
 
-def test_an_owner_who_cannot_be_reached_elsewhere_is_told_nothing(
+def test_an_owner_who_cannot_be_reached_elsewhere_is_told_as_a_chat(
     store: Store, burials: Burials, owner: int
 ) -> None:
-    """Where it is the owner's own chat that refuses."""
+    """Where it is the owner's own chat that refuses: one notice, not two."""
     burial = store.run(burials.bury_message, due_in(store, owner), "blocked", "refused")
-    assert (burial.letters, burial.told, texts_in(store, owner)) == (1, frozenset(), [])
+    assert (burial.letters, burial.told, texts_in(store, owner)) == (1, {owner}, [UNSHOWN])
 
 
 def test_the_web_chat_is_where_owners_are_told_if_nowhere_else(store: Store) -> None:
