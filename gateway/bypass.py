@@ -11,7 +11,7 @@ from adapters.messages import InboundMessage
 from gateway import commands
 from gateway.commands import StatusFacts
 from gateway.spending import today
-from gateway.storage import costs, history, inbox, inquiries, insights, leases, ledger, usage
+from gateway.storage import history, inbox, inquiries, insights, leases, ledger, rollup, usage
 from gateway.storage.inquiries import Found
 from gateway.storage.models import conversation
 from gateway.usagetexts import INSIGHTS_DAYS, MoneyRules, Today, insights_text, usage_text
@@ -74,7 +74,7 @@ class Answers:
         report = usage.report(conn, conversation_id, standing.session_id)
         since = today(ZoneInfo(money.timezone)).start.timestamp()
         spent = Today(
-            costs.by_sender_since(conn, _budgeted_as(asked.message), since),
+            rollup.of_sender(conn, _budgeted_as(asked.message), since),
             0.0 if money.daily_usd is None else ledger.spent_usd(conn, since),
         )
         return usage_text(standing, report, spent, model, money)

@@ -113,16 +113,6 @@ def total(groups: Iterable[Group]) -> Spent:
     return sum((group.spent for group in groups), Spent())
 
 
-def by_sender_since(conn: Connection, sender: str, since: float) -> Spent:
-    """Return what one sender spent."""
-    return _spent(conn.execute(*_by_sender_since(sender, since)).one())
-
-
-@built_once
-def _by_sender_since(sender: str, since: float) -> Any:
-    return select(*_sums()).where(ledger.c.sender == sender, ledger.c.at >= since)
-
-
 def of_conversation(conn: Connection, conversation_id: int, since: float = 0.0) -> list[Group]:
     """Return what a conversation took, by model; the dearest first."""
     rows = conn.execute(*_of_conversation(conversation_id, since))

@@ -10,7 +10,15 @@ from sqlalchemy import Connection, bindparam, func, select
 
 from agent.models.base import Usage
 from agent.ports import ModelCall
-from gateway.storage.models import conversation, ledger, now_s
+from gateway.storage.models import (
+    PICO,
+    SLOT_S,
+    conversation,
+    ledger,
+    now_s,
+    spent_by,
+    spent_slot,
+)
 from gateway.storage.statements import built_once
 
 _NOTHING = Usage()
@@ -118,22 +126,25 @@ def _entry(call: ModelCall) -> dict[str, Any]:
 def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
     """Return what calls have cost since a moment, as far as that is known.
 
-    Reads one range of an index and no rows.
+    Reads one range of the sums (gateway/storage/rollup.py), and no rows of the ledger.
 
     Args:
         conn: A reading connection.
-        since: Seconds since the epoch, included.
+        since: Seconds since the epoch, included; the beginning of a quarter of an hour, as that of
+            a day is in all time zones.
         sender: Only what counts for this one ("platform:sender id").
     """
-    query = _spent(since) if sender is None else _spent_by(sender, since)
-    return float(conn.scalar(*query) or 0.0)
+    slot = int(since // SLOT_S)
+    query = _spent(slot) if sender is None else _spent_by(sender, slot)
+    return (conn.scalar(*query) or 0) / PICO
 
 
 @built_once
-def _spent(since: float) -> Any:
-    return select(func.sum(ledger.c.usd)).where(ledger.c.at >= since)
+def _spent(slot: int) -> Any:
+    return select(func.sum(spent_slot.c.pico_usd)).where(spent_slot.c.slot >= slot)
 
 
 @built_once
-def _spent_by(sender: str, since: float) -> Any:
-    return select(func.sum(ledger.c.usd)).where(ledger.c.sender == sender, ledger.c.at >= since)
+def _spent_by(sender: str, slot: int) -> Any:
+    here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
+    return select(func.sum(spent_by.c.pico_usd)).where(*here)

@@ -396,8 +396,6 @@ ledger = Table(
     Column("at", Double, nullable=False),
     Column("before_tokens", Integer, nullable=False, server_default="0"),  # the prompt before it
     Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
-    Index("ix_ledger_at_usd", "at", "usd"),
-    Index("ix_ledger_sender_at_usd", "sender", "at", "usd"),
 )
 
 SLOT_S = 900
@@ -472,7 +470,8 @@ def _sums_table(name: str, *keys: str) -> Table:
 
 # The ledger summed up for reports (gateway/storage/rollup.py), by triggers.
 spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
-spent_by = _sums_table("spent_by", "slot", "conversation", "sender", "provider", "model", "size")
+# That by sender comes first serves budgets: they read one sender's day.
+spent_by = _sums_table("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
 
 
 def rollup_sql(table: Table, row: str, sign: str = "") -> str:

@@ -67,6 +67,12 @@ def total(conn: Connection, since: float, rates: Rates) -> Spent:
     return _spent(rows, rates, _cached(conn, since))
 
 
+def of_sender(conn: Connection, sender: str, since: float) -> Spent:
+    """Return what one sender spent since a moment; prompts are not compared."""
+    here = (spent_by.c.sender == sender, spent_by.c.slot >= _slot(since))
+    return _spent(conn.execute(_by_model(spent_by).where(*here)), lambda _: None, set())
+
+
 def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
     """Return what was spent by model ("provider/name"), the dearest first."""
     parts: defaultdict[str, list[Row[Any]]] = defaultdict(list)

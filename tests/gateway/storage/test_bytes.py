@@ -7,9 +7,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from adapters.messages import InboundMessage
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from gateway import indexing
 from gateway.storage import inbox
 from tests.bench.echo import EchoModel
 from tests.bench.running import Chats, inbound, running
@@ -53,10 +56,21 @@ def size_of(home: Path) -> int:
     return int(size)
 
 
+@pytest.fixture(autouse=True)
+def _fed_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index is fed only when `grown` says so.
+
+    How many messages are fed together decides about the pages of the index, by 14 bytes of each
+    message: that must not depend on how busy the machine is.
+    """
+    monkeypatch.setattr(indexing, "GATHER_S", 3_600.0)
+
+
 async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, first: int) -> int:
     """Have each chat ask so often, one beside the other; return by how much the database grew.
 
-    Raw updates are pruned. The first `first` turns of each chat are not measured.
+    Raw updates are pruned. The first `first` turns of each chat are not measured. After each turn
+    the search index is fed.
     """
     people = Chats()
     async with running(home, people.on_send, Fixed(chars)) as gateway:
@@ -79,6 +93,7 @@ async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, fir
             if turn == first:
                 before = await settled()
             await asyncio.gather(*(ask(chat, turn * 1_000 + chat) for chat in chats))
+            await gateway.indexer.feed_all()
         return await settled() - before
 
 

@@ -53,9 +53,9 @@ def test_a_sum_is_estimated_if_any_part_of_it_is(store: Store, current: Turn) ->
     """What has no price makes no amount an estimate."""
     book(store, current, cost_usd=0.25)
     book(store, current, cost_usd=None, estimated=True)
-    assert not store.run(costs.by_sender_since, ADA, 0.0).money.estimated
+    assert not store.run(rollup.of_sender, ADA, 0.0).money.estimated
     book(store, current, cost_usd=0.25, estimated=True, purpose="lost")
-    found = store.run(costs.by_sender_since, ADA, 0.0).money
+    found = store.run(rollup.of_sender, ADA, 0.0).money
     assert found == Money(0.5, unknown_calls=1, estimated=True)
 
 
@@ -66,13 +66,13 @@ def test_the_hit_ratio_is_the_share_that_was_read_from_the_cache() -> None:
 
 
 def test_a_sender_is_counted_in_all_conversations(store: Store, current: Turn) -> None:
-    """From a point in time on; nobody else is."""
-    book(store, current, at=100)
-    book(store, current, at=200)
-    book(store, store.run(turn_of, "hi", chat="43"), at=200)
-    assert store.run(costs.by_sender_since, ADA, 100.0).calls == 2
-    assert store.run(costs.by_sender_since, ADA, 101.0).calls == 1
-    assert store.run(costs.by_sender_since, "telegram:44", 0.0) == Spent()
+    """From a quarter of an hour on; nobody else is."""
+    book(store, current, at=900)
+    book(store, current, at=1800)
+    book(store, store.run(turn_of, "hi", chat="43"), at=1800)
+    assert store.run(rollup.of_sender, ADA, 900.0).calls == 2
+    assert store.run(rollup.of_sender, ADA, 1800.0).calls == 1
+    assert store.run(rollup.of_sender, "telegram:44", 0.0) == Spent()
 
 
 def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
