@@ -11,7 +11,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import aiohttp
@@ -34,6 +34,33 @@ LONGEST_PAUSE_S = 600.0
 CLOSE_WITHIN_S = 2.0
 """How long the end of a client waits for requests that are on their way."""
 _ABORTED_S = 1.0
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Somebody's wait for a request; `over` may be cancelled by itself.
+
+    Attributes:
+        generation: Of the client: how often it had been replaced.
+    """
+
+    generation: int
+    over: asyncio.Future[None]
+    timer: asyncio.TimerHandle | None = None
+    expired: bool = False
+
+    def expire(self, task: asyncio.Task[Any]) -> None:
+        self.expired = task.cancel()
+
+    def end(self, task: asyncio.Task[Any]) -> BaseException | None:
+        """Wake who waits; return what the request raised, also if nobody waits any more."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if not self.over.done():
+            self.over.set_result(None)
+        if task.cancelled():
+            return TimeoutError() if self.expired else asyncio.CancelledError()
+        return task.exception()
 
 
 class Outbound:
@@ -66,7 +93,7 @@ class Outbound:
         self._swap = swap
         self._verdict = verdict
         self._clock = clock
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], _Wait] = {}
         self._retiring: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._pause_s = FIRST_PAUSE_S
@@ -86,15 +113,18 @@ class Outbound:
         # No TaskGroup: who begins one has to be its end, and callers come and go. `close` waits
         # for these tasks instead.
         loop = asyncio.get_running_loop()
-        task = loop.create_task(_within(deadline_s, request), name=self._name)
-        self._running.add(task)
-        task.add_done_callback(functools.partial(self._ended, self.replaced))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.cancelled() or _is_cancelled():
-                raise
-            raise ConnectionAbortedError("the client was closed") from None
+        task = loop.create_task(request, name=self._name)
+        wait = _Wait(self.replaced, loop.create_future())
+        # `asyncio.timeout` and `asyncio.shield` do the same for half as much again of CPU.
+        wait.timer = loop.call_later(deadline_s, wait.expire, task)
+        self._running[task] = wait
+        task.add_done_callback(self._ended)
+        await wait.over
+        if not task.cancelled():
+            return task.result()
+        if wait.expired:
+            raise TimeoutError
+        raise ConnectionAbortedError("the client was closed")
 
     async def close(self, shut: Callable[[], Awaitable[None]], within_s: float) -> None:
         """End all requests, then the client.
@@ -113,11 +143,12 @@ class Outbound:
         for tasks in (self._running, self._retiring):
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, generation: int, task: asyncio.Task[Any]) -> None:
-        self._running.discard(task)
-        if task.cancelled() or generation != self.replaced:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        wait = self._running.pop(task)
+        error = wait.end(task)
+        if wait.generation != self.replaced or isinstance(error, asyncio.CancelledError):
             return
-        verdict = self._verdict(task.exception())
+        verdict = self._verdict(error)
         if verdict == "reached":
             self._failures, self._pause_s = 0, FIRST_PAUSE_S
             return
@@ -155,17 +186,6 @@ class Outbound:
                 account=self._account,
                 error=type(error).__name__,
             )
-
-
-def _is_cancelled() -> bool:
-    """Whether somebody cancels the task that runs now."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
-async def _within(deadline_s: float, request: Coroutine[Any, Any, T]) -> T:
-    async with asyncio.timeout(deadline_s):
-        return await request
 
 
 async def _retire(requests: set[asyncio.Task[Any]], shut: Callable[[], Awaitable[None]]) -> None:
