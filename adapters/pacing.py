@@ -57,6 +57,8 @@ class PaceLimits:
 class Slot:
     """One request that was charged; true, and a context manager around the request."""
 
+    __slots__ = ("_answered_at", "_clock", "begun_at")
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.begun_at = clock()

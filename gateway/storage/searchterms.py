@@ -29,6 +29,10 @@ COPYING = frozenset({
 })
 """Tools that show what was said: their results are copies, and their arguments its words."""
 MAX_TERM_CHARS = 40
+"""Of a word; what is longer is data, and would be remembered whole (`KNOWN_WORDS`)."""
+KNOWN_WORDS = 4096
+"""Words whose stems are remembered: 0.6 MB. Of 152,000 words of English prose and code, 4,388 of
+them different, one takes 95 ns with 4,000, 126 ns with 2,000 and 773 ns with none."""
 MAX_QUERY_CHARS = 2_000
 MAX_QUERY_TERMS = 16
 """Of a pasted question the longest words are looked for, which are the rarest."""
@@ -121,7 +125,7 @@ def _own_text(message: ChatMessage) -> str:
 def _terms(text: str) -> Iterator[str]:
     for run in _RUNS.finditer(_folded(text)):
         if run["pairs"] is None:
-            yield stem(run[0])
+            yield stem(run[0][:MAX_TERM_CHARS])
         else:
             # The last character too: it begins no pair, and one is looked for by its beginning.
             yield from (run[0][n : n + 2] for n in range(len(run[0])))
@@ -144,7 +148,7 @@ def asked_terms(question: str) -> list[str]:
     found: dict[str, bool] = {}
     for run in _RUNS.finditer(_folded(question[:MAX_QUERY_CHARS])):
         if run["pairs"] is None:
-            found[stem(run[0])] = run[0] in _STOP_WORDS
+            found[stem(run[0][:MAX_TERM_CHARS])] = run[0] in _STOP_WORDS
         else:
             found.update(dict.fromkeys(_asked_pairs(run[0]), False))
     terms = [term for term, common in found.items() if not common] or list(found)
@@ -155,7 +159,7 @@ def _asked_pairs(run: str) -> list[str]:
     return [run[n : n + 2] for n in range(len(run) - 1)] or [f"{run}*"]
 
 
-@lru_cache(maxsize=20_000)
+@lru_cache(maxsize=KNOWN_WORDS)
 def stem(word: str) -> str:
     """Return what the forms of a word have in common.
 

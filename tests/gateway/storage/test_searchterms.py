@@ -1,5 +1,7 @@
 """Terms: the same for all forms of a word, pairs of characters where there are no spaces."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,8 @@ from agent.messages import ChatMessage, storable, tool_message, user_message
 from agent.tools.catalog import BUILTIN
 from gateway.storage.searchterms import (
     COPYING,
+    KNOWN_WORDS,
+    MAX_CHARS,
     MAX_QUERY_TERMS,
     TOOL_CHARS,
     asked_terms,
@@ -135,3 +139,16 @@ def test_copies_of_what_was_said_are_not_indexed(name: str) -> None:
 def test_copying_tools_exist() -> None:
     """A renamed tool must be renamed here too."""
     assert {*BUILTIN, *(schema.name for schema in tools.SCHEMAS)} >= COPYING
+
+
+def test_the_words_that_are_remembered_are_bounded() -> None:
+    """Their number is, and so are their lengths: pasted data is one word of 50,000 characters."""
+    stem.cache_clear()
+    terms_of(user_message(" ".join(f"w{n}" for n in range(6000))))
+    assert stem.cache_info().currsize == KNOWN_WORDS == 4096
+    tracemalloc.start()
+    for n in range(100):
+        terms_of(user_message(f"{n:03}" + "x" * MAX_CHARS))
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < MAX_CHARS
