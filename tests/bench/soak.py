@@ -27,9 +27,7 @@ def measure() -> Iterator[Figure]:
 async def _soaked() -> list[Figure]:
     ends_at = asyncio.get_running_loop().time() + LONGEST_S
     with tempfile.TemporaryDirectory() as folder:
-        async with soaking(
-            Path(folder), chats=CHATS, at_once=24, answer_within_s=120, idle_s=16
-        ) as soak:
+        async with soaking(Path(folder), chats=CHATS, at_once=24, answer_within_s=120) as soak:
             await soak.until(WARM_UP)
             before = await soak.figures()
             await soak.until(TURNS, ends_at)

@@ -6,12 +6,11 @@ The servers run here, the gateway in a process of its own, so that its figures a
 import asyncio
 import itertools
 import json
-import os
 import sys
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,9 +22,6 @@ from tests.support.slack.server import SlackServer
 from tests.support.soak_gateway import Soak
 
 ROOT = Path(__file__).resolve().parents[2]
-LOOKS = 3
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -34,6 +30,7 @@ class Figures:
 
     Attributes:
         turns: So many were answered before.
+        sockets: Without those of idle connections, as `descriptors` are.
         in_use: Connections to the platforms that carry a request; at rest those that are lost.
         replaced: Clients that were replaced so far.
     """
@@ -209,13 +206,11 @@ class Soaking:
         groups: dict[str, People],
         process: asyncio.subprocess.Process,
         answer_within_s: float,
-        idle_s: float,
     ) -> None:
         self.wrong: list[str] = []
         self._groups = groups
         self._process = process
         self._within_s = answer_within_s
-        self._idle_s = idle_s
         self._numbers = itertools.count(1)
 
     @property
@@ -236,39 +231,12 @@ class Soaking:
                     tasks.create_task(self._write(people, free, wanted, ends_at))
 
     async def figures(self) -> Figures:
-        """Return what the gateway takes at rest, once idle connections are given back.
-
-        Of several looks the least: an idle connection, or a reaction that is on its way, is not
-        lost.
-        """
-        looks = [await self._look() for _ in range(LOOKS)]
-        least = {
-            name: min(getattr(look, name) for look in looks)
-            for name in ("sockets", "descriptors", "tasks", "in_use")
-        }
-        return replace(looks[-1], **least)
-
-    async def _look(self) -> Figures:
-        # An idle connection is closed by the next request after its time.
-        await asyncio.sleep(self._idle_s)
-        async with self._watched():
-            for people in self._groups.values():
-                await self._ask(people, 0)
+        """Return what the gateway takes, once nothing of it is on its way."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"figures\n")
         told = json.loads(await self._process.stdout.readline())
-        folder = Path(f"/proc/{self._process.pid}")
-        opened = list(_links(folder / "fd"))
-        ticks = (folder / "stat").read_text().rpartition(")")[2].split()
-        return Figures(
-            turns=self.turns,
-            cpu_s=(int(ticks[11]) + int(ticks[12])) / _TICKS,
-            rss_mb=int((folder / "statm").read_text().split()[1]) * _PAGE_BYTES / 1e6,
-            sockets=sum(link.startswith("socket:") for link in opened),
-            descriptors=len(opened),
-            **told,
-        )
+        return Figures(turns=self.turns, **told)
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
@@ -315,14 +283,6 @@ async def _watch(people: People) -> None:
                 answered.set()
 
 
-def _links(folder: Path) -> Iterator[str]:
-    for name in folder.iterdir():
-        try:
-            yield str(name.readlink())
-        except FileNotFoundError:
-            continue
-
-
 @asynccontextmanager
 async def soaking(
     home: Path,
@@ -330,7 +290,6 @@ async def soaking(
     chats: int,
     at_once: int,
     answer_within_s: float,
-    idle_s: float,
     **options: Any,
 ) -> AsyncIterator[Soaking]:
     """Run a gateway on three platforms, most of the people on Telegram.
@@ -340,7 +299,6 @@ async def soaking(
         chats: On Telegram; a tenth of them on the others.
         at_once: People who wait for an answer at a time; two of them on each of the others.
         answer_within_s: Longest time for an answer.
-        idle_s: After this time clients give back idle connections.
         options: See `Soak`.
     """
     few = max(chats // 10, 2)
@@ -367,7 +325,7 @@ async def soaking(
             assert await process.stdout.readline() == b"ready\n"
             for people in groups.values():
                 await people.crowd.connected()
-            yield Soaking(groups, process, answer_within_s, idle_s)
+            yield Soaking(groups, process, answer_within_s)
             process.stdin.close()
             assert await process.wait() == 0
         finally:

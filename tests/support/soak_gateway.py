@@ -5,18 +5,26 @@ answers each line on its standard input with its figures in one line, and stops 
 """
 
 import asyncio
+import functools
 import gc
 import json
+import os
 import random
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import aiohttp
 import discord
+import httpcore
 import httpx
 
+from adapters.base import PoolUse
 from adapters.telegram import client
 from adapters.telegram.adapter import TelegramAdapter
 from agent.messages import assistant_message
@@ -32,6 +40,13 @@ from tests.support.recording_intake import FAST
 PREVIEW_INTERVAL_S = 0.05
 """So that previews are often on their way when a turn ends."""
 
+LONGEST_REST_S = 30.0
+"""Longer than a reaction may take."""
+LOOK_AGAIN_S = 0.02
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_pools: "WeakSet[httpcore.AsyncConnectionPool]" = WeakSet()
+_connectors: "WeakSet[aiohttp.BaseConnector]" = WeakSet()
+
 
 @dataclass(frozen=True)
 class Soak:
@@ -42,14 +57,12 @@ class Soak:
         platforms: Their blocks.
         connections: Of Telegram's pool; 0 for as many as usual.
         pause_s: Longest pause behind each await of an HTTP request; 0 for none.
-        keepalive_s: How long clients keep idle connections; 0 for as long as usual.
     """
 
     home: str
     platforms: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     connections: int = 0
     pause_s: float = 0.0
-    keepalive_s: float = 0.0
 
 
 class Writer(EchoModel):
@@ -74,14 +87,13 @@ class Writer(EchoModel):
 
 def _prepare(soak: Soak) -> None:
     """Change the clients as the soak says, before there are any."""
+    _note(httpcore.AsyncConnectionPool, _pools)
+    _note(aiohttp.BaseConnector, _connectors)
     TelegramAdapter.__init__.__kwdefaults__["limits"] = FAST
     # The SDK waits 5 s before it identifies anew, as Discord asks for.
     discord.Client.before_identify_hook = _at_once  # type: ignore[method-assign]
     if soak.connections:
         client._CONNECTIONS = soak.connections
-    if soak.keepalive_s:
-        httpx.Limits.__init__.__kwdefaults__["keepalive_expiry"] = soak.keepalive_s
-        aiohttp.TCPConnector.__init__.__kwdefaults__["keepalive_timeout"] = soak.keepalive_s
     if soak.pause_s:
         dice = random.Random(2)  # noqa: S311 - repeatable on purpose
         _slow(httpx.AsyncClient, "request", dice, soak.pause_s)
@@ -90,6 +102,17 @@ def _prepare(soak: Soak) -> None:
 
 async def _at_once(_client: object, _shard_id: int | None, *, initial: bool = False) -> None:
     return
+
+
+def _note(owner: type, made: "WeakSet[Any]") -> None:
+    original = owner.__init__
+
+    @functools.wraps(original)
+    def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        made.add(self)
+
+    owner.__init__ = noted  # type: ignore[misc]
 
 
 def _slow(owner: type, name: str, dice: random.Random, pause_s: float) -> None:
@@ -128,21 +151,56 @@ async def _answer(gateway: Gateway, stop: asyncio.Event) -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while await reader.readline():
-        await gateway.delivery.wait_idle()
+        await _rest(gateway)
         print(json.dumps(_figures(gateway)), flush=True)
     stop.set()
 
 
+async def _rest(gateway: Gateway) -> None:
+    """Wait until nothing is on its way; for a connection that is lost, only so long."""
+    await gateway.delivery.wait_idle()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LONGEST_REST_S):
+            # The clients tell nobody when a connection is given back.
+            while _is_busy(gateway):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_AGAIN_S)
+
+
+def _is_busy(gateway: Gateway) -> bool:
+    """Whether a reaction, a preview or another request is on its way, or about to be."""
+    accounts = gateway.acks._accounts.values()
+    marks = any(account._chats for account in accounts)
+    previews = any(task.get_name() == "preview" for task in asyncio.all_tasks())
+    return marks or previews or any(use.in_use for use in _uses(gateway))
+
+
+def _uses(gateway: Gateway) -> list[PoolUse]:
+    return [use for adapter in gateway.adapters.values() if (use := adapter.pool)]
+
+
 def _figures(gateway: Gateway) -> dict[str, Any]:
+    """Count; connections that wait for their next request come and go, and are left out."""
     gc.collect()
-    pools = {
-        adapter.platform: getattr(adapter, "pool", None) for adapter in gateway.adapters.values()
-    }
+    opened = list(_links(Path("/proc/self/fd")))
+    idle = sum(each.is_idle() for pool in _pools for each in pool.connections)
+    idle += sum(len(kept) for connector in _connectors for kept in connector._conns.values())
+    uses = _uses(gateway)
     return {
+        "cpu_s": time.process_time(),
+        "rss_mb": int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES / 1e6,
+        "sockets": sum(link.startswith("socket:") for link in opened) - idle,
+        "descriptors": len(opened) - idle,
         "tasks": len(asyncio.all_tasks()),
-        "in_use": sum(pool.in_use for pool in pools.values() if pool),
-        "replaced": sum(pool.replaced for pool in pools.values() if pool),
+        "in_use": sum(use.in_use for use in uses),
+        "replaced": sum(use.replaced for use in uses),
     }
+
+
+def _links(folder: Path) -> Iterator[str]:
+    for name in folder.iterdir():
+        # The one that lists the folder is gone already.
+        with suppress(FileNotFoundError):
+            yield str(name.readlink())
 
 
 if __name__ == "__main__":

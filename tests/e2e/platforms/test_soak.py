@@ -33,17 +33,15 @@ SHORT = Plan(
         "chats": 12,
         "at_once": 3,
         "answer_within_s": 60,
-        "idle_s": 1,
         "connections": 1,
         "pause_s": 0.01,
-        "keepalive_s": 0.5,
     },
 )
 LONG = Plan(
     "as in service",
     5_000,
     50_000,
-    {"chats": 1000, "at_once": 24, "answer_within_s": 120, "idle_s": 16},
+    {"chats": 1000, "at_once": 24, "answer_within_s": 120},
 )
 
 
