@@ -220,7 +220,7 @@ class Client:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(url: str) -> httpx.URL:
-    """Parse the address of a method once: that takes 11 µs."""
+    """Parse the address of a method once: that takes 11 microseconds."""
     return httpx.URL(url)
 
 
