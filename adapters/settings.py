@@ -1,4 +1,4 @@
-"""The platforms' part of the settings tree (CONFIG.md); `gateway/settings.py` reads it once."""
+"""The platforms' part of the settings tree; `gateway/settings.py` reads it once."""
 
 from typing import Literal
 

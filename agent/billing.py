@@ -1,7 +1,7 @@
 """The billing simulator: what a provider's prompt cache reads, writes and bills.
 
-Tests, `parley replay` and `/usage` ask it. The rules (sources: CONTEXT.md §5, MODELS.md "Cache
-rules beyond", each checked against the billed sessions by `python -m tests.bench billing`):
+Tests, `parley replay` and `/usage` ask it. The rules (from Anthropic's documentation, each
+checked against the billed sessions by `python -m tests.bench billing`):
 
 1. The prefix goes tools, system, messages; other settings take part (agent/prompt_blocks.py).
 2. Entries are written only at breakpoints. There are at most 4, a longer life stands before a

@@ -50,7 +50,7 @@ Raises:
 """
 
 GUARD_SHARE = 0.85
-"""Of the window; source: CONTEXT.md §3."""
+"""Of the window."""
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
@@ -58,10 +58,7 @@ EstimateMessage = Callable[[ChatMessage], int]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers that an engine works with, all in tokens but the last.
-
-    Source of the shares: CONTEXT.md §1 and §3.
-    """
+    """The numbers that an engine works with, all in tokens but the last."""
 
     context_length: int
     threshold: float = 0.50

@@ -1,4 +1,4 @@
-"""What can go wrong in a turn; the class says what to do next (table: CONTEXT.md §6).
+"""What can go wrong in a turn; the class says what to do next (table: docs/models.md).
 
 AgentError
 ├── ModelError

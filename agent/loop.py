@@ -37,7 +37,7 @@ Limit = Literal["max_iterations", "budget_exhausted"]
 Outcome = Literal["final_text", "partial", "empty", "refused", "endless"] | Limit
 
 MAX_CONTINUATIONS = 3
-"""How often an answer that hit the output limit is continued. Source: CONTEXT.md §6."""
+"""How often an answer that hit the output limit is continued."""
 MAX_EMPTY_RETRIES = 1
 
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."

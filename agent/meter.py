@@ -18,7 +18,7 @@ from agent.view import View
 
 RATIO_MIN = 0.5
 RATIO_MAX = 2.0
-"""Source: CONTEXT.md §2."""
+"""Bounds of k: one odd report does not throw the estimates off."""
 
 SMALLEST_SAMPLE_TOKENS = 200
 """Smaller growth says nothing about k: overheads of messages and calls dominate it."""

@@ -46,13 +46,13 @@ MAX_PREFLIGHT_PASSES = 3
 MAX_OVERFLOWS = 3
 PREPARE_SHARE = 0.8
 PRESSURE_SHARE = 0.85
-"""Shares of the threshold. Source: CONTEXT.md §3."""
+"""Shares of the threshold."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
 MOST_COUNTED_CHARS = 100_000
 """More new text is counted in a thread: an encoding takes 10 ms for it."""
 RESUME_GROWTH = 1.10
-"""Anti-thrash. Source: CONTEXT.md §3."""
+"""Anti-thrash: see docs/architecture.md, "How a conversation fits into the window"."""
 LONGEST_COOLDOWN_S = 600.0
 PAUSED = "not asked: the summary model failed a short time ago"
 NO_BUDGET = "not asked: a budget is used up"

@@ -21,12 +21,12 @@ log = structlog.get_logger()
 UNEXPECTED = "unexpected"
 MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
-"""From so many tokens, and this share of the prompt, a miss is reported. Source: CONTEXT.md §5."""
+"""From so many tokens, and this share of the prompt, a miss is reported."""
 DIGEST_BYTES = 12
 BINDING_MOVES = ("compaction", "compression")
 """Beginnings of the reasons for which messages are shown behind others than before. The newest
-models bind signed thinking to the exact conversation before it: all that is older must be gone.
-Source: CONTEXT.md §5."""
+models bind signed thinking to the exact conversation before it: all that is older must be gone
+(docs/caching.md)."""
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
 
 

@@ -265,7 +265,7 @@ _BY_FAMILY: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def _enforcement(facts: PromptFacts) -> str:
-    """What a family of models has to be told before it uses its tools. Source: seed 004 §3.3.1."""
+    """What a family of models has to be told before it uses its tools. Source: Hermes."""
     if not facts.tools:
         return ""
     found = (text for family, text in _BY_FAMILY if family.search(facts.model))

@@ -10,8 +10,8 @@ What is no block but part of the prefix goes into the key of the first block beh
 - speed and citations, before the system prompt;
 - tool choice, thinking, effort, and whether there are images, before the messages.
 
-Source: MODELS.md, "Cache rules beyond". Search by the provider needs no rule of its own: it is a
-tool, and another list of tools is another prefix.
+docs/caching.md, "What a provider bills", has the rules. Search by the provider needs no rule of its
+own: it is a tool, and another list of tools is another prefix.
 """
 
 import re
@@ -69,7 +69,7 @@ class BlockReader:
         self._with_citations: set[bytes] = set()
 
     def read(self, body: Mapping[str, Any]) -> list[Block]:
-        """Return the blocks of a body that either wire module has built, in the order of §5."""
+        """Return the blocks of a body of either wire module in the order of the prefix."""
         tools = [self._tool(tool) for tool in body.get("tools") or ()]
         system = [self._block("system", block) for block in _listed(body.get("system"))]
         messages = list(self._messages(body))
@@ -135,10 +135,10 @@ class BlockReader:
 def strips_thoughts(model: str) -> bool:
     """Return whether a model forgets its earlier thinking when the user says something new.
 
-    From there on its cache is of no use. Source: MODELS.md ("earlier Opus/Sonnet and all Haiku
-    models"). It does not say which is the first that keeps them: for Opus it is 4.5, as the billed
-    sessions of the pi client show, where nothing is lost behind kept thoughts; for Sonnet 4.6 is a
-    guess. A name without a known version is taken for one that keeps them.
+    From there on its cache is of no use. Source: Anthropic's documentation ("earlier Opus/Sonnet
+    and all Haiku models"). It does not say which is the first that keeps them: for Opus it is 4.5,
+    as the billed sessions of the pi client show, where nothing is lost behind kept thoughts; for
+    Sonnet 4.6 is a guess. A name without a known version is taken for one that keeps them.
     """
     plain = model.lower().replace(".", "-")
     if "haiku" in plain or _OLD_STYLE.search(plain):

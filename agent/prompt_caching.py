@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from agent.models.base import CacheLayout, ChatModel
 
 MAX_BREAKPOINTS = 4
-"""The API refuses more. Source: CONTEXT.md §5."""
+"""The API refuses more (docs/caching.md)."""
 LOOK_BACK = 20
-"""Blocks that are looked at from a breakpoint, its own included. Source: CONTEXT.md §5."""
+"""Blocks that are looked at from a breakpoint, its own included (docs/caching.md)."""
 ROLLING_MESSAGES = 3
 KEY = "cache_control"
 STRATEGIES = ("system_and_3", "anchored")

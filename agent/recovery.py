@@ -2,7 +2,7 @@
 
 The one retry policy of Parley (step 6 of the path); the SDKs' own retries are off. Each strategy
 looks at a failure and says what to do, or leaves it to the next one; the table that they make up is
-CONTEXT.md §6.
+in docs/models.md, "When a call fails".
 """
 
 import asyncio

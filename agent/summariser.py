@@ -27,7 +27,7 @@ from agent.tokens import estimate_messages, estimate_tools
 
 TRANSIENT_COOLDOWN_S = 60.0
 NO_PROVIDER_COOLDOWN_S = 600.0
-"""How long the loop does not ask again. Source: CONTEXT.md §3."""
+"""How long the loop does not ask again."""
 
 _TRY_NEXT = (ModelNotFound, ModelUnreachable, CredentialsRefused)
 _NO_PROVIDER = (ModelNotFound, CredentialsRefused)

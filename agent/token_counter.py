@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 MESSAGE_TOKENS = 4
-"""Overhead of one message (role, separators). Source: OpenAI cookbook, CONTEXT.md §2."""
+"""Overhead of one message (role, separators). Source: OpenAI cookbook."""
 
 IMAGE_TOKENS = 1600
 """Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 AT_ONCE = 3
-"""Children of one turn that run at the same time; others wait. Source: seed 004 §5."""
+"""Children of one turn that run at the same time; others wait."""
 NOT_FOR_CHILDREN = frozenset({
     "clarify",
     "delegate_task",

@@ -15,9 +15,9 @@ from agent.view import View
 log = structlog.get_logger()
 
 HYGIENE_SHARE = 0.85
-"""Share of the window; fixed, since 50 % would compress on every turn. Source: CONTEXT.md §1."""
+"""Share of the window; fixed, since 50 % would compress on every turn. Source: Hermes."""
 MIN_MESSAGES = 4
-"""Shorter histories are left alone. Source: CONTEXT.md §1."""
+"""Shorter histories are left alone. Source: Hermes."""
 TIMEOUT_S = 30.0
 """For the summary model; then the extractor takes over."""
 TELL_AFTER_S = 5.0

@@ -20,7 +20,7 @@ from gateway.progress import CallState, ToolLines
 log = structlog.get_logger()
 
 WORKING_EVERY_S = 4.0
-"""Telegram's "typing" lasts 5 s. Source: PLATFORMS.md."""
+"""Telegram's "typing" lasts 5 s. Source: its documentation of sendChatAction."""
 SHOW_AGAIN_S = 3.0
 """A platform passes over a preview that comes too early, and a tool may run for minutes."""
 LAST_PREVIEW_S = 5.0

@@ -1,7 +1,7 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting (CONTEXT.md §3). It costs least while the provider's cache still
+needs it commits it without waiting. It costs least while the provider's cache still
 holds the conversation. What goes wrong here ends no turn.
 """
 

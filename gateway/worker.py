@@ -24,7 +24,7 @@ from gateway.turn import TurnRunner
 log = structlog.get_logger()
 
 TURNS_PER_LEASE = 6
-"""Turns before a busy conversation goes to the end of the line. Source: DURABILITY.md."""
+"""Turns before a busy conversation goes to the end of the line."""
 POLL_S = 1.0
 """How long a lost wake-up, or the end of a back-off, can go unnoticed."""
 SWEEP_S = 30.0

@@ -13,10 +13,10 @@ import orjson
 from agent.messages import storable
 
 TRUNCATED = "...[truncated]"
-"""Source: CONTEXT.md §3."""
+"""Source: Hermes."""
 
 LONG_CHARS = 500
-"""Arguments up to this length stay as they are. Source: CONTEXT.md §3."""
+"""Arguments up to this length stay as they are. Source: Hermes."""
 
 _MOST_LEAVES = 20
 """Shortened arguments end after about as many full leaves."""

@@ -16,9 +16,9 @@ from agent.messages import is_ephemeral, text_of
 from agent.view import Entry
 
 PROTECT_FIRST_N = 3
-"""System prompt and first exchange. Source: CONTEXT.md §1, a constant of the original."""
+"""System prompt and first exchange. Source: Hermes, where it is a constant, too."""
 SOFT_CEILING = 1.5
-"""The tail may exceed its budget by this factor rather than lose a message. Source: §3."""
+"""The tail may exceed its budget by this factor rather than lose a message. Source: Hermes."""
 TAIL_CHOICES = 12
 """How many starts of the tail are tried before the head gives way."""
 

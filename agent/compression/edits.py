@@ -17,7 +17,7 @@ from agent.compression.outline import outline
 from agent.messages import ChatMessage, FunctionCall, ToolCall
 
 CLEARED = "[Old tool output cleared to save context space]"
-"""Source: CONTEXT.md §3."""
+"""Source: Hermes."""
 
 DUPLICATE = "[Same output as a later tool result]"
 IMAGE = "[image]"

@@ -34,7 +34,7 @@ class Rates:
 
 
 CLAUDE = Prices(1.0, cache_write_5m=1.25, cache_write_1h=2.0, cache_read=0.1, output=5.0)
-"""In units of an input token. Source: MODELS.md, all rows but the newest."""
+"""In units of an input token. Source: Anthropic's prices, of all models but the newest."""
 
 
 def payback_requests(
@@ -50,8 +50,7 @@ def payback_requests(
 
     Warm, for a view of n tokens of which s are kept, the summary's u among them:
     (r·n + o·u + w·s) / (r·(n - s)). With n = 100K, s = 23K, u = 1.8K, w = 1.25 and o = 5 that is
-    6.2 at r = 0.1 and 20.9 at r = 0.025. Source: MODELS.md, whose figures come out where its `o·s`
-    means the summary that is written, not all that is kept (20.0 and 75.9).
+    6.2 at r = 0.1 and 20.9 at r = 0.025.
 
     Cold, the summary model reads at the full price, but the next request would have had to write
     the whole view anyway: (n + o·u + w·s - w·n) / (r·(n - s)), 1.7 in the example. Without `- w·n`

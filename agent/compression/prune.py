@@ -15,10 +15,10 @@ from agent.messages import ChatMessage
 from agent.view import Edit, Entry
 
 LONG_RESULT_CHARS = 200
-"""Tool results up to this length stay as they are. Source: CONTEXT.md §3."""
+"""Tool results up to this length stay as they are. Source: Hermes."""
 
 LEAF_CHARS = 200
-"""What is left of a string inside of long call arguments. Source: CONTEXT.md §3."""
+"""What is left of a string inside of long call arguments. Source: Hermes."""
 
 
 def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:

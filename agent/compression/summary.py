@@ -33,11 +33,11 @@ from agent.view import MARKER, NOTE, Entry
 
 SUMMARY_RATIO = 0.20
 LEAST_SUMMARY_TOKENS = 2_000
-"""Size of a summary: share of the content, and at least. Source: CONTEXT.md §3."""
+"""Size of a summary: share of the content, and at least. Source: Hermes."""
 LENGTH_TOLERANCE = 1.25
 """By how much a summary may be longer than its budget."""
 LEAST_SHARE = 0.90
-"""Share of the extractor's facts below which the missing ones are appended. Source: §3."""
+"""Share of the extractor's facts below which the missing ones are appended."""
 FACTS_SHARE = 0.125
 """Part of the budget that the missing facts may take although a summary has used all of it."""
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agent.settings import FactsSettings
 
 _READ_ON = "autumn 2026"
-_DOCUMENTED = "Anthropic's documentation and price list, as noted in the design page MODELS.md"
+_DOCUMENTED = "Anthropic's documentation and price list"
 _DISPUTED = f"{_DOCUMENTED}; of the cacheable minimum others say {{}}: the larger one is taken"
 _LARGE = (1_000_000, 128_000)
 _SMALL = (200_000, 64_000)
@@ -75,17 +75,17 @@ _GPT_VERSION = re.compile(r"gpt-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _GPT_ROW = ModelFacts(
     name="",
     min_cache_tokens=1024,
-    source="OpenAI's documentation, as noted in the design page MODELS.md",
+    source="OpenAI's documentation",
     read_on=_READ_ON,
 )
 GPT_WITH_WRITE_FEE = (5, 6)
-"""From this version on OpenAI bills what it writes into its cache. Source: MODELS.md."""
+"""From this version on OpenAI bills what it writes into its cache. Source: its documentation."""
 
 # Source: the newest Sonnet in anthropic.types.Model, and the newest middle tier ("terra") in
 # openai.types.ChatModel; SDKs 2.12.0 and 3.54.0.
 DEFAULT_NAMES = {"anthropic": "claude-sonnet-5-5", "openai": "gpt-6.1-terra"}
 
-# Source: Anthropic's list prices, the same for most of its models (MODELS.md).
+# Source: Anthropic's list prices, the same for most of its models.
 WRITE_5M_RATIO = 1.25
 WRITE_1H_RATIO = 2.0
 READ_RATIO = 0.1

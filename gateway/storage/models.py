@@ -1,4 +1,4 @@
-"""The schema (DURABILITY.md). Uniqueness rules are indexes; `message` rows are never updated.
+"""The schema. Uniqueness rules are indexes; `message` rows are never updated.
 
 Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
 """

@@ -11,7 +11,7 @@ from agent.byte_classes import CHUNK_CHARS, rough_tokens
 from tests.support.effort import effort
 
 CLAUDE_4 = "claude-opus-4-5"
-# First bytes of each class as CONTEXT.md §2 lists them, then the tokens of a byte.
+# First bytes of each class in their order, then the tokens of a byte.
 CLASSES = [
     ("abcdefghijklmnopqrstuvwxyz", 0.35, 0.27),
     ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", 1.04, 0.48),

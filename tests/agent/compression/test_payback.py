@@ -43,7 +43,7 @@ def test_unknown_prices_are_taken_for_claudes() -> None:
 
 @pytest.mark.parametrize(("rates", "requests"), [(CLAUDE, 6.2), (NEWEST, 20.9)])
 def test_the_figures_of_the_design_come_out(rates: Rates, requests: float) -> None:
-    """MODELS.md: 6.2 and about 21, where its `o·s` is what the model writes."""
+    """The figures of docs/caching.md, where `o·u` is what the model writes."""
     assert payback(rates, warm=True) == pytest.approx(requests, abs=0.05)
 
 

@@ -208,7 +208,7 @@ class TestFence:
 
 class TestOrders:
     def test_the_sections_are_asked_for_in_order(self) -> None:
-        """Exactly these headings. Source: CONTEXT.md §3."""
+        """Exactly these headings."""
         assert re.findall(r"^#+ .*$", SECTIONS, re.MULTILINE) == [
             *("## Active Task", "## Goal", "## Constraints & Preferences", "## Progress"),
             *("### Done", "### In Progress", "### Blocked", "## Key Decisions"),

@@ -147,7 +147,7 @@ def test_single_values_are_replaced() -> None:
     assert facts.prices == Prices(5, 6.25, 10, 0.25, 25)
     assert facts.min_cache_tokens == 9
     assert facts.source.startswith("settings")
-    assert "MODELS.md" in facts.source
+    assert "price list" in facts.source
 
 
 def test_input_and_output_price_an_unknown_model() -> None:
