@@ -104,6 +104,8 @@ class PreviewMessage(PreviewIntent):
 
     async def settle(self) -> None:
         """Know, at the end of a turn, what became of it: its id, none, or `is_lost`."""
+        if self._doubted is None:
+            return
         try:
             async with asyncio.timeout(LOOK_UP_S):
                 await self._look_up_patiently()
@@ -119,14 +121,19 @@ class PreviewMessage(PreviewIntent):
     async def _look_up(self) -> SendDelayed | None:
         """Ask the platform once; return why it cannot be said now."""
         others = await self._rows.others()
+        # A post that is on its way may be refused meanwhile.
+        if (nonce := self._doubted) is None:
+            return None
         try:
-            ref = await self._adapter.find_preview(self._question, self._doubted or "", others)
+            ref = await self._adapter.find_preview(self._question, nonce, others)
         except SendDelayed as exc:
             return exc
         except AdapterError as exc:
-            # A post that was on its way may have been refused meanwhile.
-            if self._doubted is not None:
-                self._lose(str(exc))
+            self._lose(str(exc))
+        except Exception as exc:
+            # A bug of the adapter: a turn that failed by it would fail at every attempt.
+            log.exception("preview_failed", platform=self._question.address.platform)
+            self._lose(repr(exc))
         else:
             self._doubted = None
             log.info("preview_looked_up", found=ref is not None)
@@ -134,6 +141,8 @@ class PreviewMessage(PreviewIntent):
         return None
 
     def _lose(self, reason: str) -> None:
+        if self._doubted is None:
+            return
         self._doubted, self.is_lost = None, True
         platform = self._question.address.platform
         log.warning("preview_lost", platform=platform, reason=reason)

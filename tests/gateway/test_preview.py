@@ -115,6 +115,54 @@ async def test_nobody_waits_long_for_a_look_up(
         assert await chat.answers(1) == [f"{NAMED}re: a story"]
 
 
+async def test_a_flaw_of_a_look_up_costs_no_answer(tmp_path: Path) -> None:
+    """A turn that failed by it would ask the model again, and could not even be given up."""
+    async with resumed(tmp_path, KeyError("bug")) as chat:
+        assert await chat.answers(1) == [f"{NAMED}re: a story"]
+        assert (await chat.logged("preview_lost"))["reason"] == "KeyError('bug')"
+
+
+class Undecided(RecordingAdapter):
+    """Takes a preview back while its look-up waits for what is known of other messages."""
+
+    intent: PreviewIntent = UNANNOUNCED
+
+    @override
+    async def preview(
+        self,
+        question: Question,
+        text: str,
+        ref: str | None,
+        *,
+        grows: bool = True,
+        intent: PreviewIntent = UNANNOUNCED,
+    ) -> str | None:
+        await super().preview(question, text, ref, grows=grows, intent=intent)
+        self.intent = intent
+        return None
+
+
+async def test_what_is_taken_back_meanwhile_is_not_looked_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a nonce a look-up could take another message for it."""
+    adapter = Undecided()
+    model = HeldModel(begun="Once")
+    gate = model.hold("a story")
+
+    def taken_back(*_: object) -> frozenset[str]:
+        adapter.intent.undo()
+        return frozenset()
+
+    monkeypatch.setattr("gateway.storage.outbox.newest_refs", taken_back)
+    async with running(tmp_path, model, adapter=adapter) as chat:
+        await chat.say("a story")
+        await chat.until(lambda: adapter.previews)
+        gate.set()
+        assert await chat.answers(1) == ["re: a story"]
+        assert adapter.looked_up == []
+
+
 def refuses(_: ModelRequest) -> str:
     """Answer nothing; a script."""
     raise ModelRefused("never")
