@@ -45,12 +45,16 @@ class Burials:
     retry_for_s: float
 
     def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
-        """Give a row up, and with an expired one what has waited as long behind it."""
+        """Give a row up, and with an expired one what has waited as long behind it.
+
+        Nothing is told of a row that was dropped or erased while it was on its way.
+        """
         if due.is_notice:
             outbox.drop(conn, due.message, reason)
             return Burial(0, frozenset())
         is_first = not outbox.has_dead(conn, due.message.conversation)
-        outbox.mark_dead(conn, due.message, reason)
+        if not outbox.mark_dead(conn, due.message, reason):
+            return Burial(0, frozenset())
         more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
         told = self._tell(conn, due, reason, cause, is_first=is_first)
         return Burial(1 + more, told)

@@ -287,10 +287,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
     """
     marked = conn.execute(
         _this(message)
-        .where(
-            or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id),
-            is_unsent,
-        )
+        .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
         .values(state="sending", sender=replica_id)
     )
     return marked.rowcount == 1
@@ -339,9 +336,10 @@ def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) 
     )
 
 
-def mark_dead(conn: Connection, message: Outgoing, reason: str) -> None:
-    """It will never be shown; an operator may try again."""
-    conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+def mark_dead(conn: Connection, message: Outgoing, reason: str) -> bool:
+    """It will never be shown; an operator may try again. False where nobody waits for it."""
+    marked = conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+    return marked.rowcount == 1
 
 
 def bury_older(
@@ -430,8 +428,9 @@ def drop(conn: Connection, message: Outgoing, reason: str) -> None:
 
 
 def _this(message: Outgoing) -> Any:
+    """Change a row that is still to be shown: `/stop` or `parley forget` may have been faster."""
     return update(outbox).where(
-        outbox.c.conversation == message.conversation, outbox.c.seq == message.seq
+        outbox.c.conversation == message.conversation, outbox.c.seq == message.seq, is_unsent
     )
 
 

@@ -1,5 +1,6 @@
 """Messages that are given up: dead letters, and who is told of them, once for each trouble."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from gateway.delivery import NOTICE_PATIENCE, least_failures
 from gateway.notices import EXPIRED, UNSHOWN
 from gateway.owners import Owners
 from gateway.settings import AccessSettings
-from gateway.storage import deadletters, members, models, outbox
+from gateway.storage import deadletters, maintenance, members, models, outbox
 from gateway.storage.outbox import Due
 from tests.support.gateway import running
 from tests.support.recording_adapter import RecordingAdapter
@@ -158,6 +159,22 @@ async def test_owners_get_their_notice_at_once(tmp_path: Path) -> None:
         assert "s2.1" in notice
         assert "`bot was blocked`" in notice
         assert await chat.answers(1, "c2") == [UNSHOWN]
+
+
+async def test_a_chat_that_was_forgotten_meanwhile_is_told_nothing(tmp_path: Path) -> None:
+    """Its message was on its way when it was erased; the gateway goes on."""
+    adapter = RecordingAdapter()
+    gate = adapter.held["c1"] = asyncio.Event()
+    adapter.failures["c1"].append(SendRejected("bot was blocked"))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until(lambda: adapter.attempts)
+        [place] = await chat.rows(models.conversation)
+        await chat.gateway.database.write(maintenance.forget, place.id)
+        gate.set()
+        assert (await chat.logged("message_buried"))["letters"] == 0
+        assert await chat.ask("two", "c2") == "re: two"
+        assert await chat.gateway.database.read(deadletters.find_all) == []
 
 
 def test_5000_rows_that_die_together_are_told_once(

@@ -1,5 +1,6 @@
 """The outbox: what will be shown, in order, once."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_what_is_too_long_for_messages_is_whole_in_a_file(store: Store, chat: in
     assert WHOLE_ANSWER in last.markdown
     assert last.choices is not None
     assert len(parts) == MAX_MESSAGES
+
+
+@pytest.mark.parametrize("mark", [outbox.mark_delayed, outbox.mark_unknown])
+def test_what_was_dropped_on_its_way_is_not_tried_again(
+    store: Store, chat: int, mark: Callable[..., None]
+) -> None:
+    """Its turn was stopped while the platform kept it waiting."""
+    add(store, chat, "a", turn_id=1)
+    message = next_message(store, chat)
+    store.run(outbox.drop_unsent, chat, 1)
+    store.run(mark, message, 0.0, "busy")
+    assert not store.run(outbox.mark_dead, message, "blocked")
+    assert states(store) == ["dropped"]
 
 
 def test_a_repeated_commit_stores_no_second_file(store: Store, chat: int) -> None:
