@@ -282,7 +282,9 @@ class Delivery:
             reason=reason,
         )
         self._put_off(due, delay_s)
-        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason)
+        # Else a platform that always asks for an hour would be tried for weeks.
+        tries = max(int(delay_s / LONGEST_DELAY_S), 1)
+        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason, tries)
 
     async def _doubt(self, due: Due, reason: str) -> None:
         """Try again later what may have been shown; the adapter resolves it, or marks it."""

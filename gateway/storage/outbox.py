@@ -309,13 +309,18 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
     )
 
 
-def mark_delayed(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
-    """Nothing was shown: the same again in `in_s` seconds; a doubt from before stays."""
+def mark_delayed(
+    conn: Connection, message: Outgoing, in_s: float, reason: str, tries: int = 1
+) -> None:
+    """Nothing was shown: the same again in `in_s` seconds; a doubt from before stays.
+
+    It counts as so many `tries`: a long pause as all that fit into it.
+    """
     conn.execute(
         _this(message).values(
             state="unknown" if message.outcome_unknown else "pending",
             sender=None,
-            failures=outbox.c.failures + 1,
+            failures=outbox.c.failures + tries,
             next_at=now_s() + in_s,
             error=reason,
         )

@@ -430,6 +430,18 @@ def test_the_least_number_of_tries_takes_half_of_the_time(retry_for_s: float, tr
     assert least_failures(retry_for_s) == tries
 
 
+@pytest.mark.parametrize(("pause_s", "tries"), [(1, 1), (LONGEST_DELAY_S, 1), (3600, 30)])
+async def test_a_long_pause_counts_as_the_tries_that_fit_into_it(
+    tmp_path: Path, pause_s: float, tries: int
+) -> None:
+    """A platform that always asks for an hour would be tried for 15 days, not for one."""
+    adapter = RecordingAdapter()
+    adapter.failures["c1"].append(SendDelayed("flood", pause_s))
+    async with running(tmp_path, adapter=adapter) as chat:
+        await chat.say("one")
+        await chat.until_rows(models.outbox, lambda rows: bool(rows) and rows[0].failures == tries)
+
+
 async def test_a_chat_that_moved_is_followed(tmp_path: Path) -> None:
     """The same row is sent to the new id, and so is what is said there later."""
     adapter = RecordingAdapter()
