@@ -336,7 +336,6 @@ async def assembled(
         plugins: What was loaded of them.
         death: How that process ended; None where nothing is known of it.
     """
-    replica, trials = await _registered(database, settings, death or Death())
     context = build_context(settings, agent)
     agent = with_engine_tools(agent, context)
     models = [*agent.models, *context.writers]
@@ -406,6 +405,8 @@ async def assembled(
         model_command=ModelCommand(database, agent, context, access),
         lines=build_tool_lines(settings),
     )
+    # Behind all that can fail: a start that ends earlier must charge nobody with that death.
+    replica, trials = await _registered(database, settings, death or Death())
     worker = Worker(database, replica, turns, settings.queue, list(adapters), trials)
     delivery = Delivery(
         database,

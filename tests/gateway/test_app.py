@@ -268,6 +268,23 @@ async def test_a_budget_counts_the_summary_model_too(tmp_path: Path) -> None:
             pass
 
 
+async def test_a_start_that_fails_takes_nothing_over(tmp_path: Path) -> None:
+    """Else its successor would charge the same death again, and find nobody who ran at it."""
+    model = HeldModel()
+    model.hold("one")
+    async with running(tmp_path, model) as chat:
+        await chat.say("one")
+        await chat.until(lambda: model.waiting)
+    unpriced = {"provider": "openai", "base_url": "http://127.0.0.1:1/v1", "model": "tiny"}
+    with pytest.raises(SettingsError):
+        async with running(
+            tmp_path, auxiliary={"compression": unpriced}, budget={"sender_daily_usd": 1}
+        ):
+            pass
+    async with running(tmp_path) as chat:
+        assert (await chat.logged("conversations_reclaimed"))["turns"] == 1
+
+
 async def test_usage_knows_prices_and_budget(tmp_path: Path) -> None:
     """What caching saved goes by the prices of the model, what is left by the sender's budget."""
     dollar_a_token = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)
