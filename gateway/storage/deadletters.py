@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, Update, and_, case, literal_column, select, tuple_, update
+from sqlalchemy import Connection, Row, Update, and_, case, select, tuple_, update
 
 from agent.messages import text_of
 from gateway.errors import NotFound
@@ -142,7 +142,7 @@ def _dead_turns() -> Any:
     return (
         select(turn, conversation.c.platform, conversation.c.chat)
         .join(conversation, conversation.c.id == turn.c.conversation)
-        .where(turn.c.state == literal_column("'dead'"))
+        .where(turn.c.state == "dead")
         .order_by(turn.c.finished_at.desc(), turn.c.id.desc())
     )
 
@@ -151,7 +151,7 @@ def _dead_sends() -> Any:
     return (
         select(outbox, conversation.c.platform, conversation.c.chat)
         .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.state == literal_column("'dead'"))
+        .where(outbox.c.state == "dead")
         .order_by(outbox.c.at.desc(), outbox.c.conversation.desc(), outbox.c.seq.desc())
     )
 

@@ -29,7 +29,7 @@ SYNC_EVERY_S = 60.0
 ACCEPT = "`parley db accept`"
 _LINE = re.compile(r"([0-9a-f]{32}) ([0-9]{20})\n")
 _NAME_BYTES = 16
-_COUNT = "UPDATE identity SET commits = commits + 1 RETURNING commits"
+_COUNT = "UPDATE identity SET commits = ?"
 _LOOK = "SELECT commits FROM identity"
 
 
@@ -167,12 +167,15 @@ class Watch:
             DatabaseReplaced: Nothing may be written.
         """
         self._look(may_be_cut=True)
+        # What was counted in a transaction that failed is not in the database.
+        self._counted = self._commits
         self._changes = raw.total_changes
 
     def count(self, raw: sqlite3.Connection) -> None:
         """Count a commit that changes anything, as the last statement of its transaction."""
         if raw.total_changes != self._changes:
-            (self._counted,) = raw.execute(_COUNT).fetchone()
+            self._counted = self._commits + 1
+            raw.execute(_COUNT, (self._counted,))
 
     def after(self) -> None:
         """Look after a commit, before anybody is told of it.
@@ -181,8 +184,9 @@ class Watch:
             DatabaseReplaced: It went into nowhere.
         """
         self._look(may_be_cut=False)
-        self._commits = self._counted
-        self._write_mark()
+        if self._counted != self._commits:
+            self._commits = self._counted
+            self._write_mark()
 
     def emptied(self) -> None:
         """Take note that this process has emptied the log itself."""

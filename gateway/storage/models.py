@@ -22,13 +22,14 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
     false,
-    literal_column,
     text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-REVISION = "0011"
+from gateway.storage.statements import Word
+
+REVISION = "0012"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -187,25 +188,31 @@ inbox = Table(
     Column("seq", Integer, primary_key=True),
     Column("source", Text, nullable=False),
     Column("dedupe_key", Text, nullable=False),
-    Column("kind", Text, nullable=False),  # message | command | edit | overheard
+    Column("kind", Word, nullable=False),  # message | command | edit | overheard
     Column("sender", Text, nullable=False),
     Column("sender_name", Text, nullable=False),
     Column("text", Text, nullable=False),
     Column("message_ref", Text),
     Column("raw", Text),  # NULL once pruned
     # queued | taken | done | cancelled | refused | dead | noted (told with the next turn)
-    Column("state", Text, nullable=False),
+    Column("state", Word, nullable=False),
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
     UniqueConstraint("source", "dedupe_key"),
-    Index("ix_inbox_conversation_message_ref", "conversation", "message_ref"),
 )
-is_pending = inbox.c.state.in_([literal_column("'queued'"), literal_column("'taken'")])
+# Partial: else SQLite takes it for the index of what waits, and reads a conversation's whole inbox.
+_partial_index(
+    "ix_inbox_conversation_message_ref",
+    inbox.c.conversation,
+    inbox.c.message_ref,
+    where="message_ref IS NOT NULL",
+)
+is_pending = inbox.c.state.in_(("queued", "taken"))
 """Waits or is being answered."""
 _partial_index(
     "ix_inbox_pending", inbox.c.conversation, inbox.c.seq, where="state IN ('queued', 'taken')"
 )
-is_noted = inbox.c.state == literal_column("'noted'")
+is_noted = inbox.c.state == "noted"
 """Context of the next turn: what was overheard, or changed after it was answered."""
 _partial_index("ix_inbox_noted", inbox.c.conversation, inbox.c.seq, where="state = 'noted'")
 _partial_index("ix_inbox_raw_at", inbox.c.at, where="raw IS NOT NULL")
@@ -318,7 +325,7 @@ turn = Table(
     Column("session_id", Integer, ForeignKey("session.id"), nullable=False),
     Column("first_seq", Integer, nullable=False),
     Column("upto_seq", Integer, nullable=False),
-    Column("state", Text, nullable=False),  # running | done | cancelled | dead | dropped
+    Column("state", Word, nullable=False),  # running | done | cancelled | dead | dropped
     Column("outcome", Text),
     Column("error", Text),
     Column("epoch", Integer, nullable=False),
@@ -346,7 +353,7 @@ turn = Table(
     Column("retries", Integer),  # the dead turn that it asks again
     sqlite_autoincrement=True,
 )
-is_running = turn.c.state == literal_column("'running'")
+is_running = turn.c.state == "running"
 """Not finished; at most one per conversation."""
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 # For the foreign key: without it each segment that is erased costs a look at all turns.
@@ -359,18 +366,18 @@ step = Table(
     metadata,
     Column("turn_id", Integer, ForeignKey("turn.id"), primary_key=True),
     Column("n", Integer, primary_key=True),
-    Column("kind", Text, nullable=False),  # model | tool
+    Column("kind", Word, nullable=False),  # model | tool
     Column("name", Text, nullable=False),
     Column("call_id", Text),  # of a tool's call; of a model's: that of the ledger
     Column("effect", Text),
     Column("request_hash", Text),
-    Column("state", Text, nullable=False),  # started | done
+    Column("state", Word, nullable=False),  # started | done
     # JSON: status of a tool; usage of a model's call before version 0.6 (now in the ledger only)
     Column("result", Text),
     Column("at", Double, nullable=False),
     sqlite_with_rowid=False,
 )
-is_of_tool = step.c.kind == literal_column("'tool'")
+is_of_tool = step.c.kind == "tool"
 """A step that called a tool, not a model."""
 _partial_index("ix_step_tool", step.c.turn_id, step.c.name, step.c.at, where="kind = 'tool'")
 
@@ -521,12 +528,12 @@ inquiry = Table(
     _conversation(),  # where it is asked; for a delegated child that of its parent
     Column("turn_id", Integer, nullable=False),  # the turn whose call waits
     Column("call_id", Text, nullable=False),
-    Column("kind", Text, nullable=False),  # approval | clarify
+    Column("kind", Word, nullable=False),  # approval | clarify
     Column("tool", Text, nullable=False),
     Column("definition", Text, nullable=False),  # approval: digest of the tool as it was offered
     Column("question", Text, nullable=False),
     Column("choices", Text, nullable=False, server_default="[]"),  # JSON [label, …]
-    Column("state", Text, nullable=False),  # pending | answered | expired | cancelled
+    Column("state", Word, nullable=False),  # pending | answered | expired | cancelled
     Column("answer", Text),  # approval: once | conversation | deny; else what was said
     Column("answered_by", Text),  # "platform:sender id"
     Column("expires_at", Double, nullable=False),
@@ -536,7 +543,7 @@ inquiry = Table(
     Index("ix_inquiry_conversation", "conversation"),
     sqlite_autoincrement=True,
 )
-is_unanswered = inquiry.c.state == literal_column("'pending'")
+is_unanswered = inquiry.c.state == "pending"
 """Its turn waits."""
 _partial_index("ix_inquiry_pending", inquiry.c.conversation, where="state = 'pending'")
 
@@ -638,19 +645,19 @@ attachment = Table(
     Column("inbox_seq", Integer),  # the message it came with; NULL for one that a tool made
     Column("turn_id", Integer),  # the turn that made it; NULL for one that came in
     Column("name", Text, nullable=False),
-    Column("kind", Text, nullable=False),  # image | voice | audio | video | file
+    Column("kind", Word, nullable=False),  # image | voice | audio | video | file
     Column("mime", Text, nullable=False),
     Column("size_bytes", Integer),  # as the platform said; exact once it is stored
     Column("sha256", Text),  # hex, once it is stored
     Column("ref", Text, nullable=False),  # the platform's handle
-    Column("state", Text, nullable=False),  # pending | stored | failed
+    Column("state", Word, nullable=False),  # pending | stored | failed
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("error", Text),  # why it is not there, in words for the model
     Column("at", Double, nullable=False),
     Index("ix_attachment_conversation_inbox_seq", "conversation", "inbox_seq"),
     sqlite_autoincrement=True,
 )
-file_is_awaited = attachment.c.state == literal_column("'pending'")
+file_is_awaited = attachment.c.state == "pending"
 """A file that is not there yet."""
 _partial_index("ix_attachment_pending", attachment.c.conversation, where="state = 'pending'")
 Index("ix_attachment_turn_id", attachment.c.turn_id)
@@ -687,7 +694,7 @@ pairing = Table(
     Column("sender", Text),
     Column("sender_name", Text, nullable=False, server_default=""),
     Column("conversation", Integer, ForeignKey("conversation.id")),  # where the stranger is told
-    Column("state", Text, nullable=False),  # pending | approved | denied
+    Column("state", Word, nullable=False),  # pending | approved | denied
     Column("expires_at", Double, nullable=False),
     Column("at", Double, nullable=False),
     Index("ix_pairing_platform_sender", "platform", "sender"),
@@ -709,7 +716,7 @@ outbox = Table(
     Column("reply_to", Text),
     Column("choices", Text),  # JSON [[label, text], …]; NULL for none
     Column("attachment", Integer),  # id of the file that the row shows
-    Column("state", Text, nullable=False),  # pending | sending | unknown | sent | dead | dropped
+    Column("state", Word, nullable=False),  # pending | sending | unknown | sent | dead | dropped
     Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
     Column("failures", Integer, nullable=False, server_default="0"),
     Column("sender", Integer),  # the replica that is sending
@@ -721,7 +728,7 @@ outbox = Table(
     Column("sent_at", Double),
 )
 UNSENT = ("pending", "sending", "unknown")
-is_unsent = outbox.c.state.in_([literal_column(f"'{each}'") for each in UNSENT])
+is_unsent = outbox.c.state.in_(UNSENT)
 """Still to be shown, or in doubt."""
 _partial_index(
     "ix_outbox_unsent",

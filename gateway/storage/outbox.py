@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
-from sqlalchemy import Connection, Row, and_, func, literal_column, or_, select, update
+from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage import attachments
@@ -396,7 +396,7 @@ def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
 def has_dead(conn: Connection, conversation_id: int) -> bool:
     """Whether a conversation has a dead letter that nobody has taken off the list."""
     query = select(outbox.c.seq).where(
-        outbox.c.conversation == conversation_id, outbox.c.state == literal_column("'dead'")
+        outbox.c.conversation == conversation_id, outbox.c.state == "dead"
     )
     return conn.execute(query.limit(1)).first() is not None
 

@@ -278,6 +278,25 @@ async def test_a_write_that_changes_nothing_is_not_counted(database: Database) -
     assert await database.read(_row) == before
 
 
+async def test_a_commit_that_failed_is_not_in_the_mark(file: Path) -> None:
+    """Not even when the next one changes nothing: the next start would miss it."""
+    mark = identity.mark_of(file)
+    await write_some(file)
+    with closing(sqlite3.connect(file)) as raw:
+        name, commits = raw.execute("SELECT name, commits FROM identity").fetchone()
+        watch = identity.Watch(file, mark, identity.Seen(name, commits))
+        watch.before(raw)
+        raw.execute("INSERT INTO replica (name, heartbeat_until) VALUES ('x', 0)")
+        watch.count(raw)
+        raw.rollback()  # a full disk
+        watch.before(raw)
+        watch.count(raw)
+        raw.commit()
+        watch.after()
+        watch.close()
+    assert identity.read_mark(mark) == (name, commits)
+
+
 async def test_a_mark_in_the_home_tells_of_a_database_elsewhere(file: Path, tmp_path: Path) -> None:
     """Its disk is not mounted: the folder is there, and empty."""
     async with open_database(file, tmp_path) as database:
