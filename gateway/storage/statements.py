@@ -22,8 +22,8 @@ def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
     `build` is called once, with bind parameters in place of its arguments; it must therefore not
     look at them, only put them into the statement.
     """
-    names = tuple(signature(build).parameters)
-    keys = {name: f"p_{name}" for name in names}
+    keys = {name: f"p_{name}" for name in signature(build).parameters}
+    in_order = tuple(keys.values())
 
     @cache
     def statement() -> S:
@@ -32,8 +32,9 @@ def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
 
     @wraps(build)
     def bound(*args: P.args, **kwargs: P.kwargs) -> tuple[S, dict[str, Any]]:
-        values = {keys[name]: value for name, value in zip(names, args, strict=False)}
-        values.update({keys[name]: value for name, value in kwargs.items()})
+        values = dict(zip(in_order, args, strict=False))
+        for name, value in kwargs.items():
+            values[keys[name]] = value
         return statement(), values
 
     return bound
