@@ -38,10 +38,12 @@ class Waiting:
 
     Attributes:
         after_seq: How far the conversation was indexed when they were read.
+        upto_seq: How far it is with them. Where there are none any more, up to its newest message.
     """
 
     conversation: int
     after_seq: int
+    upto_seq: int
     rows: tuple[tuple[int, str, str, float], ...]
 
 
@@ -114,10 +116,10 @@ def unindexed(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
 
 def waiting(conn: Connection, conversation_id: int) -> Waiting | None:
     """Return the next messages of a conversation that the index lacks; None where it lacks none."""
-    after = conn.scalar(
-        select(conversation.c.searched_seq).where(conversation.c.id == conversation_id)
-    )
-    if after is None:
+    here = conversation.c.id == conversation_id
+    places = select(conversation.c.searched_seq, conversation.c.message_head).where(here)
+    after, head = conn.execute(places).one_or_none() or (0, 0)
+    if after >= head:
         return None
     next_ones = conn.execute(
         select(message.c.seq, message.c.role, message.c.body, message.c.at)
@@ -131,14 +133,14 @@ def waiting(conn: Connection, conversation_id: int) -> Waiting | None:
         room -= len(row.body)
         if room < 0:
             break
-    return Waiting(conversation_id, after, tuple(rows)) if rows else None
+    return Waiting(conversation_id, after, rows[-1][0] if rows else head, tuple(rows))
 
 
 def prepared(found: Waiting) -> Batch:
     """Return what is to be written for messages; takes milliseconds, not for the event loop."""
     entries = (Entry(seq, role, at, terms_of(decode(body))) for seq, role, body, at in found.rows)
     kept = tuple(entry for entry in entries if entry.terms)
-    return Batch(found.conversation, found.after_seq, found.rows[-1][0], kept)
+    return Batch(found.conversation, found.after_seq, found.upto_seq, kept)
 
 
 def feed(conn: Connection, batch: Batch) -> bool:

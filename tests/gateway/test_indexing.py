@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import delete, text
 from structlog.testing import capture_logs
 
 from gateway import indexing
@@ -13,7 +13,8 @@ from gateway.errors import StorageUnavailable
 from gateway.indexing import Indexer
 from gateway.storage import searchindex
 from gateway.storage.engine import Database
-from tests.support.searching import chat, said, tell
+from gateway.storage.models import message
+from tests.support.searching import chat, found, said, tell
 from tests.support.storage import Store
 
 
@@ -71,6 +72,26 @@ async def test_an_index_without_a_mark_is_built_anew(store: Store, database: Dat
         store.run(lambda conn: conn.execute(empty))
         assert await Indexer(database).feed_all() == 1
     assert [line["event"] for line in logs] == ["search_index_cleared"]
+
+
+async def test_a_conversation_whose_messages_are_gone_is_passed_over(
+    store: Store, database: Database
+) -> None:
+    """Retention has erased them; an index that is built anew has nothing to wait for there."""
+    emptied, cut, whole = chat(store, "1"), chat(store, "2"), chat(store, "3")
+    for here in (emptied, cut, whole):
+        store.run(tell, here, [said("a zebra"), said("a horse")])
+    await Indexer(database).feed_all()
+    gone = (message.c.conversation == emptied) | (message.c.conversation == cut) & (
+        message.c.seq == 2
+    )
+    store.run(lambda conn: conn.execute(delete(message).where(gone)))
+    store.run(searchindex.clear)
+    assert await Indexer(database).feed_all() == 3
+    assert store.run(searchindex.behind, 9) == []
+    store.run(tell, emptied, [said("a giraffe")])
+    assert await Indexer(database).feed_all() == 1
+    assert found(store, [emptied], "giraffe") == [3]
 
 
 async def test_a_message_that_breaks_the_feeder_holds_up_nobody_else(
