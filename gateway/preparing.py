@@ -18,7 +18,7 @@ from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.ports import ModelCall
 from agent.summariser import SummaryCalls
-from agent.view import Summary, View
+from agent.view import Summary, View, ViewPlan
 from agent.warm_summary import prepare, warm_prefix, warm_tokens
 from gateway.context import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
@@ -210,10 +210,21 @@ class Preparations:
         plan = session.plan
         if rewritten and plan.compacted and plan.summaries[0].source == "extract":
             whole = replace(plan, summaries=(), pinned=(), tail_from=0, edits=())
-            tokens = await self._database.read(transcript.tokens_shown, session.conversation, whole)
-            if tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens():
+            if await self._can_be_read(session, whole):
                 plan = whole
         return await open_view(self._database, session, plan)
+
+    async def _can_be_read(self, session: Session, whole: ViewPlan) -> bool:
+        """Whether all originals are there, and not too long.
+
+        What a model had summarised before the extract may be erased by now.
+        """
+        here, extract = session.conversation, session.plan.summaries[0]
+        span = (extract.first_seq, extract.last_seq)
+        if not await self._database.read(transcript.is_complete, here, *span):
+            return False
+        tokens = await self._database.read(transcript.tokens_shown, here, whole)
+        return tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens()
 
     async def _keep(
         self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str

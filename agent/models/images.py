@@ -39,7 +39,12 @@ Part = dict[str, Any]
 
 def image_part(attachment_id: int) -> Part:
     """Return the content part that stands for a stored picture."""
-    return {"type": "image_url", "image_url": {"url": f"attachment:{attachment_id}"}}
+    return {"type": "image_url", "image_url": {"url": handle_of(attachment_id)}}
+
+
+def handle_of(attachment_id: int) -> str:
+    """Return what stands for the bytes of an attachment in a stored message."""
+    return f"attachment:{attachment_id}"
 
 
 def handle_in(part: object) -> int | None:

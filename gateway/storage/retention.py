@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 
 from agent.messages import decode
+from agent.models.images import handle_of
 from agent.view import ViewPlan, dump_plan
 from gateway.storage import lineage, searchindex
 from gateway.storage.models import (
@@ -101,6 +102,11 @@ def _old(table: Table, age_s: float) -> ColumnElement[bool]:
 
 def _turn_runs(turn_id: Any) -> ColumnElement[bool]:
     return exists().where(turn.c.id == turn_id, is_running)
+
+
+def _turn_is_dead(turn_id: Any) -> ColumnElement[bool]:
+    """Whether an operator may put a turn back: its question is asked again then."""
+    return exists().where(turn.c.id == turn_id, turn.c.state == "dead")
 
 
 _other = outbox.alias("other")
@@ -303,7 +309,7 @@ def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[
 def _may_go(
     conversation_id: int, first: int, last: int, age_s: float
 ) -> tuple[ColumnElement[bool], ...]:
-    """Match the old ones of a range; a turn goes as a whole, and never while it runs."""
+    """Match the old ones of a range; a turn goes as a whole, never while it runs or is dead."""
     other = message.alias("other")
     young = (
         select(func.min(other.c.seq))
@@ -321,6 +327,7 @@ def _may_go(
         message.c.seq < func.coalesce(young, END),
         func.coalesce(message.c.turn_id, 0) != func.coalesce(its_turn, -1),
         ~_turn_runs(message.c.turn_id),
+        ~_turn_is_dead(message.c.turn_id),
     )
 
 
@@ -396,18 +403,20 @@ def forget_words(conn: Connection, batch: Batch) -> bool:
 def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> None:
     """Empty the plans of segments that ended so long ago: their summaries tell the same.
 
-    So do the nodes of lineages that are over.
+    So do the nodes of lineages that are over. None of either outlives the last message.
     """
     empty = dump_plan(ViewPlan())
+    is_last = ~exists().where(message.c.conversation == conversation_id)
     ended = (
         session.c.conversation == conversation_id,
-        or_(session.c.ended_at < now_s() - age_s, session.c.end_reason == REASON),
+        session.c.ended_at.is_not(None),
+        or_(session.c.ended_at < now_s() - age_s, session.c.end_reason == REASON, is_last),
         session.c.view_plan.contains("summaries"),
     )
     conn.execute(update(session).where(*ended).values(view_plan=empty))
     left = lineage.active(conn, conversation_id).plan.first_seq
-    told = (node.c.conversation == conversation_id, node.c.last_seq < left, _old(node, age_s))
-    conn.execute(delete(node).where(*told))
+    told = (node.c.conversation == conversation_id, node.c.last_seq < left)
+    conn.execute(delete(node).where(*told, or_(_old(node, age_s), is_last)))
 
 
 def old_words(conn: Connection, conversation_id: int, age_s: float) -> list[Old]:
@@ -458,9 +467,7 @@ def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> 
 
 
 def _is_needed(conn: Connection, row: Any) -> bool:
-    unsent = exists().where(
-        outbox.c.attachment == row.id, is_unsent, outbox.c.conversation == row.conversation
-    )
+    """Whether a file waits to be read or sent, may be sent again, or is in view."""
     turn_id = row.turn_id
     if turn_id is None:
         its_message = (inbox.c.conversation == row.conversation, inbox.c.seq == row.inbox_seq)
@@ -468,14 +475,25 @@ def _is_needed(conn: Connection, row: Any) -> bool:
         turn_id = None if found is None else found.turn_id
         if found is not None and found.state in {"queued", "taken", "noted", "dead"}:
             return True
-    if conn.scalar(select(or_(unsent, _turn_runs(turn_id)))):
-        return True
-    if turn_id is None:
-        return False
+    sent_with = (outbox.c.conversation == row.conversation, outbox.c.attachment == row.id)
+    unsent, dead = (exists().where(*sent_with, each) for each in (is_unsent, _is_dead_letter))
+    return bool(conn.scalar(select(or_(unsent, dead, _turn_runs(turn_id))))) or _is_shown(
+        conn, row, turn_id
+    )
+
+
+_is_dead_letter = outbox.c.state == literal_column("'dead'")
+
+
+def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
+    """Whether a view has messages of the file's turn, or another that was asked about it again."""
     plan = lineage.active(conn, row.conversation).plan
     shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(plan)))
-    here = (message.c.conversation == row.conversation, message.c.turn_id == turn_id)
-    return conn.execute(select(message.c.seq).where(*here, shown).limit(1)).first() is not None
+    # Inside of a text its quotes are escaped.
+    names_it = message.c.body.contains(f'"{handle_of(row.id)}"', autoescape=True)
+    about_it = names_it if turn_id is None else or_(message.c.turn_id == turn_id, names_it)
+    here = (message.c.conversation == row.conversation, shown, about_it)
+    return conn.execute(select(message.c.seq).where(*here).limit(1)).first() is not None
 
 
 def remove_file(conn: Connection, file: File) -> bool:

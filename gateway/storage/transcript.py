@@ -219,6 +219,19 @@ def _tokens_from(conversation_id: int, first_seq: int) -> Any:
     )
 
 
+def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
+    """Whether none of these messages is erased (gateway/storage/retention.py)."""
+    count: int = conn.execute(*_count(conversation_id, first_seq, last_seq)).scalar_one()
+    return count == last_seq - first_seq + 1
+
+
+@built_once
+def _count(conversation_id: int, first_seq: int, last_seq: int) -> Any:
+    return select(func.count()).where(
+        message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
+    )
+
+
 def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
     """Return when the newest message from `first_seq` on was entered; None if there is none.
 

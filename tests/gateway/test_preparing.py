@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Row, func, update
+from sqlalchemy import Row, delete, func, update
 from typing_extensions import override
 
 from agent.billing import cache_for
@@ -228,13 +228,22 @@ async def test_a_view_without_a_middle_has_nothing_to_prepare(tmp_path: Path) ->
     assert not {"summary_prepared", "summary_not_prepared"} & events
 
 
-async def test_an_extract_is_replaced_by_a_summary_of_the_originals(tmp_path: Path) -> None:
-    """The summary model was away at the first compaction: later it reads what left the view."""
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_an_extract_is_replaced_by_a_summary_of_the_originals(
+    tmp_path: Path, is_whole: bool
+) -> None:
+    """The summary model was away at the first compaction: later it reads what left the view.
+
+    Where retention has erased some of that, the extract is all that tells of it: it is read.
+    """
     model = roomy(summary=ModelUnreachable("503"))
     async with running(tmp_path, model, compression=FEW) as chat:
         n = await until_compacted(chat)
         first = load_plan((await chat.rows(models.session))[-1].view_plan).summaries[0]
         assert first.source == "extract"
+        if not is_whole:
+            seq = models.message.c.seq
+            await chat.execute(delete(models.message).where(seq.between(first.first_seq, 6)))
     again = roomy()
     over = update(models.session).values(planner_state="{}")
     async with running(tmp_path, again, compression=FEW) as chat:
@@ -245,6 +254,7 @@ async def test_an_extract_is_replaced_by_a_summary_of_the_originals(tmp_path: Pa
         [candidate] = await chat.rows(models.summary_candidate)
     material = "\n".join(again.prompts)
     assert all(fact(k) in material for k in range(2, 4))
+    assert ("Question 3:" in material) is is_whole
     assert (candidate.first_seq, candidate.source) == (first.first_seq, "model")
 
 

@@ -13,23 +13,41 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Table, select, update
 
-from agent.messages import ChatMessage, assistant_message, tool_message
+from adapters.messages import Attachment
+from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.base import Usage
+from agent.models.images import image_part
 from agent.models.scripted import tool_call
 from agent.tools.services import Inquiry
 from agent.view import Summary, ViewPlan
 from gateway.pruning import Pruner, count_all
 from gateway.settings import RetentionSettings
-from gateway.storage import attachments, endings, inquiries, lineage, models, retention, steps
+from gateway.storage import (
+    attachments,
+    deadletters,
+    endings,
+    hiding,
+    inbox,
+    inquiries,
+    lineage,
+    models,
+    retention,
+    steps,
+    transcript,
+)
 from gateway.storage.endings import TurnEnd
 from gateway.storage.opening import open_database
 from gateway.storage.retention import Pruned
 from gateway.storage.turns import Turn
 from tests.support.searching import feed, found
 from tests.support.storage import (
+    BASE,
     Store,
     admit,
+    begin,
+    begin_anew,
     begin_turn,
+    claim_one,
     compact,
     copy_database,
     inbound,
@@ -248,6 +266,29 @@ def test_what_stands_approved_stays(lived: Store) -> None:
     assert len(lived.rows(models.inquiry)) == 1
 
 
+def test_a_given_up_question_stays_with_its_words(lived: Store) -> None:
+    """A dead letter can be put back: where `/retry` was given up, only the transcript has them."""
+    dead = models.turn.c.conversation == TOOLS
+    lived.run(lambda conn: conn.execute(update(models.turn).where(dead).values(state="dead")))
+    lived.run(age, 31)
+    prune(lived.path)
+    assert lived.run(lineage.active, TOOLS).start_reason == "retention"
+    assert lived.run(transcript.question_of_turn, TOOLS, 3) == user_message("beta")
+    lived.run(deadletters.drop, "t3")
+    prune(lived.path)
+    assert count_of(lived, models.message, TOOLS) == 0
+
+
+def test_no_summary_outlives_the_last_message(lived: Store) -> None:
+    """A segment that ended later than the last message is younger than what it tells of."""
+    lived.run(begin_anew, COMPACTED)
+    lived.run(age, 31)
+    lived.run(lambda conn: conn.execute(update(models.session).values(ended_at=models.now_s())))
+    prune(lived.path, RetentionSettings(transcript_days=30))
+    assert count_of(lived, models.message, COMPACTED) == 0
+    assert "They met." not in "".join(row.view_plan for row in lived.rows(models.session))
+
+
 def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:
     """The journal of the model's steps goes, that of the tools stays."""
     lived.run(age, 31)
@@ -274,6 +315,42 @@ def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
     assert {row.state for row in lived.rows(models.attachment)} == {"stored"}
     gone = prune(lived.path, RetentionSettings(files_max_bytes=0, transcript_days=30))
     assert gone["files"] == Pruned(1, len(b"figures"))
+
+
+def with_picture(store: Store) -> Turn:
+    """Have a conversation answer a message that came with a picture."""
+    conversation_id, seq = store.run(admit, inbound("Who is this?", chat="g"))
+    picture = Attachment(name="p.png", kind="image", content=b"pixels")
+    store.run(attachments.append, conversation_id, seq, [picture], 100)
+    file = store.rows(models.attachment)[-1]
+    lease = store.run(claim_one, conversation_id)
+    entries = store.run(inbox.queued, conversation_id)
+    asked = [{"type": "text", "text": "Who is this?"}, image_part(file.id)]
+    current = store.run(begin, lease, entries, asked, BASE)
+    answer(store, current)
+    return current
+
+
+def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
+    """After `/retry` another turn shows it than the one that its message belongs to."""
+    current = with_picture(store)
+    here = current.lease.conversation
+    store.run(admit, inbound("/retry", chat="g"), kind="command")
+    asked = store.run(hiding.hide_newest, here)
+    entries = store.run(inbox.queued, here)
+    answer(store, store.run(begin, current.lease, entries, asked, BASE))
+    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
+    store.run(begin_anew, here)
+    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"].rows == 1
+
+
+def test_the_file_of_a_dead_letter_stays(lived: Store) -> None:
+    """An operator may have it sent again."""
+    lived.run(age, 31)
+    letter = {"state": "dead", "attachment": 1}
+    here = models.outbox.c.conversation == TOOLS
+    lived.run(lambda conn: conn.execute(update(models.outbox).where(here).values(letter)))
+    assert prune(lived.path)["files"] == Pruned()
 
 
 def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> None:
