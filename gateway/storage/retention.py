@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    LargeBinary,
     Table,
     and_,
+    cast,
     delete,
     exists,
     false,
@@ -100,6 +102,12 @@ def _old(table: Table, age_s: float) -> ColumnElement[bool]:
     return table.c.at < now_s() - age_s
 
 
+def _bytes_of(*texts: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the bytes of these columns of a row together; of a text `length` counts characters."""
+    sizes = (func.coalesce(func.length(cast(each, LargeBinary)), 0) for each in texts)
+    return sum(sizes, start=literal_column("0"))
+
+
 def _turn_runs(turn_id: Any) -> ColumnElement[bool]:
     return exists().where(turn.c.id == turn_id, is_running)
 
@@ -130,7 +138,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
         Sweep(
             step,
             and_(step.c.kind == "model", ~_turn_runs(step.c.turn_id)),
-            func.length(step.c.name) + func.coalesce(func.length(step.c.result), 0),
+            _bytes_of(step.c.name, step.c.result),
         ),
     ),
     # What stands approved for a conversation is an answered inquiry: it holds until it is erased.
@@ -138,7 +146,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
         Sweep(
             step,
             and_(step.c.kind == "tool", ~_turn_runs(step.c.turn_id)),
-            func.length(step.c.name) + func.coalesce(func.length(step.c.result), 0),
+            _bytes_of(step.c.name, step.c.result),
         ),
         Sweep(
             inquiry,
@@ -147,7 +155,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
                 func.coalesce(inquiry.c.answer, "") != "conversation",
                 ~_turn_runs(inquiry.c.turn_id),
             ),
-            func.length(inquiry.c.question) + func.coalesce(func.length(inquiry.c.answer), 0),
+            _bytes_of(inquiry.c.question, inquiry.c.answer),
         ),
     ),
     # While anything is under way its keys tell what was said before, and buttons wait to go.
@@ -155,14 +163,14 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
         Sweep(
             outbox,
             and_(outbox.c.state.in_(("sent", "dropped")), ~_is_working(outbox.c.conversation)),
-            func.length(outbox.c.payload) + func.coalesce(func.length(outbox.c.markdown), 0),
+            _bytes_of(outbox.c.payload, outbox.c.markdown),
         ),
     ),
     "ledger": (
         Sweep(
             ledger,
             or_(ledger.c.turn_id.is_(None), ~_turn_runs(ledger.c.turn_id)),
-            func.length(ledger.c.model) + func.length(ledger.c.provider),
+            _bytes_of(ledger.c.model, ledger.c.provider),
         ),
     ),
     # Commands, and what was never answered; what was answered goes with its messages.
@@ -170,7 +178,7 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
         Sweep(
             inbox,
             and_(_is_finished, or_(inbox.c.turn_id.is_(None), inbox.c.kind == "command")),
-            func.length(inbox.c.text),
+            _bytes_of(inbox.c.text),
         ),
     ),
 }
@@ -202,7 +210,7 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
     """Return how many raw updates would go."""
     total = Pruned()
     for table, there in ((inbox, inbox.c.raw.is_not(None)), (quarantine, quarantine.c.raw != "")):
-        sizes = select(func.count(), func.coalesce(func.sum(func.length(table.c.raw)), 0))
+        sizes = select(func.count(), func.coalesce(func.sum(_bytes_of(table.c.raw)), 0))
         total = total.plus(Pruned(*conn.execute(sizes.where(_old(table, age_s), there)).one()))
     return total
 
@@ -285,7 +293,7 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
     if _is_idle(conn, conversation_id, age_s):
         ranges = [(1, END)]
     total = Pruned()
-    sizes = select(func.count(), func.coalesce(func.sum(func.length(message.c.body)), 0))
+    sizes = select(func.count(), func.coalesce(func.sum(_bytes_of(message.c.body)), 0))
     for first, last in ranges:
         here = _may_go(conversation_id, first, last, age_s)
         total = total.plus(Pruned(*conn.execute(sizes.where(*here)).one()))

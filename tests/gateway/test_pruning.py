@@ -50,14 +50,14 @@ def configure(home: Path) -> None:
 
 
 def test_a_dry_run_prints_each_class_and_changes_nothing(parley: Parley, tmp_path: Path) -> None:
-    """Rows and bytes; only of what is limited."""
-    talk(tmp_path, "one", "two")
+    """Rows and bytes, not characters; only of what is limited."""
+    talk(tmp_path, "öne", "two")
     age(tmp_path, 31)
     configure(tmp_path)
     told = json.loads(parley("db", "prune", "--dry-run", "--json").out)
     assert set(told) == {"raw", *(name.removesuffix("_days") for name in LIMITS)}
     assert told["transcript"]["rows"] == 4
-    assert told["outbox"] == {"rows": 2, "bytes": len("re: onere: two")}
+    assert told["outbox"] == {"rows": 2, "bytes": len("re: önere: two".encode())}
     assert "transcript: 4 rows" in parley("db", "prune", "--dry-run").out
 
 

@@ -81,7 +81,7 @@ RESTING = (COMPACTED, TOOLS)
 """Conversations in which nothing is under way."""
 
 
-def answer(store: Store, current: Turn, text: str = "Well.") -> None:
+def answer(store: Store, current: Turn, text: str = "Très bien.") -> None:
     """End a turn; its answer is sent."""
     end = TurnEnd("final_text", model_call(Usage(10, 5)))
     store.run(endings.commit, current, [assistant_message(text)], parts(current), end)
