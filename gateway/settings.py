@@ -12,7 +12,15 @@ from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
 
 from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
 from agent.settings import (
@@ -144,11 +152,16 @@ class PlatformSettings(Section):
         )
 
 
+MOST_DAYS = 100_000
+MOST_BYTES = 10**15
+Days = Annotated[int, Field(ge=1, le=MOST_DAYS)]
+
+
 class StorageSettings(Section):
     """Where the data lies; `url` null: SQLite in PARLEY_HOME."""
 
     url: str | None = None
-    raw_days: int = Field(default=30, ge=1)
+    raw_days: Days = 30
 
 
 class RetentionSettings(Section):
@@ -158,15 +171,23 @@ class RetentionSettings(Section):
     what `parley audit list` shows. `search`: "transcript" for as long as the messages, or days.
     """
 
-    transcript_days: int | None = Field(default=None, ge=1)
-    files_days: int | None = Field(default=None, ge=1)
-    files_max_bytes: int | None = Field(default=None, ge=0)
-    journal_days: int | None = Field(default=None, ge=1)
-    outbox_days: int | None = Field(default=None, ge=1)
+    transcript_days: Days | None = None
+    files_days: Days | None = None
+    files_max_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
+    journal_days: Days | None = None
+    outbox_days: Days | None = None
     # Budgets sum up the current day, which is two by the clock of another place.
-    ledger_days: int | None = Field(default=None, ge=2)
-    audit_days: int | None = Field(default=None, ge=1)
-    search: Literal["transcript"] | Annotated[int, Field(ge=1)] = "transcript"
+    ledger_days: int | None = Field(default=None, ge=2, le=MOST_DAYS)
+    audit_days: Days | None = None
+    search: Literal["transcript"] | Days = "transcript"
+
+    @field_validator("search", mode="wrap")
+    @classmethod
+    def _transcript_or_days(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(value)
+        except ValidationError as exc:
+            raise ValueError(f"must be 'transcript' or an integer from 1 to {MOST_DAYS}") from exc
 
     @property
     def limits_files(self) -> bool:

@@ -668,6 +668,27 @@ class TestRefusals:
                 ),
             ),
             (
+                "retention: {search: 0}",
+                (
+                    "retention.search: 0 in parley.yaml is not allowed; "
+                    "must be 'transcript' or an integer from 1 to 100000"
+                ),
+            ),
+            (
+                "retention: {transcript_days: -1}",
+                (
+                    "retention.transcript_days: -1 in parley.yaml is not allowed; "
+                    "must be greater than or equal to 1"
+                ),
+            ),
+            (
+                f"storage: {{raw_days: {10**20}}}",
+                (
+                    f"storage.raw_days: {10**20} in parley.yaml is not allowed; "
+                    "must be less than or equal to 100000"
+                ),
+            ),
+            (
                 "logging: {file: 5}",
                 "logging.file: 5 in parley.yaml is not allowed; must be a path, false or null",
             ),
