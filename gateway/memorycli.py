@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.commandline import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
+from gateway.commandline import AFTER, LISTED, AsLines, Limit, act, id_of, opened, settings_of
 from gateway.console import page_of, say, show_lines, show_next, show_table
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def memory_list(
         str | None, typer.Argument(help="PLATFORM:ID of a person, or conversation:ID; all.")
     ] = None,
     limit: Limit = LISTED,
-    after: Annotated[int | None, typer.Option(metavar="ID", min=1, help=AFTER)] = None,
+    after: Annotated[
+        int | None, typer.Option(parser=id_of("note"), metavar="ID", help=AFTER)
+    ] = None,
     *,
     json: AsLines = False,
 ) -> None:

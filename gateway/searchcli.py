@@ -31,7 +31,7 @@ def search_find(
     conversation: ConversationOption = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=50)] = 10,
     after: Annotated[
-        int, typer.Option(min=0, max=200, help="Leave out so many of the best, which were shown.")
+        int, typer.Option(min=0, help="Leave out so many of the best, which were shown.")
     ] = 0,
     json: AsLines = False,
 ) -> None:

@@ -36,6 +36,10 @@ class By(StrEnum):
     OUTCOME = "outcome"
 
 
+PAGED = (By.SENDER, By.CONVERSATION)
+"""Of these there can be many; the others are few."""
+
+
 def usage(
     context: typer.Context,
     by: Annotated[
@@ -56,6 +60,9 @@ def usage(
     "x least" is what prompts were billed in multiples of the least possible. Pages (`--limit`,
     `--after`) are those of `--by sender` and `--by conversation`.
     """
+    if after is not None and by not in PAGED:
+        pages = " and ".join(f"`--by {each}`" for each in PAGED)
+        raise typer.BadParameter(f"only {pages} have pages", param_hint="--after")
     settings = settings_of(context)
     zone = ZoneInfo(settings.sessions.timezone)
     today = datetime.now(zone).date()
@@ -63,7 +70,7 @@ def usage(
     rates = _rates(settings)
     following = None
     with opened(settings) as conn:
-        if by in {By.SENDER, By.CONVERSATION}:
+        if by in PAGED:
             page = _page(limit + 1, after)
             found = import_module("gateway.storage.rollup").by_key(
                 conn, by.value, _since(first, zone), rates, page

@@ -36,11 +36,11 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
     Args:
         conn: A reading connection.
         limit: Most to return.
-        before: Only what stands behind the letter with this id in that order, whether it is one
-            still or not; None for all.
+        before: Only what stands behind the letter with this id in that order, also where it was
+            dropped; None for all.
 
     Raises:
-        NotFound: There was never a letter of that id.
+        NotFound: There is no letter of that id, or its message was put back since.
     """
     turns, sends = _dead_turns(), _dead_sends()
     if before is not None:
@@ -66,13 +66,17 @@ def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
     """Return where a letter stands: by time, then by its numbers; a turn's last one is 0."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
-        query = select(turn.c.finished_at).where(turn.c.id == number)
+        query = select(turn.c.finished_at).where(turn.c.id == number, turn.c.state.in_(_GIVEN_UP))
     else:
-        query = select(outbox.c.at).where(outbox.c.conversation == number, outbox.c.seq == seq)
+        this = (outbox.c.conversation == number, outbox.c.seq == seq)
+        query = select(outbox.c.at).where(*this, outbox.c.state.in_(_GIVEN_UP))
     at = conn.scalar(query)
     if at is None:
         raise NotFound(f"there is no dead letter {letter_id} to go on behind; begin without it")
     return at, number, seq
+
+
+_GIVEN_UP = ("dead", "dropped")
 
 
 def find(conn: Connection, letter_id: str) -> DeadLetter:

@@ -18,6 +18,7 @@ from sqlalchemy import ColumnElement, Connection, Row, Select, String, Table, ca
 
 from agent.costs import Money, cost_usd
 from agent.models.base import Usage
+from gateway.errors import NotFound
 from gateway.storage.costs import Compared, Group, Key, Span, Spent, usage_in
 from gateway.storage.models import (
     MEASURES,
@@ -87,7 +88,11 @@ def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
 def by_key(
     conn: Connection, key: Key, since: float, rates: Rates, page: Page = FIRST_PAGE
 ) -> list[Group]:
-    """Return what was spent by sender or conversation: a page of them, the dearest first."""
+    """Return what was spent by sender or conversation: a page of them, the dearest first.
+
+    Raises:
+        NotFound: There is no group of the name that the page begins behind.
+    """
     named = spent_by.c[key]
     names = list(conn.scalars(_dearest(conn, named, since, page)))
     query = _by_model(spent_by, named).where(named.in_(names), spent_by.c.slot >= _slot(since))
@@ -108,7 +113,9 @@ def _dearest(conn: Connection, named: ColumnElement[Any], since: float, page: Pa
     query = select(named).where(recent).group_by(named)
     if page.after is not None:
         last = "" if page.after == "?" else page.after
-        above = conn.scalar(select(cost).where(recent, text == last)) or 0
+        above = conn.scalar(select(cost).where(recent, text == last))
+        if above is None:
+            raise NotFound(f"there is no {page.after} to go on behind; begin without it")
         query = query.having((cost < above) | ((cost == above) & (text > last)))
     return query.order_by(cost.desc(), text).limit(page.limit)
 

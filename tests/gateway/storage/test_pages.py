@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import update
 
 from gateway.errors import NotFound
 from gateway.storage import audit, deadletters, history, members, notebook
 from gateway.storage.audit import AuditFilter
-from gateway.storage.models import inquiry, member, memory, outbox, pairing, step, turn
-from tests.support.storage import Store, admit, inbound, turn_of
+from gateway.storage.models import inquiry, turn
+from tests.support.lists import fill_lists
+from tests.support.storage import Store, admit, inbound
 
 BIG = ("conversation", "turn", "outbox", "step", "message", "inbox", "inquiry", "session", "member")
 IN_ORDER = (
@@ -31,31 +32,9 @@ def costly(plans: list[str]) -> list[str]:
 
 @pytest.fixture
 def lived(store: Store) -> Store:
-    """Six conversations with a turn each; dead letters, calls, notes, people in all of them."""
-    for n in range(1, 7):
-        current = store.run(turn_of, f"Question {n}", chat=f"chat-{n}")
-        store.run(_entered, current.id, current.lease.conversation, n)
+    """Six lines and more in each list."""
+    fill_lists(store)
     return store
-
-
-def _entered(conn: Connection, turn_id: int, here: int, n: int) -> None:
-    # Two letters of each kind have the same time: their numbers decide then.
-    at = float(n - n % 2)
-    conn.execute(update(turn).where(turn.c.id == turn_id).values(state="dead", finished_at=at))
-    sent = {"conversation": here, "seq": n, "source_key": f"k{n}", "inbox_seq": 1, "at": at}
-    conn.execute(outbox.insert().values(**sent, payload=f"p{n}", state="dead"))
-    ran = {"turn_id": turn_id, "kind": "tool", "name": "look", "effect": "read"}
-    done = {"state": "done", "result": '{"status":"ok"}'}
-    for k in range(3):
-        row = {**ran, **done, "n": k + 1, "call_id": f"c{k}", "at": 10.0 * n + k}
-        conn.execute(step.insert().values(row))
-    named = {"scope": "telegram:42", "target": "memory", "text": f"note {n}", "at": at}
-    conn.execute(memory.insert().values(named))
-    let_in = {"sender_name": "A", "role": "member", "granted_by": "code", "at": at}
-    conn.execute(member.insert().values(platform="telegram", sender=f"m{n}", **let_in))
-    asks = {"code": f"CODE{n}", "platform": "telegram", "account": "default", "sender": f"s{n}"}
-    times = {"state": "pending", "expires_at": 4e9, "at": at, "conversation": here}
-    conn.execute(pairing.insert().values(**asks, **times))
 
 
 def paged(read: Callable[[Any], list[Any]], name: Callable[[Any], Any]) -> Iterator[list[Any]]:
@@ -157,6 +136,26 @@ def test_a_letter_that_left_the_list_still_marks_a_place(lived: Store) -> None:
     """The operator drops the last one of a page, and goes on behind it."""
     lived.run(deadletters.drop, "t4")
     assert [letter.id for letter in of_letters(lived, 2, "t4")] == ["s3.3", "t3"]
+
+
+def test_a_turn_that_was_put_back_still_marks_a_place(lived: Store) -> None:
+    """It was given up when it was; what is asked again is another turn."""
+    lived.run(deadletters.retry, "t4")
+    assert [letter.id for letter in of_letters(lived, 2, "t4")] == ["s3.3", "t3"]
+
+
+def test_a_send_that_was_put_back_marks_none(lived: Store) -> None:
+    """Its time is that of the retry: a page behind it would begin at the top again."""
+    lived.run(deadletters.retry, "s4.4")
+    with pytest.raises(NotFound, match=r"no dead letter s4\.4 to go on behind"):
+        of_letters(lived, 2, "s4.4")
+
+
+def test_a_turn_that_was_answered_is_no_place(lived: Store) -> None:
+    """It was never given up."""
+    lived.run(lambda conn: conn.execute(update(turn).values(state="done")))
+    with pytest.raises(NotFound, match="no dead letter t4 to go on behind"):
+        of_letters(lived, 2, "t4")
 
 
 @pytest.mark.parametrize(
