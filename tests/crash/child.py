@@ -119,6 +119,7 @@ def live(raw: dict[str, Any]) -> NoReturn:
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(),
             partial(_forward, spec.port),
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),

@@ -7,10 +7,12 @@ import signal
 import sqlite3
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
 from gateway import notices
+from tests.crash.child import RETRY_AFTER_S
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)
@@ -180,7 +182,7 @@ async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) 
 
 
 async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
-    """While nothing can be written at all, a turn is tried again only after a pause."""
+    """While nothing can be written at all, each pause before the next attempt is longer."""
     platform = crashes.platform
     await crashes.write("a", "gate")
     pid = crashes.start()
@@ -188,13 +190,13 @@ async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (written(crashes), unlimited[1]))
     await platform.open_gate()
-    await platform.wait_for(lambda: platform.noted("turn_failed"))
-    await asyncio.sleep(0.5)
-    failures = platform.noted("turn_failed")
+    await platform.wait_for(lambda: platform.noted("turn_failed") >= 3)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, unlimited)
     await platform.wait_for(crashes.all_answered)
     assert await crashes.stop(pid) == 0
-    assert failures < 20, f"{failures} attempts in half a second"
+    pauses = [after - at for at, after in pairwise(crashes.logged_at("turn_failed")[:3])]
+    least = [0.9 * RETRY_AFTER_S * 2**failures for failures in range(2)]
+    assert all(pause >= lasts for pause, lasts in zip(pauses, least, strict=True)), pauses
     assert not (found := crashes.violations()), describe(found, crashes)
 
 

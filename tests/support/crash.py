@@ -261,6 +261,12 @@ class Crashes:
         found = read_events(self._events)
         return found if what is None else [event for event in found if event["what"] == what]
 
+    def logged_at(self, event: str) -> list[float]:
+        """Return when the gateways logged this, by their own clocks."""
+        log = (self.home / "child.log").read_text()
+        lines = (json.loads(line) for line in log.splitlines() if line.startswith("{"))
+        return [float(line["timestamp"]) for line in lines if line["event"] == event]
+
     def log(self) -> str:
         """Return the end of the gateways' log, for a failed assertion."""
         return (self.home / "child.log").read_text()[-4000:]
