@@ -106,15 +106,17 @@ async def test_a_message_written_while_parley_is_down_goes_out_once(parley: Parl
 
 
 async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
-    """/stop keeps what was written, marked; /new starts afresh."""
+    """The button ends an answer, which keeps what was written, marked; /new starts afresh."""
     async with page(width=390, height=844, color_scheme="dark") as tab:
         await open_page(tab, parley)
         await say(tab, LONG)
         await expect(tab.locator("#preview")).to_contain_text("30")
-        await say(tab, "/stop")
+        await shoot(tab, "7-stop-narrow")
+        await tab.get_by_role("button", name="Stop", exact=True).click()
         await expect(tab.get_by_text("[stopped]")).to_be_visible()
         await expect(tab.get_by_text("Stopped.", exact=True)).to_be_visible()
         await expect(tab.locator("#preview")).to_be_hidden()
+        await expect(tab.locator("#stop")).to_be_hidden()
         await shoot(tab, "8-stopped-dark-narrow")
         await say(tab, "/new")
         await expect(tab.get_by_text("A new conversation begins here.")).to_be_visible()

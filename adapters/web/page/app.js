@@ -36,6 +36,7 @@ const composer = new Composer({ onSend: send });
 
 addEventListener("hashchange", openFromAddress);
 $("#new-chat").addEventListener("click", () => goTo(newId()));
+$("#stop").addEventListener("click", () => send("/stop"));
 $("#open-sidebar").addEventListener("click", () => showDrawer(true));
 $("#close-sidebar").addEventListener("click", () => showDrawer(false));
 $("#backdrop").addEventListener("click", () => showDrawer(false));
