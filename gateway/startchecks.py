@@ -63,7 +63,7 @@ def of_model(model: ChatModel, setting: str, failure: Exception | None, *, asked
         case ModelError() | TimeoutError():
             outcome, text = "unreachable", "does not answer now; it is asked with each message"
         case _ if asked:
-            outcome, text = "accepted", "answers"
+            outcome, text = "accepted", "its server answers"
         case _:
             outcome, text = "not_checked", "not checked: its server cannot be asked"
     return _logged(Finding(model.label, outcome, text))

@@ -136,7 +136,7 @@ async def test_what_the_provider_says_holds_for_all_keys() -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome", "said"),
     [
-        (ModelInfo(), "accepted", "answers"),
+        (ModelInfo(), "accepted", "its server answers"),
         (CredentialsRefused("401"), "refused", "correct model.api_key"),
         (CreditUsedUp("402"), "no_credit", "no credit left"),
         (ModelUnreachable("down"), "unreachable", "does not answer now"),
