@@ -311,7 +311,7 @@ class Desk:
         """Give a waiting message its new wording; ask a stopped or failed one again.
 
         Of an edit of what was answered, or is being answered, the next turn is told; what was
-        answered can be asked again with a button.
+        answered can be asked again with a button. The same wording once more changes nothing.
         """
         standing = self.rules.access.standing(self.conn, message)
         if standing == "stranger":
@@ -323,28 +323,34 @@ class Desk:
         fate = inbox.fate(self.conn, place, message)
         if fate is None:
             return Admission("ignored")
+        if _with_unread(message).text == fate.text:
+            # Platforms report edits that no person made: a link is shown, a reaction is added.
+            return Admission("updated", place)
+        return self._reword(message, standing, place, fate)
+
+    def _reword(
+        self, message: InboundMessage, standing: Standing, place: int, fate: inbox.Fate
+    ) -> Admission:
+        told = _with_unread(message)
         waits = bool(inquiries.pending(self.conn, place))
-        if _is_unanswered(fate) and _with_unread(message).text.strip() and not waits:
+        if _is_unanswered(fate) and told.text.strip() and not waits:
             return self._take(replace(message, kind="message"), standing)
         if self._is_over_rate(message, standing):
             return self._refuse(_in_short(message), place, self._too_many(message))
-        told = _with_unread(message)
         revised = inbox.revise(self.conn, place, told)
         if revised == "emptied":
             question = Question(message.address, message.sender, message.message_ref)
             self.marks.append((question, "failed"))
         if revised is not None:
-            seq = inbox.append(self.conn, place, message, kind="edit", state="done")
+            seq = inbox.append(self.conn, place, told, kind="edit", state="done")
         else:
             seq = notes.note(self.conn, place, told, "edit")
-            if fate.kind == "message" and fate.state == "done" and told.text.strip():
+            if _is_answered(fate) and told.text.strip():
                 self._offer_again(told, place, seq, fate)
         return Admission("updated", place, seq)
 
     def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
         """Offer to answer the new wording; once until there is another turn."""
-        if message.text == fate.text:
-            return
         key = f"edit:{place}:{fate.seq}:{notes.newest_turn(self.conn, place)}"
         render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
         parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
@@ -438,6 +444,11 @@ def _is_unanswered(fate: inbox.Fate) -> bool:
     if fate.state in {"cancelled", "refused", "dead"}:
         return True
     return fate.state == "done" and fate.outcome in notices.NO_ANSWER
+
+
+def _is_answered(fate: inbox.Fate) -> bool:
+    """Whether a turn has answered a message; one that was itself an answer has none."""
+    return fate.kind == "message" and fate.state == "done" and fate.outcome is not None
 
 
 def _in_short(message: InboundMessage) -> InboundMessage:

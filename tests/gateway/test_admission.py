@@ -418,7 +418,15 @@ class TestEdits:
         async with running(tmp_path) as chat:
             await chat.ask("one", message_ref="m1")
             assert (await chat.say("one", message_ref="m1", kind="edit")).outcome == "updated"
-            assert await chat.ask("two") != EDITED
+            assert await chat.ask("two") == "re: two"
+
+    async def test_an_edit_without_a_change_asks_nothing_again(self, tmp_path: Path) -> None:
+        """What was stopped stays so when a platform shows a link that is in it."""
+        async with running(tmp_path, at_work=False) as chat:
+            await chat.say("one", message_ref="m1")
+            await chat.say("/stop")
+            assert (await chat.say("one", message_ref="m1", kind="edit")).outcome == "updated"
+            assert [row.state for row in await chat.rows(models.inbox)] == ["cancelled", "done"]
 
     async def test_many_edits_are_one_offer(self, tmp_path: Path) -> None:
         """Until there is a new turn; what is asked again is the newest wording, told once."""

@@ -631,6 +631,16 @@ async def test_a_plain_answer_is_acknowledged(tmp_path: Path) -> None:
         assert (await chat.answers(2))[1] == "The answer: blue"
 
 
+async def test_an_edited_answer_is_not_offered_to_be_answered(tmp_path: Path) -> None:
+    """The question was not the person's; the next turn knows the new wording."""
+    async with running(tmp_path, asking(), adapter=quiet()) as chat:
+        await chat.ask("go")
+        await chat.say("blue", message_ref="m9")
+        await chat.answers(2)
+        assert (await chat.say("green", message_ref="m9", kind="edit")).outcome == "updated"
+        assert len(await chat.rows(models.outbox)) == 2
+
+
 async def test_what_is_no_plain_answer_waits(tmp_path: Path) -> None:
     """A file, a command: they are for the next turn; an empty answer is no answer."""
     async with asked(tmp_path, asking()) as chat:
