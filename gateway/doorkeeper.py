@@ -169,18 +169,22 @@ class Doorkeeper:
             The conversation that holds what is said; None where nothing is.
         """
         here = message.address
-        is_told = self.access.settings.mode == "pairing" and here.platform in TOLD_OF_DOOR
-        if not is_told or not self.limits.doors.count(source_of(message), message.dedupe_key):
+        if self.access.settings.mode != "pairing" or here.platform not in TOLD_OF_DOOR:
+            return None
+        key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
+        if _is_said(conn, key):
+            return None
+        if not self.limits.doors.count(source_of(message), message.dedupe_key):
             return None
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())
         # No session key: the bot has no conversation here, and goes on listening to nobody.
         row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
-        key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
         render = self.renderers[here.platform, here.account]
         parts = parts_of(render, key, pairing.WHERE_TO_ASK, reply_to=message.message_ref)
-        return row.id if outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head) else None
+        outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
+        return row.id
 
     @property
     def _owners(self) -> Owners:

@@ -544,6 +544,16 @@ class TestTheDoor:
                 rows = await chat.rows(models.outbox)
                 assert [row.payload for row in rows] == [pairing.WHERE_TO_ASK] * 2
 
+    async def test_one_who_mentions_it_often_keeps_nobody_from_it(
+        self, tmp_path: Path, adapter: RecordingAdapter, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Only what is told counts for the limit of an account."""
+        monkeypatch.setattr("gateway.rates.DOORS_PER_HOUR", 2)
+        async with running(tmp_path, adapter=adapter, access=PAIRED, at_work=False) as chat:
+            for sender in ("u9", "u9", "u9", "u8", "u7"):
+                await self.mention(chat, sender=sender)
+            assert await told(chat) == [pairing.WHERE_TO_ASK] * 2
+
     async def test_it_makes_the_bot_listen_to_nobody(
         self, tmp_path: Path, adapter: RecordingAdapter
     ) -> None:
