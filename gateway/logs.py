@@ -60,6 +60,9 @@ an event can come ten thousand times a second, which pushes everything before it
 """
 MOST_CONVERSATIONS = 1_000
 """So many are told apart."""
+FloodKey = tuple[Any, Any, str]
+"""What is counted: an event, the logger of a library, the level."""
+_QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
 _repr = Repr()
 _repr.maxother = _repr.maxstring = 10_000
@@ -130,19 +133,20 @@ class Flood:
     """The lines of one event within a second, from its first one on.
 
     Attributes:
+        most: So many are written.
         left_out: Those that were not written.
         conversations: Of which conversations these were, as far as that was counted.
     """
 
     began: float
+    most: int
     written: int = 0
     left_out: int = 0
     conversations: set[Any] = field(default_factory=set)
 
     def takes(self, event: "EventDict") -> bool:
         """Whether another line is written."""
-        trouble = event["level"] not in {"debug", "info"}
-        if self.written < (TROUBLES_PER_S if trouble else LINES_PER_S):
+        if self.written < self.most:
             self.written += 1
             return True
         self.left_out += 1
@@ -162,7 +166,7 @@ class Sink:
     outputs: list[Output]
     redactor: Redactor
     clock: Callable[[], float] = time.monotonic
-    floods: dict[tuple[Any, Any], Flood] = field(default_factory=dict)
+    floods: dict[FloodKey, Flood] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def msg(self, event: "EventDict") -> None:
@@ -171,8 +175,12 @@ class Sink:
             now = self.clock()
             self._tell_floods(now - FLOOD_S)
             # Libraries have one event for all that they say.
-            key = event["event"], event.get("logger")
-            if not self.floods.setdefault(key, Flood(now)).takes(event):
+            key = event["event"], event.get("logger"), event["level"]
+            flood = self.floods.get(key)
+            if flood is None:
+                most = LINES_PER_S if event["level"] in _QUIET else TROUBLES_PER_S
+                flood = self.floods[key] = Flood(now, most)
+            if not flood.takes(event):
                 return
         line = self._render(event)
         with self.lock:
@@ -208,8 +216,8 @@ class Sink:
         return line
 
 
-def _tell_flood(key: tuple[Any, Any], flood: Flood) -> None:
-    name, logger = key
+def _tell_flood(key: FloodKey, flood: Flood) -> None:
+    name, logger, _ = key
     log.warning(
         "log_lines_left_out",
         of=name,

@@ -513,6 +513,14 @@ class TestFloods:
         assert [record["logger"] for record in lines.records].count("noisy") == TROUBLES_PER_S
         assert lines.records[-1]["logger"] == "calm"
 
+    def test_what_is_told_below_a_warning_leaves_room_for_errors(self, lines: Lines) -> None:
+        """A library has one event for all that it says."""
+        lines.configure()
+        for _ in range(TROUBLES_PER_S):
+            logging.getLogger("noisy").info("fine")
+        logging.getLogger("noisy").error("broken")
+        assert lines.records[-1]["message"] == "broken"
+
     def test_the_end_tells_what_was_left_out_last(self, lines: Lines) -> None:
         """Nothing is lost that no further line follows."""
         lines.configure()
