@@ -65,7 +65,7 @@ from gateway.startchecks import Finding
 from gateway.statusfacts import start_warnings, status_facts
 from gateway.stops import Stops
 from gateway.storage import blame, history, leases
-from gateway.storage.blame import Death, Trial
+from gateway.storage.blame import Death
 from gateway.storage.engine import Database, lock_database
 from gateway.storage.opening import database_path, open_locked
 from gateway.supervision import Supervised
@@ -455,8 +455,8 @@ async def assembled(
 
 async def _registered(
     database: Database, settings: Settings, death: Death
-) -> tuple[int, dict[int, Trial]]:
-    """Return the id of this process, and how suspects begin.
+) -> tuple[int, dict[int, float]]:
+    """Return the id of this process, and how long the trials of suspects last.
 
     What another process left unfinished becomes ready.
     """

@@ -184,7 +184,7 @@ class Doorkeeper:
         render = self.renderers[here.platform, here.account]
         parts = parts_of(render, key, pairing.WHERE_TO_ASK, reply_to=message.message_ref)
         outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
-        return row.id
+        return int(row.id)
 
     @property
     def _owners(self) -> Owners:

@@ -15,7 +15,6 @@ from gateway.crashjournal import as_turn
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.settings import QueueSettings
 from gateway.storage import leases, turns
-from gateway.storage.blame import Trial
 from gateway.storage.engine import Database
 from gateway.storage.leases import LEASE_S, Lease
 from gateway.storage.turns import Turn
@@ -26,7 +25,7 @@ log = structlog.get_logger()
 TURNS_PER_LEASE = 6
 """Turns before a busy conversation goes to the end of the line."""
 POLL_S = 1.0
-"""How long a lost wake-up, or the end of a back-off, can go unnoticed."""
+"""How long a lost wake-up, or the end of a back-off or a quiet time, can go unnoticed."""
 SWEEP_S = 30.0
 MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
@@ -45,7 +44,7 @@ class Worker:
         turns_: TurnRunner,
         queue: QueueSettings,
         accounts: Sequence[tuple[str, str]],
-        trials: Mapping[int, Trial],
+        trials: Mapping[int, float],
     ) -> None:
         self._database = database
         self._replica = replica
@@ -78,8 +77,6 @@ class Worker:
         """
         async with asyncio.TaskGroup() as tasks:
             beats = tasks.create_task(self._keep_alive(), name="heartbeat")
-            for trial in self._trials.values():
-                asyncio.get_running_loop().call_later(trial.hold_s, self._wake.set)
             while not self._stopping:
                 try:
                     await self._claim(tasks)
@@ -166,8 +163,8 @@ class Worker:
 
     def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
         """Return the place of a conversation's next turn; a suspect is tried once in a life."""
-        trial = self._trials.pop(conversation_id, None)
-        return self._slots.taken() if trial is None else self._slots.on_trial(trial.lasts_s)
+        lasts_s = self._trials.pop(conversation_id, None)
+        return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
 
     async def _next_turn(self, lease: Lease) -> Turn | None:
         """Return the next turn; what cannot begin at several attempts in a row is given up."""

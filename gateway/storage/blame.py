@@ -94,26 +94,18 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """How a suspect begins: `hold_s` after the start, then alone under suspicion for `lasts_s`."""
-
-    hold_s: float
-    lasts_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Inheritance:
     """What a new process takes over.
 
     Attributes:
         conversations: How many an earlier process had left behind.
         ran: How many turns ran when it ended.
-        trials: Of suspects, by conversation.
+        trials: For how many seconds each suspect is on trial once it begins, by conversation.
     """
 
     conversations: int
     ran: int
-    trials: dict[int, Trial]
+    trials: dict[int, float]
 
 
 def take_over(
@@ -275,8 +267,12 @@ def _clear_suspects(conn: Connection) -> None:
     conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
 
 
-def _hold_suspects(conn: Connection, now: float, give_up_after_s: float) -> dict[int, Trial]:
-    """Have suspects begin after their quiet time; once the time budget is used up, at once."""
+def _hold_suspects(conn: Connection, now: float, give_up_after_s: float) -> dict[int, float]:
+    """Have suspects begin after their quiet time; once the time budget is used up, at once.
+
+    Returns:
+        How long their trials last, by conversation.
+    """
     suspects = conn.execute(
         select(turn)
         .where(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed < MOST_BLAMED)
@@ -285,8 +281,7 @@ def _hold_suspects(conn: Connection, now: float, give_up_after_s: float) -> dict
     trials = {}
     for row in suspects:
         over = row.troubled_at is not None and now - row.troubled_at > give_up_after_s
-        trial = Trial(0.0 if over else row.quiet_s, TRIAL_SHARE * row.quiet_s)
-        trials[row.conversation] = trial
+        trials[row.conversation] = TRIAL_SHARE * row.quiet_s
         if not over:
             conn.execute(
                 update(conversation)

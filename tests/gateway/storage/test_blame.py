@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 
 from agent.messages import assistant_message
 from gateway.storage import blame, delegates, leases, models, steps, turns
-from gateway.storage.blame import LONGEST_QUIET_S, QUIET_S, Death, How, Inheritance, Standing, Trial
+from gateway.storage.blame import LONGEST_QUIET_S, QUIET_S, Death, How, Inheritance, Standing
 from gateway.storage.models import conversation, turn
 from gateway.storage.turns import Turn
 from tests.support.storage import BASE, Store, claim_one, find_running, model_call, turn_of
@@ -150,10 +150,11 @@ def test_a_suspect_is_held_in_the_database(store: Store, current: Turn) -> None:
     inherited = take_over(store)
     chat = current.lease.conversation
     assert (inherited.conversations, inherited.ran) == (1, 1)
-    assert inherited.trials == {chat: Trial(QUIET_S, QUIET_S / 4)}
+    assert inherited.trials == {chat: QUIET_S / 4}
     me = max(row.id for row in store.rows(models.replica))
     assert store.run(leases.claim, me, 10, [("telegram", "default")]) == []
-    assert store.one(conversation).turn_not_before > 0
+    now = store.run(lambda conn: conn.scalar(select(models.now_s())))
+    assert 0 < store.one(conversation).turn_not_before - now <= QUIET_S
 
 
 def test_who_is_blamed_twice_is_tried_no_more(store: Store, suspect: Turn) -> None:
@@ -218,8 +219,7 @@ def test_a_suspect_whose_time_is_up_is_held_no_more(store: Store, current: Turn)
     take_over(store)
     resume(store, current)
     inherited = take_over(store, budget_s=-1.0)
-    [trial] = inherited.trials.values()
-    assert trial == Trial(0.0, QUIET_S / 4)
+    assert list(inherited.trials.values()) == [QUIET_S / 4]
     assert store.one(conversation).turn_not_before == 0
 
 
