@@ -10,6 +10,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from tests.support.shared import SHARED
+
 SECTIONS = (
     "overhead",
     "throughput",
@@ -38,6 +40,8 @@ def main(chosen: list[str]) -> int:
     if unknown:
         print(f"unknown section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
         return 2
+    if SHARED is None:
+        print("../shared/data is not here: what recorded conversations measure is left out")
     reached = True
     for name in folders or SECTIONS:
         print(f"\n{name}: python -m tests.bench {name}", flush=True)
