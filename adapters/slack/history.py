@@ -49,7 +49,7 @@ async def find_unfinished(
     """Return the ref of the preview that was begun for a question, None if there is none.
 
     A posted one has its nonce. A stream cannot carry one before its end: it is the bot's message
-    behind the question that has none at all.
+    behind the question that has none at all. A file that is shown has none either.
 
     Args:
         client: Reads the history.
@@ -74,7 +74,8 @@ async def find_unfinished(
     for shown in own:
         if nonce_of(shown) == nonce:
             return str(shown["ts"])
-    unmarked = {str(shown["ts"]) for shown in own if nonce_of(shown) is None} - others
+    texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
+    unmarked = {str(shown["ts"]) for shown in texts} - others
     streams = [ts for ts in unmarked if float(ts) > float(asked)]
     if question.address.thread is None or not streams:
         return None

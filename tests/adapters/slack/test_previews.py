@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
-from adapters.messages import Address, Choice
+from adapters.messages import Address, Choice, OutgoingFile
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import (
     DM,
@@ -341,8 +341,9 @@ NOBODYS = frozenset[str]()
 async def test_a_stream_is_found_behind_its_question(
     slack: SlackServer, streaming: SlackAdapter, clock: Clock, thread: Address
 ) -> None:
-    """It has no metadata before its end; what has, or was said by others, is something else."""
+    """It has no metadata before its end; what has is something else, and so is a file."""
     await streaming.send(outgoing("an answer", thread))
+    await streaming.send(outgoing("", thread, file=OutgoingFile("a.txt", "text/plain", b"a")))
     asked = question(thread, thread.thread)
     assert await streaming.find_preview(asked, "n", NOBODYS) is None
     ref = await grow(streaming, clock, thread, GROWING[:2])
