@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import structlog
 
-from adapters.messages import Address, Outgoing
+from adapters.messages import Address, Outgoing, Question
 
 log = structlog.get_logger()
 
@@ -133,6 +133,8 @@ class Outbound:
             shut: Closes the client as it is now; what still runs then fails by itself.
             within_s: How long requests may go on before.
         """
+        # Nothing follows the last client, whatever its end does to requests.
+        self._not_before = float("inf")
         if self._running:
             await asyncio.wait(self._running, timeout=within_s)
         await shut()
@@ -200,21 +202,23 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._previews: dict[Address, asyncio.Task[str | None]] = {}
-        self._unknown: dict[Address, str] = {}
+        self._late: dict[tuple[Address, str | None], str] = {}
 
     async def show(
         self,
-        address: Address,
+        question: Question,
         ref: str | None,
         preview: Callable[[], Coroutine[Any, Any, str | None]],
     ) -> str | None:
         """Carry out one step of a preview; it goes on where the caller is cancelled.
 
         Args:
-            address: Where it is shown; nothing is shown while an earlier step is on its way there.
+            question: What is answered; nothing is shown while an earlier step is on its way to
+                its address.
             ref: The preview's message, as far as the caller knows.
             preview: Ends in bounded time, and returns the message that shows the preview.
         """
+        address = question.address
         if address in self._previews:
             return ref
         task = asyncio.get_running_loop().create_task(preview(), name="preview")
@@ -223,51 +227,51 @@ class UnderWay:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(functools.partial(self._came_late, address, ref))
+            task.add_done_callback(functools.partial(self._came_late, question, ref))
             raise
 
     async def settled(self, message: Outgoing) -> Outgoing:
         """Return the row as it is to be sent, once no preview can come behind it.
 
-        A row takes the place of a preview whose message nobody knew when the turn ended.
+        A row takes the place of its question's preview where nobody knew that one's message when
+        the turn ended.
         """
-        task = self._previews.get(message.address)
-        if task is not None:
-            await asyncio.wait([task])
-        if message.file is not None or message.preview_ref is not None or not self._unknown:
+        await self._wait(message.address)
+        if message.file is not None or message.preview_ref is not None or not self._late:
             return message
-        return replace(message, preview_ref=self._unknown.pop(message.address, None))
+        ref = self._late.pop((message.address, message.reply_to), None)
+        return replace(message, preview_ref=ref)
 
-    async def arrived(self, address: Address) -> str | None:
+    async def arrived(self, question: Question) -> str | None:
         """Wait for what is on its way; return the message of a preview that came too late, if any.
 
         The row that takes its place is then the caller's matter.
         """
-        task = self._previews.get(address)
-        if task is not None:
+        await self._wait(question.address)
+        return self._late.pop((question.address, question.message_ref), None)
+
+    async def _wait(self, address: Address) -> None:
+        if (task := self._previews.get(address)) is not None:
             await asyncio.wait([task])
-        return self._unknown.pop(address, None)
 
     def _came_late(
-        self, address: Address, known: str | None, task: asyncio.Task[str | None]
+        self, question: Question, known: str | None, task: asyncio.Task[str | None]
     ) -> None:
         ref = None if task.cancelled() or task.exception() else task.result()
         if ref is not None and ref != known:
-            self._unknown[address] = ref
+            self._late[question.address, question.message_ref] = ref
 
 
-def verdict_of_aiohttp(exc: BaseException | None, *, full: bool) -> Verdict:
+def verdict_of_aiohttp(exc: BaseException | None, *, full: bool = False) -> Verdict:
     """Return what an aiohttp client's exception says about it.
 
     Args:
         exc: None for an answer.
         full: All connections of the pool are taken.
     """
-    if isinstance(exc, aiohttp.ClientResponseError):
-        return "reached"
-    if not isinstance(exc, aiohttp.ClientError | OSError):
+    is_answer = isinstance(exc, aiohttp.ClientResponseError)
+    if is_answer or not isinstance(exc, aiohttp.ClientError | OSError):
         return "reached"
     # aiohttp waits for a free connection and for a new one with the same limit of time.
-    return (
-        "exhausted" if full and isinstance(exc, aiohttp.ConnectionTimeoutError) else "unreachable"
-    )
+    is_exhausted = full and isinstance(exc, aiohttp.ConnectionTimeoutError)
+    return "exhausted" if is_exhausted else "unreachable"

@@ -120,14 +120,14 @@ class DiscordAdapter:
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address, ref, lambda: self._previews.show(question, text, ref, intent)
+            question, ref, lambda: self._previews.show(question, text, ref, intent)
         )
 
     async def find_preview(
         self, question: Question, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up in the channel's history; see `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question.address)) is not None:
+        if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         return await self._previews.find(question, nonce, others)
 

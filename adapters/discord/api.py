@@ -20,8 +20,8 @@ from discord.http import Route, json_or_text
 from adapters.base import PoolUse
 from adapters.discord.client import Http
 from adapters.discord.errors import mapped_call
-from adapters.errors import AdapterError, SendDelayed
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict, verdict_of_aiohttp
+from adapters.errors import SendDelayed
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, verdict_of_aiohttp
 
 if TYPE_CHECKING:
     from adapters.messages import OutgoingFile
@@ -63,7 +63,7 @@ class Api:
         self._plain: aiohttp.ClientSession | None = None
         self._login = asyncio.Lock()
         self._is_closed = False
-        self._outbound = Outbound("discord", account, self._swap, _verdict)
+        self._outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
 
     @property
     def pool(self) -> PoolUse:
@@ -200,8 +200,3 @@ class Api:
                     await each.close()
 
         return shut
-
-
-def _verdict(exc: BaseException | None) -> Verdict:
-    cause = exc.__cause__ if isinstance(exc, AdapterError) else exc
-    return verdict_of_aiohttp(cause, full=False)

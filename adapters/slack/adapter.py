@@ -132,7 +132,7 @@ class SlackAdapter:
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address,
+            question,
             ref,
             lambda: self._previews.show(question, text, ref, intent, grows=grows),
         )
@@ -141,7 +141,7 @@ class SlackAdapter:
         self, question: Question, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up where it was to be; see `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question.address)) is not None:
+        if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         identity = self._ingest.identity
         if identity is None:

@@ -142,14 +142,14 @@ class TelegramAdapter:
     ) -> str | None:
         """Show an answer as it grows; see `Adapter.preview`."""
         return await self._under_way.show(
-            question.address, ref, lambda: self._previews.show(question, text, ref, intent)
+            question, ref, lambda: self._previews.show(question, text, ref, intent)
         )
 
     async def find_preview(
         self, question: Question, _nonce: str, _others: frozenset[str]
     ) -> str | None:
         """Return one that came late; the Bot API has no look-up. See `Adapter.find_preview`."""
-        if (ref := await self._under_way.arrived(question.address)) is not None:
+        if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
 

@@ -5,7 +5,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from adapters.outbound import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_FAILURES, Outbound, Verdict
+from adapters.messages import Address, Outgoing, Question
+from adapters.outbound import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MOST_FAILURES,
+    Outbound,
+    UnderWay,
+    Verdict,
+)
 
 
 class Client:
@@ -159,3 +167,50 @@ async def test_closing_ends_what_does_not_end_by_itself() -> None:
     await client.outbound.close(answer, 0)
     with pytest.raises(ConnectionAbortedError):
         await waiting
+
+
+async def test_closing_is_no_reason_for_a_fresh_client() -> None:
+    """Requests that break because their client is closed replace nothing: nobody would close it."""
+    client, closed = Client(), asyncio.Event()
+
+    async def cut_off() -> None:
+        await closed.wait()
+        raise OSError
+
+    async def shut() -> None:
+        closed.set()
+
+    run, loop = client.outbound.run, asyncio.get_running_loop()
+    callers = [loop.create_task(run(cut_off(), 60)) for _ in range(MOST_FAILURES)]
+    await asyncio.sleep(0)
+    await client.outbound.close(shut, 0)
+    await asyncio.wait(callers)
+    assert client.generation == client.outbound.replaced == 0
+
+
+GROUP = Address("p", "a", "group")
+
+
+def answer_to(message_ref: str) -> Outgoing:
+    return Outgoing(
+        conversation=1, address=GROUP, seq=1, payload="", nonce="n", reply_to=message_ref
+    )
+
+
+async def test_an_answer_takes_no_preview_of_another_question() -> None:
+    """Several people are answered at one address; each answer takes the place of its own."""
+    under_way, posted = UnderWay(), asyncio.Event()
+
+    async def preview() -> str:
+        await posted.wait()
+        return "preview"
+
+    showing = asyncio.get_running_loop().create_task(
+        under_way.show(Question(GROUP, "ann", "1"), None, preview)
+    )
+    await asyncio.sleep(0)
+    showing.cancel()
+    await asyncio.wait([showing])
+    posted.set()
+    assert (await under_way.settled(answer_to("2"))).preview_ref is None
+    assert (await under_way.settled(answer_to("1"))).preview_ref == "preview"

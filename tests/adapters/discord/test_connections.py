@@ -69,5 +69,5 @@ async def test_an_answer_takes_the_place_of_a_preview_that_came_late(
     showing = asyncio.get_running_loop().create_task(adapter.preview(asked(said), "half", None))
     await server.wait_for(lambda: any(call.route == "send" for call in server.calls))
     showing.cancel()
-    await adapter.send(row(adapter, "the answer", where(ann)))
+    await adapter.send(row(adapter, "the answer", where(ann), reply_to=asked(said).message_ref))
     assert [m.content for m in ann.messages if m.author is server.bot] == ["the answer"]
