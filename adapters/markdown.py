@@ -145,11 +145,11 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
     What comes behind the first one that is too large is text: looking for an end of each again
     would be quadratic.
     """
-    table = rules_block.table
     # Most lines are told by their next one; asking the rule would cost a tenth of all parsing.
     if start_line + 1 >= end_line or _line(state, start_line + 1)[:1] not in _TABLE_LINE:
         return False
-    if state.env.get("is_tables_off") or not table(state, start_line, end_line, silent=True):
+    is_off = state.env.get("is_tables_off")
+    if is_off or not rules_block.table(state, start_line, end_line, silent=True):
         return False
     if silent:
         return True
@@ -157,7 +157,7 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
     if state.env["empty_cells"] > MAX_EMPTY_CELLS:
         state.env["is_tables_off"] = True
         return False
-    return rules_block.table(state, start_line, end_line, silent)
+    return rules_block.table(state, start_line, end_line, silent=False)
 
 
 def _missing(state: StateBlock, start_line: int) -> int:

@@ -250,7 +250,7 @@ def redact(text: str, token: str) -> str:
 def _deadline_s(
     request_data: RequestData | None = None, read_timeout: object = None, **_: object
 ) -> float:
-    if request_data is not None and request_data.multipart_data:
+    if request_data is not None and request_data.contains_files:
         return _UPLOAD_DEADLINE_S
     # A poll has a limit of its own; the SDK's DEFAULT_NONE stands for that of the client.
     return _DEADLINE_S + (read_timeout if isinstance(read_timeout, int | float) else 0.0)
