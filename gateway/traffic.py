@@ -141,42 +141,6 @@ class AccountHealth:
     pool: PoolUse | None
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """An account has fallen silent, or its silence is over.
-
-    Attributes:
-        silent_s: For how long nothing went out although something waited.
-    """
-
-    account: Account
-    is_silent: bool
-    silent_s: float
-    health: AccountHealth
-
-
-def log_change(change: Change) -> None:
-    """Write the one line that a change gets."""
-    platform, account = change.account
-    silent_s, waiting = round(change.silent_s, 1), change.health.waiting
-    if change.is_silent:
-        log.error(
-            "account_silent",
-            platform=platform,
-            account=account,
-            silent_s=silent_s,
-            waiting=waiting,
-        )
-    else:
-        log.warning(
-            "account_recovered",
-            platform=platform,
-            account=account,
-            silent_s=silent_s,
-            waiting=waiting,
-        )
-
-
 class Watch:
     """Looks, now and then, whether an account has fallen silent.
 
@@ -184,7 +148,6 @@ class Watch:
         database: Whose outbox is looked at.
         adapters: The accounts of this process.
         traffic: What is noted about them.
-        tell: Gets each change, once.
     """
 
     def __init__(
@@ -192,12 +155,10 @@ class Watch:
         database: Database,
         adapters: Mapping[Account, Adapter],
         traffic: Traffic,
-        tell: Callable[[Change], None] = log_change,
     ) -> None:
         self.traffic = traffic
         self._database = database
         self._adapters = adapters
-        self._tell = tell
         self._silent: dict[Account, float] = {}
 
     async def run(self) -> NoReturn:
@@ -240,19 +201,31 @@ class Watch:
             silent_s=None if since is None else now - since,
             pool=self._adapters[account].pool,
         )
-        self._note(account, before, since, health)
+        self._note(account, before, since, health.waiting)
         return health
 
     def _note(
-        self, account: Account, before: float | None, since: float | None, health: AccountHealth
+        self, account: Account, before: float | None, since: float | None, waiting: int
     ) -> None:
-        """Tell of a change, and remember it."""
+        """Remember a change, and write the one line that it gets."""
+        platform, name = account
         if before is None and since is not None:
             self._silent[account] = since
-            silent_s = self.traffic.clock() - since
-            self._tell(Change(account, is_silent=True, silent_s=silent_s, health=health))
+            log.error(
+                "account_silent",
+                platform=platform,
+                account=name,
+                silent_s=round(self.traffic.clock() - since, 1),
+                waiting=waiting,
+            )
         elif before is not None and since is None:
             del self._silent[account]
             sent = self.traffic.of(account).sent
             over = self.traffic.clock() if sent is None or sent <= before else sent
-            self._tell(Change(account, is_silent=False, silent_s=over - before, health=health))
+            log.warning(
+                "account_recovered",
+                platform=platform,
+                account=name,
+                silent_s=round(over - before, 1),
+                waiting=waiting,
+            )

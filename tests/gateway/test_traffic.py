@@ -14,7 +14,7 @@ from adapters.telegram.adapter import TelegramAdapter
 from gateway import app
 from gateway.storage import models
 from gateway.storage.opening import database_path, open_database
-from gateway.traffic import AccountHealth, Change, Watch
+from gateway.traffic import AccountHealth, Watch
 from tests.support.bot_api import HANG, TOKEN, BotApi
 from tests.support.gateway import (
     RecordingModel,
@@ -182,19 +182,6 @@ async def test_a_new_process_has_a_minute(tmp_path: Path) -> None:
         await it.chat.execute(update(models.outbox).values(at=models.outbox.c.at - 500))
         assert (await it.pass_s(59)).silent_s is None
         assert (await it.pass_s(1)).silent_s == pytest.approx(60)
-
-
-async def test_a_change_is_handed_to_whoever_asked_for_it(tmp_path: Path) -> None:
-    """The log is only one who may be told."""
-    told: list[Change] = []
-    async with watched(tmp_path) as it:
-        gateway = it.chat.gateway
-        watch = Watch(gateway.database, gateway.adapters, it.watch.traffic, told.append)
-        await it.fail("c")
-        it.clock.now += 61
-        await it.chat.execute(update(models.outbox).values(at=models.outbox.c.at - 61))
-        await watch.look()
-        assert [(change.account, change.is_silent) for change in told] == [(TELEGRAM, True)]
 
 
 async def test_the_watch_goes_on_when_the_database_fails(
