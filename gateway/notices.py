@@ -96,8 +96,8 @@ def failure_text(failure: ModelError) -> str:
         return REFUSED
     if isinstance(failure, LongContextRefused):
         why = (
-            "the model provider does not give this account its long context. The operator has to"
-            " mend that"
+            "the model provider does not give this account its long context. The operator needs"
+            " to fix that"
         )
     elif isinstance(failure, ContextOverflow):
         why = (
@@ -110,9 +110,9 @@ def failure_text(failure: ModelError) -> str:
             " or another key; then send /retry"
         )
     elif isinstance(failure, CredentialsRefused):
-        why = "the model provider refuses the key. The operator has to mend that; then send /retry"
+        why = "the model provider refuses the key. The operator needs to fix that; then send /retry"
     elif isinstance(failure, ModelNotFound):
-        why = "the provider does not know the model. The operator has to mend that"
+        why = "the provider does not know the model. The operator needs to fix that"
     elif isinstance(failure, RateLimited):
         minutes = math.ceil((failure.retry_after_s or 0) / 60)
         when = (

@@ -146,7 +146,7 @@ async def test_a_wrong_key_is_told_and_can_be_mended(
     async with asking(tmp_path, claude.url, key="sk-ant-api03-wrong-wrong-wrong") as parley:
         chat = WebChat(parley)
         answer = await chat.ask("hello")
-        assert "the model provider refuses the key. The operator has to mend that" in answer
+        assert "the model provider refuses the key. The operator needs to fix that" in answer
         await parley.event("turn_finished", outcome="provider_failed")
         assert len(claude.requests) == 1
         assert "sk-ant-api03-wrong" not in str(parley.records)
