@@ -240,8 +240,9 @@ class Overview:
         sender: Whose conversation it is; None for one that several people share.
         number: Of its active segment.
         segments: How many there are, of all its lineages.
-        messages: On record, in view or not.
-        last_at: When the newest message was recorded; seconds since the epoch.
+        messages: Recorded so far, in view or not; those that retention has erased included.
+        last_at: When the newest message was recorded, or where it is erased its turn ended; seconds
+            since the epoch.
         reported_tokens: What the model last reported for the view; None before its first answer.
         estimated_tokens: What the last compaction brought the view to, as estimated; None where
             the active segment was not begun by one.
@@ -297,6 +298,8 @@ def _overviews() -> Select[Any]:
     newest = and_(message.c.conversation == here.id, message.c.seq == here.message_head)
     active = session.alias()
     parent = select(turn.c.conversation).where(turn.c.id == here.parent_turn_id)
+    turns = select(func.coalesce(turn.c.finished_at, turn.c.started_at))
+    newest_turn = turns.where(turn.c.conversation == here.id).order_by(turn.c.id.desc()).limit(1)
     return (
         select(
             here.id,
@@ -309,7 +312,7 @@ def _overviews() -> Select[Any]:
             active.c.number,
             segments,
             here.message_head,
-            func.coalesce(message.c.at, here.created_at),
+            func.coalesce(message.c.at, newest_turn.scalar_subquery(), here.created_at),
             active.c.prompt_tokens,
             compaction.c.tokens_after,
             parent.scalar_subquery(),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, delete, update
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
 from adapters.messages import Attachment, Choice
@@ -16,7 +16,7 @@ from gateway.storage import attachments, endings, history, inbox, steps, usage
 from gateway.storage.endings import TurnEnd
 from gateway.storage.history import CHATS, NOTICES, Status, Work
 from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import iso_time, message
+from gateway.storage.models import iso_time, message, turn
 from gateway.storage.models import outbox as outbox_table
 from gateway.storage.outbox import file_part, parts_of
 from gateway.storage.turns import Turn
@@ -262,6 +262,16 @@ def test_an_overview_counts_all_segments(store: Store) -> None:
     store.run(begin_anew, chat)
     fresh = store.run(history.overview, chat)
     assert (fresh.number, fresh.segments, fresh.estimated_tokens) == (1, 3, None)
+
+
+def test_an_overview_outlives_the_messages(store: Store) -> None:
+    """Retention has erased them all: when something was said last is known from the turn."""
+    current = store.run(turn_of, "one")
+    store.run(endings.commit, current, [assistant_message("Well.")], [], TurnEnd("final_text"))
+    store.run(lambda conn: conn.execute(delete(message)))
+    store.run(lambda conn: conn.execute(update(turn).values(finished_at=7e9)))
+    found = store.run(history.overview, current.lease.conversation)
+    assert (found.messages, found.last_at) == (2, 7e9)
 
 
 def test_an_overview_tells_what_was_reported(store: Store) -> None:
