@@ -147,6 +147,8 @@ async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
     """Erase what is too old by the settings of whoever asks; the target holds them as JSON."""
     asked = orjson.loads(target)
     limits = RetentionSettings.model_validate(asked["retention"])
+    # A message goes with its words in the index: one that is not there yet would stay.
+    await Indexer(database).feed_all()
     gone = await Pruner(database, limits, asked["raw_days"]).prune()
     return {name: each._asdict() for name, each in gone.items()}
 

@@ -102,12 +102,11 @@ class Pruner:
         """
         settings = self._settings
         gone = {"raw": await self._summed(self._raw())}
-        if settings.transcript_days is not None:
-            gone["transcript"] = await self._summed(self._transcripts(settings.transcript_days))
         for name, days in _swept(settings):
-            gone[name] = gone.get(name, Pruned()).plus(
-                await self._summed(self._rows_of(name, days))
-            )
+            gone[name] = await self._summed(self._rows_of(name, days))
+        if settings.transcript_days is not None:
+            messages = await self._summed(self._transcripts(settings.transcript_days))
+            gone["transcript"] = gone["transcript"].plus(messages)
         if isinstance(settings.search, int):
             gone["search"] = await self._summed(self._words(settings.search))
         if settings.limits_files:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, update
 
 from gateway.pruning import Pruner
 from gateway.settings import RetentionSettings
-from gateway.storage import models, retention
+from gateway.storage import models, retention, searchindex
 from gateway.storage.engine import Database, lock_database
 from tests.support.command_line import Run as Parley
 from tests.support.command_line import one_line
@@ -44,6 +44,13 @@ def talk(home: Path, *texts: str) -> None:
     asyncio.run(ask())
 
 
+def clear_index(home: Path) -> None:
+    """Have no message be in the index of a database that nobody has open."""
+    store = Store(home / "parley.db")
+    store.run(searchindex.clear)
+    store.close()
+
+
 def configure(home: Path) -> None:
     """Have retention be limited."""
     (home / "parley.yaml").write_text(json.dumps({"retention": LIMITS, "logging": {"file": False}}))
@@ -62,8 +69,9 @@ def test_a_dry_run_prints_each_class_and_changes_nothing(parley: Parley, tmp_pat
 
 
 def test_pruning_without_a_gateway(parley: Parley, tmp_path: Path) -> None:
-    """It does what the dry run says, and the next message is answered."""
-    talk(tmp_path, "one", "two")
+    """It does what the dry run says, commands and what is not indexed included."""
+    talk(tmp_path, "one", "/retry", "/new two", "/model")
+    clear_index(tmp_path)
     age(tmp_path, 31)
     configure(tmp_path)
     counted = parley("db", "prune", "--dry-run").out
