@@ -132,7 +132,16 @@ def _is_working(conversation_id: Any) -> ColumnElement[bool]:
     )
 
 
-_is_finished = inbox.c.state.in_(("done", "cancelled", "refused"))
+_is_finished = and_(
+    inbox.c.state.in_(("done", "cancelled", "refused", "dead")), ~_turn_is_dead(inbox.c.turn_id)
+)
+# Looked up in the transcript, which has no index for it: few end so.
+_is_unrecorded = and_(
+    inbox.c.state.in_(("cancelled", "dead")),
+    ~exists().where(
+        message.c.conversation == inbox.c.conversation, message.c.turn_id == inbox.c.turn_id
+    ),
+)
 SWEEPS: dict[str, tuple[Sweep, ...]] = {
     "journal": (
         Sweep(
@@ -177,7 +186,10 @@ SWEEPS: dict[str, tuple[Sweep, ...]] = {
     "transcript": (
         Sweep(
             inbox,
-            and_(_is_finished, or_(inbox.c.turn_id.is_(None), inbox.c.kind == "command")),
+            and_(
+                _is_finished,
+                or_(inbox.c.turn_id.is_(None), inbox.c.kind == "command", _is_unrecorded),
+            ),
             _bytes_of(inbox.c.text),
         ),
     ),
@@ -481,13 +493,12 @@ def _is_needed(conn: Connection, row: Any) -> bool:
         its_message = (inbox.c.conversation == row.conversation, inbox.c.seq == row.inbox_seq)
         found = conn.execute(select(inbox.c.turn_id, inbox.c.state).where(*its_message)).first()
         turn_id = None if found is None else found.turn_id
-        if found is not None and found.state in {"queued", "taken", "noted", "dead"}:
+        if found is not None and found.state in {"queued", "taken", "noted"}:
             return True
     sent_with = (outbox.c.conversation == row.conversation, outbox.c.attachment == row.id)
     unsent, dead = (exists().where(*sent_with, each) for each in (is_unsent, _is_dead_letter))
-    return bool(conn.scalar(select(or_(unsent, dead, _turn_runs(turn_id))))) or _is_shown(
-        conn, row, turn_id
-    )
+    waits = or_(unsent, dead, _turn_runs(turn_id), _turn_is_dead(turn_id))
+    return bool(conn.scalar(select(waits))) or _is_shown(conn, row, turn_id)
 
 
 _is_dead_letter = outbox.c.state == literal_column("'dead'")

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, Table, select, update
+from sqlalchemy import Connection, Table, delete, select, update
 
 from adapters.messages import Attachment
-from agent.messages import ChatMessage, assistant_message, tool_message, user_message
+from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.base import Usage
 from agent.models.images import image_part
 from agent.models.scripted import tool_call
@@ -33,7 +33,6 @@ from gateway.storage import (
     models,
     retention,
     steps,
-    transcript,
 )
 from gateway.storage.endings import TurnEnd
 from gateway.storage.opening import open_database
@@ -98,6 +97,20 @@ def use_a_tool(store: Store, current: Turn) -> None:
     store.run(steps.store_output, current, "a long output")
     store.run(steps.record_result, current, tool_message(call["id"], "send", "sent"), "ok")
     store.run(attachments.offer, current, "report.txt", "text/plain", b"figures", 3)
+
+
+def with_picture(store: Store) -> Turn:
+    """Have a conversation answer a message that came with a picture."""
+    conversation_id, seq = store.run(admit, inbound("Who is this?", chat="g"))
+    picture = Attachment(name="p.png", kind="image", content=b"pixels")
+    store.run(attachments.append, conversation_id, seq, [picture], 100)
+    file = store.rows(models.attachment)[-1]
+    lease = store.run(claim_one, conversation_id)
+    entries = store.run(inbox.queued, conversation_id)
+    asked = [{"type": "text", "text": "Who is this?"}, image_part(file.id)]
+    current = store.run(begin, lease, entries, asked, BASE)
+    answer(store, current)
+    return current
 
 
 def lived_in(store: Store) -> None:
@@ -266,17 +279,36 @@ def test_what_stands_approved_stays(lived: Store) -> None:
     assert len(lived.rows(models.inquiry)) == 1
 
 
-def test_a_given_up_question_stays_with_its_words(lived: Store) -> None:
-    """A dead letter can be put back: where `/retry` was given up, only the transcript has them."""
-    dead = models.turn.c.conversation == TOOLS
-    lived.run(lambda conn: conn.execute(update(models.turn).where(dead).values(state="dead")))
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_given_up_question_stays_until_it_is_dropped(lived: Store, is_recorded: bool) -> None:
+    """A dead letter can be put back: where `/retry` was given up, only the transcript has it.
+
+    One may have been given up before anything was recorded of it.
+    """
+    for table in (models.turn, models.inbox):
+        dead = update(table).where(table.c.conversation == TOOLS).values(state="dead")
+        lived.run(lambda conn, dead=dead: conn.execute(dead))
+    if not is_recorded:
+        lived.run(lambda conn: conn.execute(delete(models.message)))
     lived.run(age, 31)
+    before = lived.rows(models.message, conversation=TOOLS)
     prune(lived.path)
-    assert lived.run(lineage.active, TOOLS).start_reason == "retention"
-    assert lived.run(transcript.question_of_turn, TOOLS, 3) == user_message("beta")
+    assert lived.rows(models.message, conversation=TOOLS) == before
+    assert lived.run(deadletters.find, "t3").text == "beta"
     lived.run(deadletters.drop, "t3")
     prune(lived.path)
-    assert count_of(lived, models.message, TOOLS) == 0
+    assert count_of(lived, models.message, TOOLS) == count_of(lived, models.inbox, TOOLS) == 0
+
+
+def test_the_file_of_a_given_up_question_stays_until_it_is_dropped(store: Store) -> None:
+    """Its message is out of view."""
+    current = with_picture(store)
+    for table in (models.turn, models.inbox):
+        store.run(lambda conn, table=table: conn.execute(update(table).values(state="dead")))
+    store.run(begin_anew, current.lease.conversation)
+    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
+    store.run(deadletters.drop, f"t{current.id}")
+    assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"].rows == 1
 
 
 def test_no_summary_outlives_the_last_message(lived: Store) -> None:
@@ -315,20 +347,6 @@ def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
     assert {row.state for row in lived.rows(models.attachment)} == {"stored"}
     gone = prune(lived.path, RetentionSettings(files_max_bytes=0, transcript_days=30))
     assert gone["files"] == Pruned(1, len(b"figures"))
-
-
-def with_picture(store: Store) -> Turn:
-    """Have a conversation answer a message that came with a picture."""
-    conversation_id, seq = store.run(admit, inbound("Who is this?", chat="g"))
-    picture = Attachment(name="p.png", kind="image", content=b"pixels")
-    store.run(attachments.append, conversation_id, seq, [picture], 100)
-    file = store.rows(models.attachment)[-1]
-    lease = store.run(claim_one, conversation_id)
-    entries = store.run(inbox.queued, conversation_id)
-    asked = [{"type": "text", "text": "Who is this?"}, image_part(file.id)]
-    current = store.run(begin, lease, entries, asked, BASE)
-    answer(store, current)
-    return current
 
 
 def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
