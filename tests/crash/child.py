@@ -94,7 +94,6 @@ from tests.support.crash_script import (
     split_view,
 )
 
-RETRY_AFTER_S = 0.05
 LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
 TROUBLE = {"turn_failed", "turn_buried", "lease_lost"}
@@ -198,7 +197,7 @@ class Life:
         replace_in(app, build_agent=self._agent, build_adapters=self._adapters)
         replace_in(Database, write=observed(Database.write, self.points))
         replace_in(opening, connect=self._connect)
-        replace_in(worker, RETRY_AFTER_S=RETRY_AFTER_S)
+        replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
         replace_in(freezing, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s)
         replace_in(crashjournal, BEAT_S=spec.beat_s)

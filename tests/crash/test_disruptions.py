@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 
 from gateway import notices
-from tests.crash.child import RETRY_AFTER_S
+from gateway.worker import POLL_S
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)
@@ -184,8 +184,9 @@ async def test_a_disk_that_is_full_for_a_while_buries_nothing(crashes: Crashes) 
 async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     """While nothing can be written at all, each pause before the next attempt is longer."""
     platform = crashes.platform
+    first_s = 1.5 * POLL_S  # what is shorter is not seen: the worker looks that often
     await crashes.write("a", "gate")
-    pid = crashes.start()
+    pid = crashes.start(retry_after_s=first_s)
     await platform.wait_for(lambda: platform.gate.reached)
     unlimited = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (written(crashes), unlimited[1]))
@@ -195,7 +196,7 @@ async def test_a_failing_disk_is_not_hammered(crashes: Crashes) -> None:
     await platform.wait_for(crashes.all_answered)
     assert await crashes.stop(pid) == 0
     pauses = [after - at for at, after in pairwise(crashes.logged_at("turn_failed")[:3])]
-    least = [0.9 * RETRY_AFTER_S * 2**failures for failures in range(2)]
+    least = [0.9 * first_s * 2**failures for failures in range(2)]
     assert all(pause >= lasts for pause, lasts in zip(pauses, least, strict=True)), pauses
     assert not (found := crashes.violations()), describe(found, crashes)
 

@@ -50,6 +50,7 @@ class Spec:
             take the place of a preview).
         quiet_s: How long it lives without a suspect before that is tried.
         beat_s: How often it notes that it is alive.
+        retry_after_s: How long its worker waits after the first failure of a turn.
         think_s: How long its model takes for each answer and each summary.
         kill: Where it kills itself.
         pause: Where it stops itself until SIGCONT.
@@ -79,6 +80,7 @@ class Spec:
     give_up_after_s: float = 3600.0
     quiet_s: float = 0.3
     beat_s: float = 0.02
+    retry_after_s: float = 0.05
     think_s: float = 0.0
     kill: Point | None = None
     pause: Point | None = None
