@@ -1,0 +1,36 @@
+"""`/stop` cuts a call wherever it is; its connection is closed or free again, never lost."""
+
+import pytest
+
+from agent.models.base import ModelRequest
+from tests.agent.models.clients import ASK, BOTH, Double, connected
+from tests.support.cancelling import cancelled_at
+from tests.support.model_server import ModelServer, Reply, SinkSpy
+
+HELLO = ModelRequest(ASK)
+MOST_AWAITS = 50
+
+
+@pytest.mark.parametrize("double", BOTH)
+@pytest.mark.parametrize("used", [False, True], ids=["new connection", "used connection"])
+async def test_a_call_cancelled_at_any_await_loses_no_connection(
+    double: Double, used: bool
+) -> None:
+    """The client that httpx2 replaces lost one at two of its awaits (decision 001)."""
+    async with double(default=Reply(text="Hello")) as server:
+        for n in range(1, MOST_AWAITS):
+            if not await _is_cancelled_at(server, n, used=used):
+                return
+    pytest.fail("a call has more awaits than were tried")
+
+
+async def _is_cancelled_at(server: ModelServer, n: int, *, used: bool) -> bool:
+    """Cancel a call at its n-th await, if it has so many, and make another one."""
+    async with connected(server) as model:
+        if used:
+            await model.complete(HELLO, SinkSpy())
+        is_cancelled = await cancelled_at(model.complete(HELLO, SinkSpy()), n)
+        await model.complete(HELLO, SinkSpy())
+        pool = model._client._client._transport._pool  # type: ignore[attr-defined]
+        assert [each.is_idle() for each in pool.connections] == [True]
+    return is_cancelled
