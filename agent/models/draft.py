@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from agent.models.base import TextSink
 
-LARGEST_ANSWER_CHARS = 1_000_000
-"""Where nobody says how much a call may bring."""
 PART_CHARS = 100
 """What a call or a block counts beside its text: a stream of empty ones is endless, too."""
 
@@ -42,12 +40,7 @@ class AnswerDraft:
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(
-        self,
-        sink: "TextSink",
-        before: "Sequence[ChatMessage]" = (),
-        max_chars: int = LARGEST_ANSWER_CHARS,
-    ) -> None:
+    def __init__(self, sink: "TextSink", before: "Sequence[ChatMessage]", max_chars: int) -> None:
         """Start empty; `before` are the messages of the request.
 
         `max_chars` is for text, thoughts, calls and opaque fields together.

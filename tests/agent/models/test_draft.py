@@ -13,13 +13,14 @@ QUESTION = user_message("Where is it?")
 
 Asked = tuple[str, str]
 """Id and arguments of a call as a server wrote it."""
+ROOM = 1_000
 
 
 def calls_of(
     before: list[ChatMessage], *asked: Asked, stop: StopReason = "tool_calls"
 ) -> list[ToolCall]:
     """Return the calls of an answer to these messages, as they are recorded."""
-    draft = AnswerDraft(CollectingSink(), before)
+    draft = AnswerDraft(CollectingSink(), before, ROOM)
     draft.calls = [CallDraft(call_id, "look", [arguments]) for call_id, arguments in asked]
     return draft.completion(stop, None, "model").message.get("tool_calls", [])
 
@@ -72,7 +73,7 @@ def test_a_generated_id_that_is_taken_gets_longer() -> None:
 
 def test_what_the_provider_wants_back_bears_the_new_id() -> None:
     """It is replayed with the call that it belongs to."""
-    draft = AnswerDraft(CollectingSink(), [QUESTION, *step("a")])
+    draft = AnswerDraft(CollectingSink(), [QUESTION, *step("a")], ROOM)
     draft.calls = [CallDraft("a", "look", ["{}"], opaque="signed")]
     [call] = draft.completion("tool_calls", None, "model").message["tool_calls"]
     assert draft.opaque_calls == {call["id"]: "signed"}
@@ -103,7 +104,7 @@ def test_ids_are_unique_in_a_conversation(messages: list[list[str]]) -> None:
 
 def test_empty_calls_without_an_end_fill_an_answer() -> None:
     """Each takes memory, though it brings no character."""
-    draft = AnswerDraft(CollectingSink(), max_chars=10 * PART_CHARS)
+    draft = AnswerDraft(CollectingSink(), [], 10 * PART_CHARS)
     draft.say("Once")
     for _ in range(11):
         draft.admit_part()
@@ -114,7 +115,7 @@ def test_empty_calls_without_an_end_fill_an_answer() -> None:
 @given(st.lists(st.text(max_size=30)), st.integers(min_value=1, max_value=200))
 def test_an_answer_holds_the_beginning_of_what_came(pieces: list[str], most: int) -> None:
     """To the character, and a full one says so."""
-    draft = AnswerDraft(CollectingSink(), max_chars=most)
+    draft = AnswerDraft(CollectingSink(), [], most)
     kept = "".join(map(draft.admit, pieces))
     assert kept == "".join(pieces)[:most]
     assert draft.is_full == (len("".join(pieces)) > most)
