@@ -92,6 +92,8 @@ class Pruner:
                 await self.prune()
             except StorageError as exc:
                 log.warning("prune_failed", error=str(exc))
+            except Exception:
+                log.exception("pruning_failed")
             await asyncio.sleep(PRUNE_EVERY_S)
 
     async def prune(self) -> dict[str, Pruned]:

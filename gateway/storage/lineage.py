@@ -185,6 +185,12 @@ def active(conn: Connection, conversation_id: int) -> Session:
     return _session(conn.execute(*_active(conversation_id)).one())
 
 
+def find_active(conn: Connection, conversation_id: int) -> Session | None:
+    """Return the same; None where the conversation has been erased."""
+    row = conn.execute(*_active(conversation_id)).one_or_none()
+    return None if row is None else _session(row)
+
+
 @built_once
 def _active(conversation_id: int) -> Any:
     active_id = (

@@ -301,7 +301,8 @@ def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
 
 def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     """Return how many messages of a conversation would go."""
-    ranges = _removable(lineage.active(conn, conversation_id).plan)
+    active = lineage.find_active(conn, conversation_id)
+    ranges = [] if active is None else _removable(active.plan)
     if _is_idle(conn, conversation_id, age_s):
         ranges = [(1, END)]
     total = Pruned()
@@ -313,8 +314,13 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
 
 
 def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[int, list[Old]]:
-    """Return the next messages of a conversation that may go, and the segment that says so."""
-    active = lineage.active(conn, conversation_id)
+    """Return the next messages of a conversation that may go, and the segment that says so.
+
+    There are none where it has been erased, or where the search index does not have them yet.
+    """
+    active = lineage.find_active(conn, conversation_id)
+    if active is None:
+        return 0, []
     columns = (message.c.seq, message.c.turn_id, message.c.body)
     found: list[Old] = []
     for first, last in _removable(active.plan):
@@ -323,7 +329,13 @@ def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[
         found += [Old(*row) for row in rows]
         if len(found) == STEP_MESSAGES:
             break
-    return active.id, found
+    is_fed = not found or _searched_seq(conn, conversation_id) >= found[-1].seq
+    return active.id, found if is_fed else []
+
+
+def _searched_seq(conn: Connection, conversation_id: int) -> int:
+    fed = select(conversation.c.searched_seq).where(conversation.c.id == conversation_id)
+    return int(conn.scalar(fed) or 0)
 
 
 def _may_go(
@@ -413,8 +425,8 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
 def forget_words(conn: Connection, batch: Batch) -> bool:
     """Take messages out of the search index; False where it is not in a state for that."""
     seqs = [row.seq for row, _ in batch.rows]
-    fed = select(conversation.c.searched_seq).where(conversation.c.id == batch.conversation)
-    if not seqs or not searchindex.is_current(conn) or int(conn.scalar(fed) or 0) < seqs[-1]:
+    is_fed = bool(seqs) and _searched_seq(conn, batch.conversation) >= seqs[-1]
+    if not is_fed or not searchindex.is_current(conn):
         return False
     searchindex.take_out(conn, batch.conversation, {row.seq: terms for row, terms in batch.rows})
     return True
@@ -506,8 +518,10 @@ _is_dead_letter = outbox.c.state == literal_column("'dead'")
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
     """Whether a view has messages of the file's turn, or another that was asked about it again."""
-    plan = lineage.active(conn, row.conversation).plan
-    shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(plan)))
+    active = lineage.find_active(conn, row.conversation)
+    if active is None:
+        return False
+    shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(active.plan)))
     # Inside of a text its quotes are escaped.
     names_it = message.c.body.contains(f'"{handle_of(row.id)}"', autoescape=True)
     about_it = names_it if turn_id is None else or_(message.c.turn_id == turn_id, names_it)

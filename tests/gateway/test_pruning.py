@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, update
+from structlog.testing import capture_logs
 
+from gateway import pruning
+from gateway.errors import StorageUnavailable
 from gateway.pruning import Pruner
 from gateway.settings import RetentionSettings
 from gateway.storage import models, retention, searchindex
@@ -107,6 +110,31 @@ async def test_a_gateway_prunes_by_itself(tmp_path: Path) -> None:
         line = await gateway.chat.logged("storage_pruned")
         assert line["rows"] == {"raw": 1, "transcript": 2, "journal": 1, "outbox": 1}
         assert await gateway.chat.ask("two") == "re: two"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "event"),
+    [(StorageUnavailable("full"), "prune_failed"), (ValueError("odd"), "pruning_failed")],
+)
+async def test_trouble_is_logged_and_passes(
+    database: Database, monkeypatch: pytest.MonkeyPatch, trouble: Exception, event: str
+) -> None:
+    """The gateway lives on, and it is tried again later."""
+    failures, passed = [trouble], asyncio.Event()
+
+    def failing(*_: Any) -> retention.Pruned:
+        if failures:
+            raise failures.pop()
+        passed.set()
+        return retention.Pruned()
+
+    monkeypatch.setattr(pruning, "PRUNE_EVERY_S", 0.0)
+    monkeypatch.setattr(retention, "count_raw", failing)
+    with capture_logs() as logs:
+        running_ = asyncio.create_task(Pruner(database, RetentionSettings(), 30).run())
+        await passed.wait()
+        running_.cancel()
+    assert event in [line["event"] for line in logs]
 
 
 async def test_many_rows_go_in_short_transactions(

@@ -30,6 +30,7 @@ from gateway.storage import (
     inbox,
     inquiries,
     lineage,
+    maintenance,
     models,
     retention,
     steps,
@@ -268,6 +269,43 @@ def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> 
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
     assert prune(lived.path)["transcript"].rows == 0
+
+
+def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
+    lived: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was found by a reader before; the others are looked at all the same."""
+    begin_anew_ = retention.begin_anew
+
+    def forgetting(conn: Connection, conversation_id: int, age_s: float) -> None:
+        begin_anew_(conn, conversation_id, age_s)
+        if conversation_id == COMPACTED:
+            maintenance.forget(conn, conversation_id)
+
+    monkeypatch.setattr(retention, "begin_anew", forgetting)
+    lived.run(age, 31)
+    assert prune(lived.path)["transcript"].rows > 0
+    assert lived.run(retention.count_transcript, COMPACTED, 1.0) == Pruned()
+    assert count_of(lived, models.message, TOOLS) == 0
+
+
+def test_a_message_that_the_index_cannot_take_is_not_read(
+    lived: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays: its words could not be told to the index when it goes."""
+    behind = update(models.conversation).where(models.conversation.c.id == COMPACTED)
+    lived.run(lambda conn: conn.execute(behind.values(searched_seq=1)))
+    prepared, read = retention.prepared, set[int]()
+
+    def noting(conversation_id: int, *rest: Any) -> retention.Batch:
+        read.update(row.seq for row in rest[1] if conversation_id == COMPACTED)
+        return prepared(conversation_id, *rest)
+
+    monkeypatch.setattr(retention, "prepared", noting)
+    lived.run(age, 31)
+    prune(lived.path)
+    assert read == set()
+    assert count_of(lived, models.message, TOOLS) == 0
 
 
 def test_what_stands_approved_stays(lived: Store) -> None:
