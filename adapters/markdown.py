@@ -37,7 +37,8 @@ MAX_EMPTY_CELLS = 2_000
 up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
 """
 
-_TABLE_LINE = ("|", "-", ":")
+# Begins the second line of a table; "- " begins an item of a list.
+_TABLE_LINE = re.compile(r"[|:]|-(?!\s)")
 
 _BlockRule = Callable[[StateBlock, int, int, bool], bool]
 # The parser's own rules: the characters that may come first, and the blocks they may interrupt.
@@ -146,7 +147,8 @@ def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bo
     would be quadratic.
     """
     # Most lines are told by their next one; asking the rule would cost a tenth of all parsing.
-    if start_line + 1 >= end_line or _line(state, start_line + 1)[:1] not in _TABLE_LINE:
+    following = state.bMarks[start_line + 1] + state.tShift[start_line + 1]
+    if not _TABLE_LINE.match(state.src, following):
         return False
     is_off = state.env.get("is_tables_off")
     if is_off or not rules_block.table(state, start_line, end_line, silent=True):
