@@ -74,7 +74,7 @@ def audit_list(  # noqa: PLR0913 - an option each
         return
     headings = ("at", "conversation", "turn", "tool", "effect", "decision", "by", "outcome")
     rows = [_row(row, redactor, zone) for row in calls]
-    show_table((*headings, "arguments"), rows, f"no such calls since {first}")
+    show_table((*headings, "arguments"), rows, f"no such calls since {first}", after)
     show_next(following)
 
 

@@ -18,6 +18,8 @@ from agent.redaction import printable
 T = TypeVar("T")
 
 PIPE_COLUMNS = 160
+NO_MORE = "there is nothing more"
+"""Said of a page behind the end of a list."""
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Control characters that JSON may hold as they are, but that a terminal would obey."""
 
@@ -34,13 +36,23 @@ def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) ->
 
 
 def show_table(
-    headings: Sequence[str | Column], rows: Sequence[Sequence[object]], nothing: str
+    headings: Sequence[str | Column],
+    rows: Sequence[Sequence[object]],
+    nothing: str,
+    after: object = None,
 ) -> None:
-    """Print a table; where it has no rows, the sentence that says so."""
+    """Print a table; where it has no rows, the sentence that says so.
+
+    Args:
+        headings: Of its columns.
+        rows: Of a list, or of the page of it that begins behind `after`.
+        nothing: What is said of an empty list.
+        after: What `--after` was; None for a first page.
+    """
     if rows:
         out.print(table(headings, rows))
     else:
-        say(nothing)
+        say(nothing if after is None else NO_MORE)
 
 
 def page_of(

@@ -47,7 +47,7 @@ def letters_list(
         return
     headings = ("id", "kind", "conversation", "platform", "at", "reason")
     rows = [[getattr(letter, name) for name in headings] for letter in letters]
-    show_table(headings, rows, "nothing was given up" if after is None else "there is nothing more")
+    show_table(headings, rows, "nothing was given up", after)
     show_next(following)
 
 

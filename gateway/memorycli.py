@@ -40,7 +40,7 @@ def memory_list(
         show_lines(map(asdict, notes))
         return
     rows = [(note.id, note.scope, note.target, note.at, note.text) for note in notes]
-    show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes")
+    show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes", after)
     show_next(following)
 
 

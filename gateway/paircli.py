@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commandline import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
-from gateway.console import out, page_of, say, show_lines, show_next, show_table, table
+from gateway.console import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +40,12 @@ def pair_list(
     if json:
         show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
         return
-    _show_requests([each for each in rows if _is_request(each)], after)
+    requests = [each for each in rows if _is_request(each)]
+    if requests or after is None:
+        _show_requests(requests)
     _show_members([each for each in rows if not _is_request(each)])
+    if not rows and after is not None:
+        say(NO_MORE)
     show_next(following)
 
 
@@ -82,7 +86,7 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
     say(act(settings_of(context), action, target)["text"])
 
 
-def _show_requests(requests: "Sequence[Request]", after: str | None) -> None:
+def _show_requests(requests: "Sequence[Request]") -> None:
     rows = [
         (
             *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
@@ -91,8 +95,7 @@ def _show_requests(requests: "Sequence[Request]", after: str | None) -> None:
         for each in requests
     ]
     headings = ("code", "platform", "account", "id", "name", "since", "min left")
-    if rows or after is None:
-        show_table(headings, rows, "nobody asks to be let in")
+    show_table(headings, rows, "nobody asks to be let in")
 
 
 def _show_members(everybody: "Sequence[Member]") -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gateway.commandline import AsLines, ConversationOption, act, opened, settings_of
-from gateway.console import page_of, say, show_lines, show_next
+from gateway.console import NO_MORE, page_of, say, show_lines, show_next
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -51,7 +51,7 @@ def search_find(
     for match, past in found:
         say(_line(match, past))
     if not found:
-        say("nothing was found" if not after else "nothing more was found")
+        say(NO_MORE if after else "nothing was found")
     show_next(following)
     if missing:
         say(f"{missing} messages are not in the index yet; `parley run` feeds it")

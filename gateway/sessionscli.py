@@ -21,7 +21,7 @@ from gateway.commandline import (
     opened,
     settings_of,
 )
-from gateway.console import out, page_of, say, show_lines, show_next
+from gateway.console import NO_MORE, out, page_of, say, show_lines, show_next
 from gateway.errors import NotFound
 
 LARGEST_SEQ = 2**31 - 1
@@ -59,7 +59,7 @@ def sessions_list(
     if rows:
         view.show_list(rows, out)
     else:
-        say("there are no conversations" if after is None else "there are no more conversations")
+        say("there are no conversations" if after is None else NO_MORE)
     show_next(following)
 
 

@@ -85,10 +85,23 @@ def test_what_has_no_pages_takes_no_place(parley: Run, lived: Store, by: str) ->
     assert "--by sender" in result.err
 
 
-def test_behind_the_last_match_there_is_nothing_more(parley: Run, lived: Store) -> None:
-    """However far that is."""
-    result = parley("search", "find", "question", "--after", "100000")
-    assert (result.code, result.out.strip()) == (0, "nothing more was found")
+@pytest.mark.parametrize(
+    ("command", "last"),
+    [
+        ("sessions list", "1"),
+        ("dead-letters list", "t1"),
+        ("audit list --since 1970-01-01", "1.0"),
+        ("pair list", "telegram:m1"),
+        ("memory list", "1"),
+        ("search find question", "100000"),
+    ],
+)
+def test_behind_the_end_of_a_list_there_is_nothing_more(
+    parley: Run, lived: Store, command: str, last: str
+) -> None:
+    """That is said, and not that there is nothing at all."""
+    result = parley(*command.split(), "--after", last)
+    assert (result.code, result.out.strip()) == (0, "there is nothing more")
 
 
 @pytest.mark.parametrize("command", LISTS)
