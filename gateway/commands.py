@@ -188,7 +188,7 @@ def status_text(
         "Context": context_text(standing, model),
         "Prompt and tools": crowding_text(model) or "",
         "Compression": f"{firing_text(model)}; {compactions} so far",
-        "Messages": f"{status.messages:,} on record",
+        "Messages": f"{status.messages:,} so far",
         "State": f"{work}, {count(status.waiting, 'message')} queued",
     }
     lines = {name: value for name, value in lines.items() if value}

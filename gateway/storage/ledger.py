@@ -1,6 +1,7 @@
 """The ledger: one row for each call of a model, with its tokens and what it cost.
 
-What was spent stays on record whatever becomes of the turn; only erasing its conversation ends it.
+What was spent stays on record whatever becomes of the turn, until its conversation is erased or
+`retention.ledger_days` are over.
 """
 
 from collections.abc import Sequence

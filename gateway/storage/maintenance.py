@@ -73,7 +73,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
     The log, and unused bytes of the file, still hold the words until `Database.scrub`.
 
     Returns:
-        How many messages its transcript had.
+        As `withdraw` does.
 
     Raises:
         NotFound: As `withdraw` does.
@@ -94,7 +94,7 @@ def withdraw(conn: Connection, conversation_id: int) -> int:
     chat begins another conversation.
 
     Returns:
-        How many messages its transcript has.
+        How many messages were recorded in it, those that retention has erased included.
 
     Raises:
         NotFound: There is no such conversation, or it is a delegated child's: its parent, whose

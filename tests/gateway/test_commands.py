@@ -190,7 +190,7 @@ def test_the_status_of_an_idle_conversation() -> None:
         "- **Model**: claude-test",
         "- **Context**: 50,000 of 200,000 tokens (25%), reported",
         "- **Compression**: from 100,000 tokens on (engine compressor); 1 compaction so far",
-        "- **Messages**: 1,234 on record",
+        "- **Messages**: 1,234 so far",
         "- **State**: idle, 0 messages queued",
         "- **Last turn**: max iterations",
     ]

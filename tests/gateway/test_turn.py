@@ -186,12 +186,12 @@ async def test_a_word_that_is_no_command_is_a_message(tmp_path: Path) -> None:
 
 
 async def test_status_tells_how_the_conversation_stands(tmp_path: Path) -> None:
-    """Model, context, messages on record, state, and how the last turn ended."""
+    """Model, context, messages so far, state, and how the last turn ended."""
     async with running(tmp_path) as chat:
         assert re.search(r"\d+ of 200,000 tokens \(0%\), estimated", await chat.ask("/status"))
         await chat.ask("one")
         told = await chat.ask("/status")
-        for line in ("**Model**: scripted", "reported", "2 on record", "idle, 0", "final text"):
+        for line in ("**Model**: scripted", "reported", "2 so far", "idle, 0", "final text"):
             assert line in told
 
 
