@@ -168,6 +168,7 @@ class Api:
         http = Http(self._on_global)
         try:
             me = await http.static_login(self._token)
+            self._check_open()
         except BaseException:
             await http.close()
             raise

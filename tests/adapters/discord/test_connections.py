@@ -6,6 +6,7 @@ import pytest
 from aiohttp.test_utils import unused_port
 
 from adapters.base import PoolUse
+from adapters.discord import api
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import SendDelayed
 from tests.adapters.discord.conftest import MakeAdapter, asked, row, where
@@ -71,3 +72,21 @@ async def test_an_answer_takes_the_place_of_a_preview_that_came_late(
     showing.cancel()
     await adapter.send(row(adapter, "the answer", where(ann), reply_to=asked(said).message_ref))
     assert [m.content for m in ann.messages if m.author is server.bot] == ["the answer"]
+
+
+async def test_a_login_that_ends_behind_the_close_leaves_no_connection(
+    server: DiscordServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that is there too late is closed, and the row waits."""
+    monkeypatch.setattr(api, "CLOSE_WITHIN_S", 0)
+    adapter = make()
+    server.fail("login", SLOW)
+    sending = asyncio.get_running_loop().create_task(
+        adapter.send(row(adapter, "hi", where(server.direct())))
+    )
+    await server.wait_for(lambda: any(call.route == "login" for call in server.calls))
+    await adapter.close()
+    with pytest.raises(SendDelayed):
+        await sending
+    assert adapter.pool.in_use == 0
+    assert adapter._api._http is None
