@@ -396,16 +396,18 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
     """Erase messages, their words in the index, and what belongs to them alone.
 
     Returns:
-        Nothing where the conversation has moved on to another view meanwhile.
+        Nothing where the conversation has moved on to another view meanwhile; what somebody else
+            has erased is not counted.
     """
     here = conversation.c.id == batch.conversation
     active = conn.scalar(select(conversation.c.active_session_id).where(here))
     if active != batch.session_id or not forget_words(conn, batch):
         return Pruned()
-    rows = [row for row, _ in batch.rows]
-    seqs = [row.seq for row in rows]
+    seqs = [row.seq for row, _ in batch.rows]
     of_it = message.c.conversation == batch.conversation
-    conn.execute(delete(message).where(of_it, message.c.seq.in_(seqs)))
+    erased = delete(message).where(of_it, message.c.seq.in_(seqs)).returning(message.c.seq)
+    there = set(conn.scalars(erased))
+    rows = [row for row, _ in batch.rows if row.seq in there]
     turns = {row.turn_id for row in rows} - {None}
     left = conn.scalars(
         select(message.c.turn_id)

@@ -289,6 +289,16 @@ def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
     assert count_of(lived, models.message, TOOLS) == 0
 
 
+def test_what_two_erase_counts_once(lived: Store) -> None:
+    """The command line and the gateway's own hour may meet."""
+    lived.run(age, 31)
+    lived.run(retention.begin_anew, TOOLS, 1.0)
+    session_id, rows = lived.run(retention.old_messages, TOOLS, 1.0)
+    batch = retention.prepared(TOOLS, session_id, rows)
+    assert lived.run(retention.take_out, batch, 1.0).rows == len(rows) > 0
+    assert lived.run(retention.take_out, batch, 1.0) == Pruned()
+
+
 def test_a_message_that_the_index_cannot_take_is_not_read(
     lived: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
