@@ -164,14 +164,20 @@ class Database:
     ) -> T:
         try:
             with self._read_only.connect() as conn:
+                raw = cast("sqlite3.Connection", conn.connection.driver_connection)
+                raw.execute("BEGIN")
                 try:
-                    return fn(conn, *args, **kwargs)
+                    found = fn(conn, *args, **kwargs)
+                    raw.execute("COMMIT")
                 except BaseException:
                     # Rows that it has not fetched would keep later reads on this old snapshot.
                     conn.invalidate()
                     raise
+                return found
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
+        except sqlite3.Error as exc:
+            raise StorageUnavailable(str(exc)) from exc
 
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs

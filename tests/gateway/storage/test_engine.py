@@ -254,6 +254,20 @@ async def test_a_read_sees_what_was_written_before(database: Database) -> None:
         assert len(await database.read(names)) == n + 1
 
 
+async def test_a_read_is_one_snapshot(database: Database) -> None:
+    """What is committed between two of its statements is not in the second one."""
+    loop = asyncio.get_running_loop()
+
+    def twice(conn: Connection) -> tuple[list[str], list[str]]:
+        first = names(conn)
+        meanwhile = asyncio.run_coroutine_threadsafe(database.write(add, "meanwhile"), loop)
+        meanwhile.result(timeout=10)
+        return first, names(conn)
+
+    assert await database.read(twice) == ([], [])
+    assert await database.read(names) == ["meanwhile"]
+
+
 async def test_reads_go_on_while_a_write_is_in_progress(database: Database) -> None:
     """A long transaction of the writer blocks no reader."""
     await database.write(add, "a")
