@@ -25,6 +25,7 @@ from gateway.commandline import (
     loaded,
     opened,
     settings_of,
+    step_back,
 )
 from gateway.console import err, out, say, show_json, warn
 from gateway.deadletterscli import letters_app
@@ -296,6 +297,7 @@ def db_current(context: typer.Context) -> None:
 @db_app.command("check")
 def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
+    step_back()
     files = import_module("gateway.storage.files")
     problems = files.check(database_path(settings_of(context)))
     for problem in problems:
@@ -363,6 +365,7 @@ def backup(
     file: Annotated[Path, typer.Argument(help="Where to write the copy.")],
 ) -> None:
     """Copy the database, consistently, also while the gateway runs."""
+    step_back()
     maintenance = import_module("gateway.storage.maintenance")
     size = maintenance.backup(database_path(settings_of(context)), file)
     say(f"{file}: {size:,} bytes")

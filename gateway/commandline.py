@@ -4,6 +4,7 @@ What opens the database is imported when it is opened, so that `parley run` stay
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
+NICENESS = 19
+"""The last in the queue for the processor."""
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+
+
+def step_back() -> None:
+    """Have all others go first on the processor, from here to the end of the command."""
+    os.nice(NICENESS)
 
 
 def id_of(kind: str) -> Callable[[str], int]:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -61,9 +62,9 @@ from gateway.storage.transcript import END, shown_ranges
 REASON = "retention"
 """Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
 STEP_ROWS = 200
-"""Of one transaction: below 50 ms, also with the overwriting of what is erased."""
+"""Most rows of one transaction; `gateway.pruning.Steps` takes fewer where they take long."""
 STEP_MESSAGES = 50
-"""Likewise, each with its words in the search index."""
+"""Likewise of messages, each with its words in the search index."""
 FOUND_ROWS = 5_000
 """Of one look of a reader."""
 CONVERSATIONS = 500
@@ -212,8 +213,13 @@ def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
 
 def erase(conn: Connection, sweep: Sweep, age_s: float, keys: Sequence[Key]) -> Pruned:
     """Erase those of these rows that may still go."""
-    key = tuple_(*sweep.table.primary_key.columns)
-    gone = delete(sweep.table).where(key.in_(keys), _old(sweep.table, age_s), sweep.may_go)
+    key = tuple(sweep.table.primary_key.columns)
+    # By a list of pairs as it is, `IN (VALUES …)`, SQLite would read the whole table.
+    listed = func.json_each(orjson.dumps(keys).decode()).table_valued("value")
+    these = select(*(func.json_extract(listed.c.value, f"$[{n}]") for n in range(len(key))))
+    gone = delete(sweep.table).where(
+        tuple_(*key).in_(these), _old(sweep.table, age_s), sweep.may_go
+    )
     sizes = conn.scalars(gone.returning(sweep.size)).all()
     return Pruned(len(sizes), sum(sizes))
 
@@ -313,7 +319,9 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
     return total
 
 
-def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[int, list[Old]]:
+def old_messages(
+    conn: Connection, conversation_id: int, age_s: float, most: int
+) -> tuple[int, list[Old]]:
     """Return the next messages of a conversation that may go, and the segment that says so.
 
     There are none where it has been erased, or where the search index does not have them yet.
@@ -325,9 +333,9 @@ def old_messages(conn: Connection, conversation_id: int, age_s: float) -> tuple[
     found: list[Old] = []
     for first, last in _removable(active.plan):
         here = select(*columns).where(*_may_go(conversation_id, first, last, age_s))
-        rows = conn.execute(here.order_by(message.c.seq).limit(STEP_MESSAGES - len(found)))
+        rows = conn.execute(here.order_by(message.c.seq).limit(most - len(found)))
         found += [Old(*row) for row in rows]
-        if len(found) == STEP_MESSAGES:
+        if len(found) == most:
             break
     is_fed = not found or _searched_seq(conn, conversation_id) >= found[-1].seq
     return active.id, found if is_fed else []
@@ -453,7 +461,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     conn.execute(delete(node).where(*told, or_(_old(node, age_s), is_last)))
 
 
-def old_words(conn: Connection, conversation_id: int, age_s: float) -> list[Old]:
+def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[Old]:
     """Return the next messages of a conversation whose words are to leave the search index."""
     known = and_(
         search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
@@ -463,7 +471,7 @@ def old_words(conn: Connection, conversation_id: int, age_s: float) -> list[Old]
         .join(search_row, known)
         .where(message.c.conversation == conversation_id, _old(search_row, age_s))
         .order_by(message.c.seq)
-        .limit(STEP_MESSAGES)
+        .limit(most)
     )
     return [Old(*row) for row in conn.execute(found)]
 

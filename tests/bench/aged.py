@@ -10,20 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.messages import user_message
-from gateway import control
-from gateway.storage import files, transcript
-from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
+from gateway.storage import files
+from tests.bench import beside
 from tests.bench.aged_database import Size, make
-from tests.bench.figures import Figure, percentile
-from tests.bench.running import inbound
-from tests.bench.seeding import open_place
+from tests.bench.figures import Figure
 
 SMALL = Size(1_000, 5_000)
 COMMANDS = (
@@ -41,9 +35,6 @@ COMMANDS = (
     ),
 )
 MOST_S, MOST_MB = 2.0, 100.0
-EVERY_S = 0.005
-"""How often somebody writes while backup, check and forget run."""
-ALONE_S = 15.0
 LOOK_EVERY_S = 0.01
 PARLEY = (sys.executable, "-m", "gateway")
 
@@ -77,7 +68,7 @@ def _measure(folder: Path, size: Size) -> Iterator[Figure]:
     yield Figure("file", path.stat().st_size / 1e6, "MB")
     for command in COMMANDS:
         yield from _command(home, command.format(middle=size.conversations // 2))
-    yield from asyncio.run(_beside(home, path, size))
+    yield from asyncio.run(beside.measure(home, path, size.conversations))
 
 
 def _command(home: Path, command: str) -> Iterator[Figure]:
@@ -109,64 +100,3 @@ def _memory_of(pid: int) -> int:
     """Return the most memory that a process has had, in bytes; 0 once it has ended."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
-
-
-async def _beside(home: Path, path: Path, size: Size) -> list[Figure]:
-    """Measure the writes of others alone, and while the commands run."""
-    async with open_database(path, home) as database:
-        alone = await _writes(database, asyncio.sleep(ALONE_S))
-        p99 = percentile(alone, 0.99)
-        found = [Figure("writes alone, p99", p99 * 1e3, "ms")]
-        copy = home / "copy.db"
-        for name, arguments in (("backup", ["backup", str(copy)]), ("db check", ["db", "check"])):
-            during, took_s = await _timed(database, asyncio.to_thread(_run, home, arguments))
-            found += [
-                Figure(name, took_s, "s"),
-                Figure(
-                    "writes beside it, p99 ÷ alone",
-                    percentile(during, 0.99) / p99,
-                    "x",
-                    at_most=2,
-                ),
-                Figure("writes beside it, longest", max(during) * 1e3, "ms"),
-            ]
-        with suppress(FileNotFoundError):
-            copy.unlink()
-        for which in ("first", "second"):
-            target = str(size.conversations // (2 if which == "first" else 3))
-            erasing = control.carry_out(database, control.ACTIONS["forget"], target)
-            during, took_s = await _timed(database, erasing)
-            found += [
-                Figure(f"forget, the {which} one", took_s, "s"),
-                Figure("writes beside it, p99", percentile(during, 0.99) * 1e3, "ms"),
-                Figure("writes beside it, longest", max(during) * 1e3, "ms", at_most=200),
-            ]
-    return found
-
-
-async def _timed(database: Database, work: Awaitable[object]) -> tuple[list[float], float]:
-    started = time.perf_counter()
-    during = await _writes(database, work)
-    return during, time.perf_counter() - started
-
-
-async def _writes(database: Database, work: Awaitable[object]) -> list[float]:
-    """Write a message every few milliseconds until some work is done; return what each took."""
-    took: list[float] = []
-    place = await database.write(open_place, inbound("bench", "bench", ""))
-
-    async def write() -> None:
-        while True:
-            started = time.perf_counter()
-            await database.write(transcript.append, place, [user_message("A line of a chat.")])
-            took.append(time.perf_counter() - started)
-            await asyncio.sleep(EVERY_S)
-
-    writing = asyncio.ensure_future(write())
-    try:
-        await work
-    finally:
-        writing.cancel()
-        with suppress(asyncio.CancelledError):
-            await writing
-    return took

@@ -106,6 +106,18 @@ def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> Non
     assert (checked.code, "ix_turn_dead" in checked.err) == (1, True)
 
 
+def test_commands_that_take_long_let_others_go_first(
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway may run on the same processor."""
+    parley("db", "upgrade")
+    raised: list[int] = []
+    monkeypatch.setattr(os, "nice", raised.append)
+    for command in (("db", "check"), ("backup", str(tmp_path / "copy.db"))):
+        assert parley(*command).code == 0
+    assert raised == [19, 19]
+
+
 def test_conversations_are_listed_as_they_are_named(parley: Parley, tmp_path: Path) -> None:
     """Also where somebody wrote what looks like markup."""
     fill(tmp_path, "hello", "[red]alarm[/red]", "closing [/b] first")

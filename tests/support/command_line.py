@@ -26,12 +26,16 @@ Run = Callable[..., Result]
 
 @contextmanager
 def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Have PARLEY_HOME be this folder and no setting come from outside; restore logging."""
+    """Have PARLEY_HOME be this folder and no setting come from outside; restore logging.
+
+    The niceness of the tests' process stays: it could not be taken back.
+    """
     before = structlog.get_config()
     for name in os.environ:
         if name.startswith(("PARLEY_", "ANTHROPIC_", "OPENAI_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_HOME", str(home))
+    monkeypatch.setattr(os, "nice", lambda _increment: 0)
     yield
     structlog.configure(**before)
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 import sqlite3
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -234,6 +235,30 @@ async def test_a_backup_while_writing_is_consistent(database: Database, tmp_path
         )
     assert len({count for _, count in counts}) == 1
     assert files.check(tmp_path / "copy4.db") == []
+
+
+def test_a_backup_in_portions_is_of_one_moment(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others write between two portions is not in it, and does not make it begin anew."""
+    talk(store, "words", chat="1")
+    before, target = dump(store.path), tmp_path / "copy.db"
+    pages = store.path.stat().st_size // 4096
+    pauses = 0
+
+    def write(_seconds: float) -> None:
+        nonlocal pauses
+        pauses += 1
+        assert pauses <= pages
+        store.run(admit, inbound("meanwhile", chat="2", dedupe_key=f"key-{pauses}"))
+
+    checkpoint(store)
+    monkeypatch.setattr(maintenance, "COPIED_PAGES", 8)
+    monkeypatch.setattr(time, "sleep", write)
+    maintenance.backup(store.path, target)
+    assert pauses > 4
+    assert dump(target) == before
+    assert dump(store.path) != before
 
 
 def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path) -> None:

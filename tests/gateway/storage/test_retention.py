@@ -483,3 +483,13 @@ def assert_answers(store: Store) -> None:
         answer(store, current, "As before.")
         plan = store.run(lineage.active, conversation_id).plan
         assert store.run(load_view, conversation_id, plan)[-1]["content"] == "As before."
+
+
+@pytest.mark.parametrize("name", retention.SWEEPS)
+def test_a_step_reads_no_other_rows(store: Store, name: str) -> None:
+    """However many a table has: SQLite finds those of a step by their keys."""
+    for sweep in retention.SWEEPS[name]:
+        keys = [tuple(range(n, n + len(sweep.table.primary_key))) for n in (1, 2)]
+        plans = store.plans(retention.erase, sweep, 1.0, keys)
+        assert [plan for plan in plans if plan.startswith(f"SCAN {sweep.table.name}")] == []
+        assert any(plan.startswith(f"SEARCH {sweep.table.name}") for plan in plans)
