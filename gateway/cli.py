@@ -297,8 +297,8 @@ def db_current(context: typer.Context) -> None:
 @db_app.command("check")
 def db_check(context: typer.Context) -> None:
     """Compare the database with this version: revision, tables, integrity."""
-    step_back()
     files = import_module("gateway.storage.files")
+    step_back()
     problems = files.check(database_path(settings_of(context)))
     for problem in problems:
         warn(problem, "red")
@@ -365,8 +365,8 @@ def backup(
     file: Annotated[Path, typer.Argument(help="Where to write the copy.")],
 ) -> None:
     """Copy the database, consistently, also while the gateway runs."""
-    step_back()
     maintenance = import_module("gateway.storage.maintenance")
+    step_back()
     size = maintenance.backup(database_path(settings_of(context)), file)
     say(f"{file}: {size:,} bytes")
 

@@ -106,16 +106,19 @@ def test_the_database_is_made_and_checked(parley: Parley, tmp_path: Path) -> Non
     assert (checked.code, "ix_turn_dead" in checked.err) == (1, True)
 
 
+@pytest.mark.parametrize(("load", "priority"), [(0.0, os.SCHED_IDLE), (1e6, 10)])
 def test_commands_that_take_long_let_others_go_first(
-    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    parley: Parley, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: float, priority: int
 ) -> None:
-    """A gateway may run on the same processor."""
+    """A gateway may run on the same processor; where that is busy all the time, they end too."""
     parley("db", "upgrade")
-    raised: list[int] = []
-    monkeypatch.setattr(os, "nice", raised.append)
+    chosen: list[int] = []
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    monkeypatch.setattr(os, "nice", chosen.append)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _pid, policy, _: chosen.append(policy))
     for command in (("db", "check"), ("backup", str(tmp_path / "copy.db"))):
         assert parley(*command).code == 0
-    assert raised == [19, 19]
+    assert chosen == [priority, priority]
 
 
 def test_conversations_are_listed_as_they_are_named(parley: Parley, tmp_path: Path) -> None:

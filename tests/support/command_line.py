@@ -28,7 +28,7 @@ Run = Callable[..., Result]
 def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have PARLEY_HOME be this folder and no setting come from outside; restore logging.
 
-    The niceness of the tests' process stays: it could not be taken back.
+    The priority of the tests' process stays: it could not be taken back.
     """
     before = structlog.get_config()
     for name in os.environ:
@@ -36,6 +36,7 @@ def own_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             monkeypatch.delenv(name)
     monkeypatch.setenv("PARLEY_HOME", str(home))
     monkeypatch.setattr(os, "nice", lambda _increment: 0)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None)
     yield
     structlog.configure(**before)
 
