@@ -293,7 +293,7 @@ def test_what_two_erase_counts_once(lived: Store) -> None:
     """The command line and the gateway's own hour may meet."""
     lived.run(age, 31)
     lived.run(retention.begin_anew, TOOLS, 1.0)
-    session_id, rows = lived.run(retention.old_messages, TOOLS, 1.0)
+    session_id, rows = lived.run(retention.old_messages, TOOLS, 1.0, 50)
     batch = retention.prepared(TOOLS, session_id, rows)
     assert lived.run(retention.take_out, batch, 1.0).rows == len(rows) > 0
     assert lived.run(retention.take_out, batch, 1.0) == Pruned()
