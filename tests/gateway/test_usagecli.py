@@ -25,8 +25,6 @@ from tests.support.storage import (
 )
 
 USAGE = Usage(1_000, 20, 3_000, 40, 5)
-NOW = datetime.now(ZoneInfo("UTC"))
-TODAY = NOW.date()
 
 
 @pytest.fixture
@@ -41,12 +39,16 @@ def current(store: Store) -> Turn:
     return store.run(turn_of, "Find [red]it[/red]")
 
 
-def book(store: Store, current: Turn, at: datetime = NOW, **call: Any) -> None:
+def now() -> datetime:
+    return datetime.now(ZoneInfo("UTC"))
+
+
+def book(store: Store, current: Turn, at: datetime | None = None, **call: Any) -> None:
     """Book a call of a turn at a time."""
     made = model_call(call.pop("usage", USAGE), **call)
     store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
     newest = max(row.id for row in store.rows(table))
-    dated = table.update().where(table.c.id == newest).values(at=at.timestamp())
+    dated = table.update().where(table.c.id == newest).values(at=(at or now()).timestamp())
     store.run(lambda conn: conn.execute(dated))
 
 
@@ -61,7 +63,7 @@ def data(result: Result) -> Any:
 
 def test_days_are_shown_with_their_sum(usage: Run, store: Store, current: Turn) -> None:
     """Calls, tokens by kind, share of the cache, cost; in the order of time."""
-    yesterday = NOW - timedelta(days=1)
+    yesterday = now() - timedelta(days=1)
     book(store, current)
     book(store, current)
     book(store, current, at=yesterday, cost_usd=0.25)
@@ -71,7 +73,7 @@ def test_days_are_shown_with_their_sum(usage: Run, store: Store, current: Turn) 
     )
     assert [cells(line) for line in lines] == [
         [str(yesterday.date()), "1", "1,000", "3,000", "40", "5", "20", "74.2%", "-", "$0.25"],
-        [str(TODAY), "2", "2,000", "6,000", "80", "10", "40", "74.2%", "-", "$1.00"],
+        [str(now().date()), "2", "2,000", "6,000", "80", "10", "40", "74.2%", "-", "$1.00"],
         ["total", "3", "3,000", "9,000", "120", "15", "60", "74.2%", "-", "$1.25"],
     ]
 
@@ -154,14 +156,20 @@ def test_help_names_what_calls_are_grouped_by(usage: Run) -> None:
 
 @pytest.mark.parametrize(
     ("since", "calls"),
-    [("1d", 1), ("3d", 2), (str(TODAY - timedelta(days=40)), 3), ("0001-01-01", 3), ("9999d", 3)],
+    [
+        ("1d", 1),
+        ("3d", 2),
+        ("2026-01-01", 3),
+        ("0001-01-01", 3),
+        ("9999d", 3),
+    ],
 )
 def test_since_is_a_date_or_a_number_of_days(
     usage: Run, store: Store, current: Turn, since: str, calls: int
 ) -> None:
     """Today is one of the days; a long time ago costs no time."""
     for days in (0, 2, 40):
-        book(store, current, at=NOW - timedelta(days=days))
+        book(store, current, at=now() - timedelta(days=days))
     for by in ("day", "sender"):
         assert data(usage("--since", since, "--by", by, "--json"))["total"]["calls"] == calls
 
@@ -169,9 +177,9 @@ def test_since_is_a_date_or_a_number_of_days(
 def test_a_month_is_shown_unless_told_otherwise(usage: Run, store: Store, current: Turn) -> None:
     """Thirty days, today included."""
     for days in (29, 30):
-        book(store, current, at=NOW - timedelta(days=days))
+        book(store, current, at=now() - timedelta(days=days))
     found = data(usage("--json"))
-    assert found["since"] == str(TODAY - timedelta(days=29))
+    assert found["since"] == str(now().date() - timedelta(days=29))
     assert found["total"]["calls"] == 1
 
 
@@ -222,7 +230,7 @@ def test_bills_are_compared_with_the_least(
 ) -> None:
     """Call by call: what was sent before the first day could have been read."""
     for days in (40, 1, 0):
-        book(store, current, at=NOW - timedelta(days=days), **CLAUDE)
+        book(store, current, at=now() - timedelta(days=days), **CLAUDE)
     lines = usage("--by", by).out.splitlines()[1:]
     assert len(lines) == (3 if by == "day" else 2)
     assert {cells(line)[-2] for line in lines} == {"12.50"}
