@@ -96,7 +96,7 @@ from tests.support.crash_script import (
 
 LENGTHS = {"long": 100, "huge": 10_000}
 """Repetitions in a tool's output; `huge` needs new pages of the database."""
-TROUBLE = {"turn_failed", "turn_buried", "lease_lost"}
+TOLD = {"turn_failed", "turn_buried", "lease_lost", "message_sent"}
 SOURCE = "loopback:default"
 MENU = [("status", "show how this conversation stands")]
 BLOCKS = {"telegram": TelegramSettings, "discord": DiscordSettings, "slack": SlackSettings}
@@ -141,8 +141,8 @@ def live(raw: dict[str, Any]) -> NoReturn:
 
 
 def _forward(port: int, _: Any, __: str, event: EventDict) -> EventDict:
-    """Tell the platform of trouble, so that a test can wait for it."""
-    if event["event"] in TROUBLE:
+    """Tell the platform of what a test may wait for."""
+    if event["event"] in TOLD:
         tell(port, event["event"])
     return event
 

@@ -49,7 +49,7 @@ class ModelLife(child.Life):
 def main() -> None:
     """Serve until stdin ends."""
     replace_in(child, Life=ModelLife, Spec=ModelSpec)
-    child.TROUBLE.add("model_call_failed")
+    child.TOLD.add("model_call_failed")
     for name in ("agent.models.anthropic", "agent.models.openai"):
         import_module(name)
     nursery.main()

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import notices
 from tests.crash.points import SHOWN
-from tests.crash.test_platforms import sent, up
+from tests.crash.test_platforms import answered, sent, up
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver, Room
 from tests.support.crash import KILLED, Crashes
@@ -70,7 +70,9 @@ async def test_a_kill_leaves_no_half_answer_unexplained(
 ) -> None:
     """The preview becomes the answer, or the answer names it; it names none that never was."""
     room = await killed_at(driver, crashes, step, where, "m1")
-    assert await crashes.stop(await live_on(driver, crashes)) == 0, crashes.log()
+    pid = await live_on(driver, crashes)
+    await answered(crashes)
+    assert await crashes.stop(pid) == 0, crashes.log()
     asks = driver.name not in WITHOUT_LOOK_UP
     texts = room.texts()
     named = step in {ANNOUNCED, SHOWN} and not asks

@@ -57,6 +57,7 @@ async def test_an_answer_survives_a_kill(driver: Driver, crashes: Crashes, step:
     assert await crashes.ended(pid) == KILLED, crashes.log()
     pid = crashes.start()
     await up(crashes, driver, lives=2)
+    await answered(crashes)
     assert await crashes.stop(pid) == 0, crashes.log()
     assert sent(crashes) == ["sent"]
     answers = [text.removeprefix("(re-sent)\n") for text in ann.texts()]
@@ -75,3 +76,8 @@ def sent(crashes: Crashes) -> list[str]:
     """Return the states of the outbox's rows."""
     with closing(sqlite3.connect(crashes.database)) as database:
         return [state for (state,) in database.execute("SELECT state FROM outbox ORDER BY seq")]
+
+
+async def answered(crashes: Crashes) -> None:
+    """Wait until one answer is sent: a gateway that stops begins no turn."""
+    await crashes.platform.wait_for(lambda: sent(crashes) == ["sent"])
