@@ -33,6 +33,8 @@ LONGEST_PAUSE_S = 600.0
 """A client is not replaced again within this time: doubled each time until the platform answers."""
 CLOSE_WITHIN_S = 2.0
 """How long the end of a client waits for requests that are on their way."""
+MOST_LATE = 1_000
+"""Late previews that are remembered: one whose answer never comes stays as it is."""
 _ABORTED_S = 1.0
 
 
@@ -259,6 +261,8 @@ class UnderWay:
     ) -> None:
         ref = None if task.cancelled() or task.exception() else task.result()
         if ref is not None and ref != known:
+            if len(self._late) >= MOST_LATE:
+                del self._late[next(iter(self._late))]
             self._late[question.address, question.message_ref] = ref
 
 

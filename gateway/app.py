@@ -6,6 +6,7 @@ settings name are built in gateway/building.py.
 """
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -85,6 +86,8 @@ Account = tuple[str, str]
 Work = dict[str, Coroutine[Any, Any, Any]]
 """What runs side by side, by name."""
 
+_M_ARENA_MAX = -8
+"""Source: malloc.h of glibc."""
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
@@ -159,6 +162,7 @@ async def run(
     Raises:
         GatewayError: It cannot start; nothing was changed.
     """
+    share_arenas()
     log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
     descriptors.RESERVE.keep(descriptors.RESERVED)
     stop = asyncio.Event()
@@ -212,6 +216,16 @@ def _tell_of_the_one_before(journal: CrashJournal) -> None:
         turn=ending.death.turn,
         oom_kills=ending.oom_kills,
     )
+
+
+def share_arenas() -> None:
+    """Have the threads share two areas of glibc's malloc; before any thread is started.
+
+    Else each has its own, which keeps what it once needed: most of what RSS grows by in a week.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 2)
 
 
 def settle_memory() -> None:

@@ -197,20 +197,37 @@ def answer_to(message_ref: str) -> Outgoing:
     )
 
 
-async def test_an_answer_takes_no_preview_of_another_question() -> None:
-    """Several people are answered at one address; each answer takes the place of its own."""
-    under_way, posted = UnderWay(), asyncio.Event()
+async def shown_late(under_way: UnderWay, message_ref: str) -> None:
+    """Show a preview of a question whose turn ends before its message is known."""
+    posted = asyncio.Event()
 
     async def preview() -> str:
         await posted.wait()
         return "preview"
 
     showing = asyncio.get_running_loop().create_task(
-        under_way.show(Question(GROUP, "ann", "1"), None, preview)
+        under_way.show(Question(GROUP, "ann", message_ref), None, preview)
     )
     await asyncio.sleep(0)
     showing.cancel()
     await asyncio.wait([showing])
     posted.set()
+
+
+async def test_late_previews_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten where its answer never came."""
+    monkeypatch.setattr("adapters.outbound.MOST_LATE", 2)
+    under_way = UnderWay()
+    for each in ("1", "2", "3"):
+        await shown_late(under_way, each)
+        await under_way.settled(answer_to("0"))
+    found = [(await under_way.settled(answer_to(each))).preview_ref for each in ("1", "2", "3")]
+    assert found == [None, "preview", "preview"]
+
+
+async def test_an_answer_takes_no_preview_of_another_question() -> None:
+    """Several people are answered at one address; each answer takes the place of its own."""
+    under_way = UnderWay()
+    await shown_late(under_way, "1")
     assert (await under_way.settled(answer_to("2"))).preview_ref is None
     assert (await under_way.settled(answer_to("1"))).preview_ref == "preview"

@@ -5,6 +5,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -339,3 +341,33 @@ async def test_conversations_of_a_lost_account_are_named(tmp_path: Path) -> None
     async with running(tmp_path, adapter=RecordingAdapter("telegram")) as chat:
         [line] = chat.events("account_not_configured")
     assert (line["platform"], line["account"], line["conversations"]) == ("slack", "default", 1)
+
+
+_ARENAS = """
+import ctypes, sys, threading
+from gateway.app import share_arenas
+libc, all_run = ctypes.CDLL(None), threading.Barrier(9)
+libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
+if sys.argv[1:]:
+    share_arenas()
+def work():
+    libc.malloc(100_000)
+    all_run.wait()
+threads = [threading.Thread(target=work) for _ in range(8)]
+for each in threads: each.start()
+all_run.wait()
+libc.malloc_info(0, ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w")))
+libc.fflush(None)
+"""
+
+
+def test_threads_share_the_areas_of_malloc() -> None:
+    """Without it there is one for each, up to eight for a processor."""
+
+    def areas(*args: str) -> int:
+        told = subprocess.run(
+            [sys.executable, "-c", _ARENAS, *args], capture_output=True, text=True, check=True
+        )
+        return told.stdout.count("<heap nr=")
+
+    assert areas("shared") <= 2 < areas()

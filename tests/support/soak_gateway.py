@@ -29,7 +29,7 @@ from adapters.telegram import client
 from adapters.telegram.adapter import TelegramAdapter
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, Usage
-from gateway.app import Gateway, assembled, serve, settle_memory
+from gateway.app import Gateway, assembled, serve, settle_memory, share_arenas
 from gateway.building import build_adapters
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, logged_database
@@ -125,6 +125,7 @@ def _slow(owner: type, name: str, dice: random.Random, pause_s: float) -> None:
 
 
 async def _run(soak: Soak) -> None:
+    share_arenas()
     home = Path(soak.home)
     settings = settings_of(
         home, platforms=soak.platforms, logging={"file": home / "parley.log", "level": "info"}
