@@ -120,7 +120,7 @@ def _turn_is_dead(turn_id: Any) -> ColumnElement[bool]:
 
 _other = outbox.alias("other")
 # By the words of the index of what is unsent (`is_unsent`), for another row than the one at hand.
-_is_unsent = _other.c.state.in_([literal_column(f"'{each}'") for each in UNSENT])
+_is_unsent = _other.c.state.in_(UNSENT)
 
 
 def _is_working(conversation_id: Any) -> ColumnElement[bool]:
@@ -523,7 +523,7 @@ def _is_needed(conn: Connection, row: Any) -> bool:
     return bool(conn.scalar(select(waits))) or _is_shown(conn, row, turn_id)
 
 
-_is_dead_letter = outbox.c.state == literal_column("'dead'")
+_is_dead_letter = outbox.c.state == "dead"
 
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
