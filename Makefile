@@ -1,5 +1,6 @@
-# Two commands: `make run` starts Parley, `make test` checks everything. Both set up .venv themselves:
-# `make run` with what Parley needs, `make test` with what its developers need as well.
+# Two commands: `make run` starts Parley, `make test` checks it in five minutes. Both set up .venv
+# themselves: `make run` with what Parley needs, `make test` with what its developers need as well.
+# `make test-all` tries everything that `make test` tries a sample of, and measures the coverage.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +8,7 @@ STAMP := $(VENV)/.installed
 RUN_STAMP := $(VENV)/.installed-run
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: setup run test test-deep lint compile format bench lock clean
+.PHONY: setup run test test-all test-deep lint compile format bench lock clean
 unexport PYTHONDONTWRITEBYTECODE
 
 # Runs a command that is silent for long behind a word about it, with a dot for each second.
@@ -44,19 +45,30 @@ lint: setup
 	$(BIN)/lint-imports
 
 # In one process and beside mypy, which keeps one core busy; else each worker of the tests compiles
-# all there is. What cannot be collected is told by the tests themselves.
-compile: setup
+# all there is. Once for a new .venv: later the workers compile what has changed. What cannot be
+# collected is told by the tests themselves.
+COMPILED := $(VENV)/.compiled
+compile: $(COMPILED)
+$(COMPILED): $(STAMP)
 	@echo "compiling the tests and what they import"
 	@$(BIN)/python -m pytest --collect-only --quiet tests > /dev/null 2>&1 || true
+	@touch $@
 
 format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 # One worker more than this project's machines have cores: the end-to-end tests wait for platforms.
+WORKERS := -n 3 --dist worksteal
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
-	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term tests
+	$(BIN)/python -m pytest $(WORKERS) tests
+
+# Tests that assert nothing fail here. Their asserts are compiled in another way for that.
+ASSERTED := -o enable_assertion_pass_hook=true
+test-all: setup
+	@$(BIN)/python -m pytest $(ASSERTED) --collect-only --quiet tests > /dev/null 2>&1 || true
+	PARLEY_TEST_ALL=1 $(BIN)/python -m pytest $(WORKERS) $(ASSERTED) --cov --cov-report=term tests
 
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests

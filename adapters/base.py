@@ -12,12 +12,12 @@ from adapters.messages import (
     Choice,
     Cursor,
     InboundMessage,
-    Mark,
+    MessageRef,
     Move,
     Outgoing,
     OutgoingFile,
     Poison,
-    Question,
+    Reaction,
     Receipt,
     Withdrawal,
 )
@@ -172,7 +172,7 @@ class Adapter(Protocol):
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -198,7 +198,7 @@ class Adapter(Protocol):
         ...
 
     async def find_preview(
-        self, question: Question, nonce: str, others: frozenset[str]
+        self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look up a preview that was announced, and whose id nobody knows.
 
@@ -216,11 +216,11 @@ class Adapter(Protocol):
         """
         ...
 
-    async def show_working(self, question: Question) -> None:
+    async def show_working(self, question: MessageRef) -> None:
         """Show that an answer is being made ("typing"), best effort; lasts about 5 s."""
         ...
 
-    async def acknowledge(self, question: Question, mark: Mark) -> None:
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to `question.message_ref`, in place of an earlier reaction; best effort."""
         ...
 

@@ -1,4 +1,4 @@
-"""The vocabulary between a platform and the gateway (step 1, 2 and 8 of the path of a message).
+"""The vocabulary between a platform and the gateway.
 
 Platform ids are `str` everywhere; texts are what the person typed, without platform markup.
 """
@@ -13,7 +13,7 @@ Addressing = Literal["direct", "thread", "overheard"]
 """Whom a message is for. direct: the bot (a direct chat, a mention, a reply to it, a command, a
 button). thread: it was said in a thread, and is for the bot if the bot has a conversation there.
 overheard: said in a group, not to the bot."""
-Mark = Literal["received", "answered", "failed"]
+Reaction = Literal["received", "answered", "failed"]
 """What an acknowledging reaction tells about a message."""
 
 
@@ -28,7 +28,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MessageRef:
     """What an answer belongs to: where it was asked, by whom, and with which message.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Requests to a platform that nobody's cancellation ends (step 8), and clients that are replaced.
+"""Requests to a platform that nobody's cancellation ends, and clients that are replaced.
 
 A request is a task of its own with a deadline of its own. Who asked for it may be cancelled (a turn
 ends, a wait takes too long) and then stops waiting; the request ends by itself. An HTTP client can
@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import structlog
 
-from adapters.messages import Address, Outgoing, Question
+from adapters.messages import Address, MessageRef, Outgoing
 
 log = structlog.get_logger()
 
@@ -208,7 +208,7 @@ class UnderWay:
 
     async def show(
         self,
-        question: Question,
+        question: MessageRef,
         ref: str | None,
         preview: Callable[[], Coroutine[Any, Any, str | None]],
     ) -> str | None:
@@ -244,7 +244,7 @@ class UnderWay:
         ref = self._late.pop((message.address, message.reply_to), None)
         return replace(message, preview_ref=ref)
 
-    async def arrived(self, question: Question) -> str | None:
+    async def arrived(self, question: MessageRef) -> str | None:
         """Wait for what is on its way; return the message of a preview that came too late, if any.
 
         The row that takes its place is then the caller's matter.
@@ -257,7 +257,7 @@ class UnderWay:
             await asyncio.wait([task])
 
     def _came_late(
-        self, question: Question, known: str | None, task: asyncio.Task[str | None]
+        self, question: MessageRef, known: str | None, task: asyncio.Task[str | None]
     ) -> None:
         ref = None if task.cancelled() or task.exception() else task.result()
         if ref is not None and ref != known:

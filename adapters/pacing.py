@@ -1,4 +1,4 @@
-"""Pacing: when a chat may be sent to, edited in or shown "typing" (step 8). Knows no platform.
+"""Pacing: when a chat may be sent to, edited in or shown "typing". Knows no platform.
 
 Messages queue twice, first come first served: in their chat for the chat's budgets, then for the
 overall one. Whatever is only best effort (previews, typing, reactions) steps back behind the queue.

@@ -7,7 +7,7 @@ OpenAI chat messages.
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.prompt_caching import apply_cache_control
-from agent.tokens import estimate_tokens
+from agent.tokens.estimate import estimate_tokens
 
 __all__ = [
     "CompactionResult",

@@ -10,23 +10,23 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.compression.assemble import assemble
-from agent.compression.boundaries import (
+from agent.context.extractor.extract import Extract, extract, key_facts, retained_share
+from agent.context.phases.assemble import assemble
+from agent.context.phases.boundaries import (
     Boundaries,
     find_boundaries,
     leaving,
     protected_tail,
     starts_before,
 )
-from agent.compression.convergence import chars_of, converge, target_tokens
-from agent.compression.extract import Extract, extract, key_facts, retained_share
-from agent.compression.prune import may_be_pruned, prune
-from agent.compression.sizes import Sizes
-from agent.compression.summary import summary_budget, write_summary
+from agent.context.phases.convergence import chars_of, converge, target_tokens
+from agent.context.phases.prune import may_be_pruned, prune
+from agent.context.phases.sizes import Sizes
+from agent.context.phases.summary import summary_budget, write_summary
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
-from agent.tokens import estimate_tokens
+from agent.tokens.estimate import estimate_tokens
 from agent.view import Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2

@@ -1,23 +1,53 @@
 """The contract of context engines: who decides what the model sees when a view grows too large.
 
-An engine gets a view and returns a plan (agent/view.py); it never changes messages and never
-stores anything. Parley's planner (agent/planner.py) measures, asks the engine, checks what comes
+An engine gets a view and returns a plan (agent/view.py); it never changes messages and never stores
+anything. Parley's planner (agent/context/planner.py) measures, asks the engine, checks what comes
 back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to write
 another one.
+
+Nodes: what the lossless engine (agent/engines/lcm) has written about stretches of a transcript.
+
+Leaves stand for messages, higher nodes for nodes. They are stored with the compaction that made
+them and never change; which of them are in view is the plan's.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
-from agent.messages import ChatMessage
-from agent.models.base import ToolSchema, Usage
-from agent.nodes import Node
+from agent.messages import ChatMessage, ToolSchema
+from agent.usage import Usage
 from agent.view import Entry, Summary, ViewPlan
 
-if TYPE_CHECKING:
-    from agent.ports import Archive
+NodeSource = Literal["model", "extract", "pointer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node.
+
+    Attributes:
+        number: In its conversation, from 1 on.
+        level: 0 for a leaf, else one more than the highest of its children.
+        first_seq: It stands for the messages from here on, without a gap.
+        last_seq: To here, included.
+        children: Numbers of the nodes that it condenses, in order; their ranges lie in its own.
+        source: Who wrote it; see `agent.view.Summary`.
+        tokens: About how many its text takes.
+        source_tokens: About how many that took which it was written from: messages, or children.
+    """
+
+    number: int
+    level: int
+    first_seq: int
+    last_seq: int
+    text: str
+    source: NodeSource
+    tokens: int
+    source_tokens: int
+    children: tuple[int, ...] = ()
+
 
 Trigger = Literal[
     "threshold",
@@ -54,6 +84,37 @@ GUARD_SHARE = 0.85
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""
+
+
+class Archive(Protocol):
+    """Blocking read access to all records of the one conversation that a turn belongs to.
+
+    For engines, which run in threads: never to be used on the event loop's own.
+    """
+
+    @property
+    def turn_begins_at(self) -> int:
+        """Seq of the turn's first message: it and what follows is in view, if not compacted."""
+        ...
+
+    def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return (seq, message as it is stored) of a range, both ends included, in order."""
+        ...
+
+    def nodes(self) -> Sequence[Node]:
+        """Return every node, in order of number."""
+        ...
+
+    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
+        """Return the seqs of messages that a search for these words finds, best first.
+
+        Nothing from `before_seq` on is looked at.
+        """
+        ...
+
+    def output(self, output_id: str) -> str | None:
+        """Return a stored tool output; None if there is none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +279,7 @@ class ContextEngine(ABC):
         """
         return None
 
-    def attach(self, archive: "Archive") -> None:  # noqa: B027 - optional
+    def attach(self, archive: Archive) -> None:  # noqa: B027 - optional
         """Take what the conversation's records can be read with, for `compress` and the tools.
 
         It must not be called from anywhere else: its methods block.

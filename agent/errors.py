@@ -22,10 +22,9 @@ AgentError
 """
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from agent.models.base import Usage
+from agent.usage import Usage
 
 
 class AgentError(Exception):
@@ -44,7 +43,7 @@ class ModelError(AgentError):
             all that tells that the call is billed: many report at the end alone.
     """
 
-    usage: "Usage | None" = None
+    usage: Usage | None = None
     written_tokens: int = 0
 
 

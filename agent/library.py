@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import structlog
 
-from agent.compression.sanitise import sanitise
+from agent.context.phases.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, Level, Limits
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, text_of
-from agent.tokens import estimate_message, estimate_messages
+from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 
 log = structlog.get_logger()

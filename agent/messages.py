@@ -5,6 +5,7 @@ same message has the same bytes on every request (prompt caches live from that).
 """
 
 import re
+from dataclasses import dataclass
 from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 
 import orjson
@@ -150,3 +151,27 @@ def open_calls(messages: list[ChatMessage]) -> list[ToolCall]:
         else:
             return []
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool as shown to the model; `parameters` is a JSON schema of type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+def listed(lines: dict[str, str]) -> str:
+    """Return lines with names as a list in Markdown."""
+    return "\n".join(f"- **{name}**: {value}" for name, value in lines.items())
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun; one is not in the plural."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def quoted(text: str) -> str:
+    """Return text of a person as code: none of its characters are taken for markup."""
+    return "`" + text.replace("`", "'") + "`"

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Literal, Protocol
 
-from agent.context_engine import Level, Trigger
+from agent.context_engine import Archive, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall
-from agent.models.base import Usage
-from agent.nodes import Node
 from agent.prefix import Prefix
+from agent.usage import Usage
 from agent.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
@@ -131,37 +130,6 @@ class ConversationReader(Protocol):
 
     async def read_output(self, output_id: str) -> str | None:
         """Return a stored tool output of this conversation; None if there is none."""
-        ...
-
-
-class Archive(Protocol):
-    """Blocking read access to all records of the one conversation that a turn belongs to.
-
-    For engines, which run in threads: never to be used on the event loop's own.
-    """
-
-    @property
-    def turn_begins_at(self) -> int:
-        """Seq of the turn's first message: it and what follows is in view, if not compacted."""
-        ...
-
-    def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
-        """Return (seq, message as it is stored) of a range, both ends included, in order."""
-        ...
-
-    def nodes(self) -> Sequence[Node]:
-        """Return every node, in order of number."""
-        ...
-
-    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
-        """Return the seqs of messages that a search for these words finds, best first.
-
-        Nothing from `before_seq` on is looked at.
-        """
-        ...
-
-    def output(self, output_id: str) -> str | None:
-        """Return a stored tool output; None if there is none."""
         ...
 
 

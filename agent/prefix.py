@@ -13,8 +13,9 @@ from itertools import takewhile
 import orjson
 import structlog
 
-from agent.messages import ChatMessage
-from agent.models.base import ChatModel, ToolSchema, Usage
+from agent.messages import ChatMessage, ToolSchema
+from agent.models.base import ChatModel
+from agent.usage import Usage
 
 log = structlog.get_logger()
 

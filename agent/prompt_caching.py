@@ -2,21 +2,18 @@
 
 A provider stores what it read only up to a breakpoint, at most four in a request, and looks for
 what it has from each breakpoint back, 20 blocks far. Marking is the last step on the way to the
-wire and changes no byte but the markers themselves; see agent/models/anthropic_wire.py for what
+wire and changes no byte but the markers themselves; see agent/models/anthropic/wire.py for what
 becomes of a marker on something that cannot carry one.
 """
 
 from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import cast
 from urllib.parse import urlsplit
 
 from agent.messages import ChatMessage
-from agent.models.catalog import is_claude
+from agent.usage import CacheLayout, is_claude
 from agent.view import MARKER
-
-if TYPE_CHECKING:
-    from agent.models.base import CacheLayout, ChatModel
 
 MAX_BREAKPOINTS = 4
 """The API refuses more (docs/caching.md)."""
@@ -110,7 +107,7 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
     return places
 
 
-def cache_layout_of(provider: str, name: str, base_url: str | None) -> "CacheLayout | None":
+def cache_layout_of(provider: str, name: str, base_url: str | None) -> CacheLayout | None:
     """Return how a model takes breakpoints; None for any model but Claude, or if it takes none.
 
     Args:
@@ -125,16 +122,6 @@ def cache_layout_of(provider: str, name: str, base_url: str | None) -> "CacheLay
     host = urlsplit(base_url or "").hostname or ""
     routed = host == "openrouter.ai" or host.endswith(".openrouter.ai")
     return "envelope" if provider == "openrouter" or (provider == "openai" and routed) else None
-
-
-def caching_line(model: "ChatModel", *, ttl: str) -> str:
-    """Return what the start-up tells about the caching of a model's prompts."""
-    if model.cache_layout is not None:
-        via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
-        return f"💾 Prompt caching: ENABLED (Claude via {via}, {ttl} TTL)"
-    if model.provider == "offline":
-        return "💾 Prompt caching: off (the offline model reads for free)"
-    return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
 
 
 def is_marked(message: ChatMessage) -> bool:

@@ -1,4 +1,4 @@
-"""The agent's part of the settings tree; `gateway/settings.py` reads it once."""
+"""The agent's part of the settings tree; `gateway/settings/tree.py` reads it once."""
 
 import re
 from pathlib import Path

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import orjson
 
-from agent.compression import edits as rewriting
+from agent import edits as rewriting
 from agent.messages import ChatMessage, ToolCall
 
 VERSION = 3
@@ -51,7 +51,7 @@ class Summary:
         source: Who wrote it: the summary model, or the extractor without any model; pointer:
             nobody, it only stands for the messages.
         model: Name of the summary model, where the summary was written ahead; else empty.
-        node: Number of the node that it is (agent/nodes.py); 0 for none.
+        node: Number of the node that it is (agent/context_engine.py); 0 for none.
         level: Of that node; 0 for a leaf.
     """
 
@@ -100,7 +100,7 @@ class ViewPlan:
         thinking_from: Messages before it are shown without what the model thought: signed thinking
             is bound to the exact conversation before it.
         recall: What stands behind the reference in the summaries' message: how more can be
-            recalled (agent/recall.py). Empty in plans of versions before 3.
+            recalled (agent/context/recall_hint.py). Empty in plans of versions before 3.
     """
 
     first_seq: int = 1

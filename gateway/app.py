@@ -2,7 +2,7 @@
 
 `run`, inside of `own_home`, is the whole story, `assembled` the list of parts in the order of the
 path of a message, and `serve` what runs side by side and in which order it stops. Parts that the
-settings name are built in gateway/building.py.
+settings name are built in gateway/wiring.py.
 """
 
 import asyncio
@@ -11,7 +11,15 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,62 +28,63 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from adapters.base import Adapter, Intake
-from agent.loop import Agent
+from adapters.registry import BUILT_IN
+from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
-from agent.token_counter import counter_for, is_openai_family
-from gateway import control, crashjournal, descriptors, startchecks
-from gateway.access import Access
-from gateway.acks import Acks
-from gateway.attachments import Attachments
-from gateway.building import (
+from agent.tokens.tiktoken import counter_for, is_openai_family
+from agent.turn import Agent
+from gateway import descriptors
+from gateway.access.pairing import owner_code
+from gateway.access.policy import Access, Owners
+from gateway.agent_ports.budgets import Budgets, refuse_unpriced
+from gateway.agent_ports.files import Attachments
+from gateway.agent_ports.questions import Inquiries, Timeouts
+from gateway.agent_ports.search import Indexer
+from gateway.agent_ports.tools import Toolkit, Workspaces
+from gateway.commands.model import ModelCommand
+from gateway.commands.registry import StatusFacts
+from gateway.commands.status_figures import start_warnings, status_facts
+from gateway.context.memory import Recall
+from gateway.context.summaries import Preparations
+from gateway.context.window import with_engine_tools
+from gateway.errors import SettingsError
+from gateway.http import control
+from gateway.http.server import ChatHistory, Health, HttpServer
+from gateway.lifecycle import crash_journal, start_checks
+from gateway.lifecycle.crash_journal import CrashJournal
+from gateway.lifecycle.home import keep_modes, restore_modes
+from gateway.lifecycle.pruning import Pruner
+from gateway.lifecycle.start_checks import Finding
+from gateway.lifecycle.supervision import Supervised, Traffic, Watch
+from gateway.pipeline.delegation import Delegation
+from gateway.pipeline.delivery import Burials, Delivery
+from gateway.pipeline.intake import GatewayIntake, IntakeRules
+from gateway.pipeline.next_turn import Freezer
+from gateway.pipeline.reactions import Acks
+from gateway.pipeline.turn import TurnRunner
+from gateway.pipeline.worker import Worker
+from gateway.settings.tree import Settings
+from gateway.signals import Stops, Wakeups
+from gateway.storage.engine import Database, lock_database
+from gateway.storage.migrations import database_path, open_locked
+from gateway.storage.queue import blame, leases
+from gateway.storage.queue.blame import Death
+from gateway.storage.reports import history
+from gateway.wiring import (
     NO_PLUGINS,
     build_adapters,
     build_agent,
     build_context,
+    build_line,
     build_money,
     build_prompts,
     build_tool_lines,
+    caching_text,
+    learn_windows,
+    models_of,
+    open_tools,
 )
-from gateway.burials import Burials
-from gateway.chats import ChatHistory
-from gateway.commands import StatusFacts
-from gateway.context import with_engine_tools
-from gateway.crashjournal import CrashJournal
-from gateway.delegation import Delegation
-from gateway.delivery import Delivery
-from gateway.errors import SettingsError
-from gateway.freezing import Freezer
-from gateway.health import Health
-from gateway.http import HttpServer
-from gateway.indexing import Indexer
-from gateway.inquiries import Inquiries, Timeouts
-from gateway.intake import GatewayIntake, IntakeRules
-from gateway.mcptools import open_tools
-from gateway.modelchoice import ModelCommand
-from gateway.modelline import build_line, caching_text, learn_windows, models_of
-from gateway.modes import keep_modes, restore_modes
-from gateway.owners import Owners
-from gateway.pairing import owner_code
-from gateway.preparing import Preparations
-from gateway.pruning import Pruner
-from gateway.recall import Recall
-from gateway.settings import Settings
-from gateway.spending import Budgets, refuse_unpriced
-from gateway.startchecks import Finding
-from gateway.statusfacts import start_warnings, status_facts
-from gateway.stops import Stops
-from gateway.storage import blame, history, leases
-from gateway.storage.blame import Death
-from gateway.storage.engine import Database, lock_database
-from gateway.storage.opening import database_path, open_locked
-from gateway.supervision import Supervised
-from gateway.toolkit import Toolkit
-from gateway.traffic import Traffic, Watch
-from gateway.turn import TurnRunner
-from gateway.wakeups import Wakeups
-from gateway.worker import Worker
-from gateway.workspaces import Workspaces
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -145,7 +154,7 @@ def own_home(settings: Settings) -> Iterator[CrashJournal]:
         StorageUnavailable: The lock cannot be made.
     """
     prepare_home(settings.home)
-    with lock_database(database_path(settings)), crashjournal.kept(settings.home) as journal:
+    with lock_database(database_path(settings)), crash_journal.kept(settings.home) as journal:
         yield journal
 
 
@@ -265,7 +274,7 @@ async def serve(
         to_the_end = _started(tasks, _until_the_end(gateway) | beside())
         working = tasks.create_task(gateway.worker.run(), name="worker")
         to_the_stop = _started(tasks, _until_a_stop(gateway))
-        found = await startchecks.of_platforms(gateway.supervised, stop)
+        found = await start_checks.of_platforms(gateway.supervised, stop)
         log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
         on_ready(port, found)
         await stop.wait()
@@ -415,7 +424,9 @@ async def assembled(
         stops=Stops(),
         preparations=preparations,
         toolkit=toolkit,
-        delegation=Delegation(database, context, budgets, settings.tools.delegation, toolkit.of),
+        delegation=Delegation(
+            database, context, budgets, settings.tools.delegation, toolkit.for_turn
+        ),
         model_command=ModelCommand(database, agent, context, access),
         lines=build_tool_lines(settings),
     )
@@ -441,12 +452,7 @@ async def assembled(
         Health(database, replica, supervised, watch),
         control.routes(database, wakeups, intake.tell_approved),
     )
-    async with AsyncExitStack() as closing:
-        for model in {id(model): model for model in models}.values():
-            closing.push_async_callback(model.close)
-        closing.push_async_callback(server.stop)
-        for adapter in adapters.values():
-            closing.push_async_callback(adapter.close)
+    async with _closed_at_the_end(models, server, adapters.values()):
         yield Gateway(
             settings,
             database,
@@ -465,6 +471,21 @@ async def assembled(
             server,
             facts,
         )
+
+
+@asynccontextmanager
+async def _closed_at_the_end(
+    models: Sequence[ChatModel], server: HttpServer, adapters: Iterable[Adapter]
+) -> AsyncIterator[None]:
+    """Close adapters, server and models, in this order, when the body ends."""
+    async with AsyncExitStack() as closing:
+        # A model may stand twice in the line, and is closed once.
+        for model in {id(model): model for model in models}.values():
+            closing.push_async_callback(model.close)
+        closing.push_async_callback(server.stop)
+        for adapter in adapters:
+            closing.push_async_callback(adapter.close)
+        yield
 
 
 async def _registered(
@@ -506,7 +527,7 @@ def _server(
     webhooks: list[web.RouteDef] = []
     for each in supervised:
         routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
-        (chat_page if each.adapter.platform == "web" else webhooks).extend(routes)
+        (chat_page if each.adapter.platform == BUILT_IN else webhooks).extend(routes)
     public = [*health.routes(), *webhooks, *(chat_page if settings.web.enabled else [])]
     hidden = [] if settings.web.enabled else chat_page
     return HttpServer(

@@ -2,8 +2,8 @@
 
 A process that has used up its descriptors can open nothing: no log file to rotate into, no second
 connection to its database. So the limit is raised at the start, new HTTP connections are refused
-before it is reached (gateway/http.py), and `RESERVE` holds some descriptors that are given back for
-the moment in which the database or the log opens a file.
+before it is reached (gateway/http/server.py), and `RESERVE` holds some descriptors that are given
+back for the moment in which the database or the log opens a file.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""Alembic migrations of the schema in gateway/storage/models.py."""
+"""Alembic migrations of the schema in gateway/storage/schema.py."""

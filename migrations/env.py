@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from gateway.storage.models import metadata
+from gateway.storage.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

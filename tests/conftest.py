@@ -9,28 +9,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from coverage import Coverage
 from hypothesis import is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
 
-from agent.tools.world import confinement
+from agent.tools.sandbox import confinement
 from gateway.storage import engine as engine_module
-from gateway.storage import opening
+from gateway.storage import migrations
 from gateway.storage.engine import Database, connect
-from gateway.storage.opening import open_database
-from tests.support.browser import CHROMIUM
+from gateway.storage.migrations import open_database
+from tests import asserted
+from tests.support.browser import CHROMIUM, browser
 from tests.support.shared import SHARED
 from tests.support.storage import Store, copy_database, migrated_file
+from tests.support.thorough import ALL, DESK_EXAMPLES, try_fewer_examples
 
 OTHER_PROCESSES = ("tests/crash/", "tests/e2e/")
+WAITING = pytest.StashKey[int]()
+"""How many tests wait for `make test-all`."""
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Have tests' processes heed SIGINT: a background job of a shell begins with it ignored."""
+    asserted.watch(config)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -49,17 +55,48 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is not traced for coverage, which takes twice the time: others run those lines.
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, object, object]:
+    """Mark what is not traced for coverage; leave out what `make test-all` alone does.
 
-    These are property tests and those whose gateway is another process; other long ones are marked
-    where they stand. What is not traced can only lower the figure.
+    Tracing takes twice the time. Property tests, and those whose gateway is another process, run
+    lines that others run as well; other long ones are marked where they stand. What is not traced
+    can only lower the figure.
     """
     for item in items:
         is_property = isinstance(item, pytest.Function) and is_hypothesis_test(item.obj)
         if is_property or item.nodeid.startswith(OTHER_PROCESSES):
             item.add_marker("untraced")
+        if is_property and not ALL:
+            try_fewer_examples(getattr(item.obj, "__func__", item.obj))
+    found = yield
+    if not ALL:
+        _leave_to_test_all(config, items)
+    return found
+
+
+def _leave_to_test_all(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what is `thorough`."""
+    waiting = [item for item in items if item.get_closest_marker("thorough")]
+    config.stash[WAITING] = len(waiting)
+    if waiting:
+        config.hook.pytest_deselected(items=waiting)
+        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that reports how many tests wait; only workers collect them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["waiting"] = session.config.stash.get(WAITING, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker has told; all collect the same."""
+    if told := getattr(node, "workeroutput", None):
+        node.config.stash[WAITING] = told["waiting"]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -106,7 +143,7 @@ def _schema_is_made_once(database_template: Path) -> Iterator[None]:
         return connect(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "connect", connect_to_copy)
+        patch.setattr(migrations, "connect", connect_to_copy)
         yield
 
 
@@ -152,8 +189,23 @@ async def database(database_file: Path) -> AsyncIterator[Database]:
         yield opened
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which tests this machine could not run, and why."""
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def the_browser() -> AsyncIterator[None]:
+    """The browser of all tests that open pages."""
+    async with browser():
+        yield
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say which tests this run left out, which this machine could not run, and why."""
+    if not ALL:
+        waiting = config.stash.get(WAITING, 0)
+        terminalreporter.write_line(
+            f"left to `make test-all`: {waiting} tests, and examples of a property beyond"
+            f" {DESK_EXAMPLES}"
+        )
     if CHROMIUM is None:
         terminalreporter.write_line("browser tests: not run, Debian's Chromium is not installed")
     if SHARED is None:

@@ -1,26 +1,36 @@
-"""The Discord adapter: receives (step 1), renders and sends (steps 8 and 9) for one bot."""
+"""The Discord adapter: receives, renders and sends for one bot."""
 
 import time
 from collections.abc import Callable, Sequence
 
 from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
-from adapters.discord.api import Api
-from adapters.discord.attachments import fetch
-from adapters.discord.client import token_of, use_servers
-from adapters.discord.interactions import Interactions
-from adapters.discord.places import Places
-from adapters.discord.posts import Posts
-from adapters.discord.previews import Previews
-from adapters.discord.receiver import Receiver
+from adapters.discord.buttons import Interactions
+from adapters.discord.client import Api, token_of, use_servers
+from adapters.discord.files import fetch
+from adapters.discord.platform import DiscordSettings
+from adapters.discord.preview import Previews
+from adapters.discord.reactions import Signals
+from adapters.discord.receive import Parts, Receiver
 from adapters.discord.render import render
-from adapters.discord.sender import LIMITS, Sender
-from adapters.discord.session import Parts
-from adapters.discord.signals import Signals
-from adapters.discord.threads import Threads
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.discord.send import LIMITS, Posts, Sender
+from adapters.discord.threads import ChannelKinds, Threads
+from adapters.messages import (
+    Address,
+    Attachment,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
-from adapters.settings import DiscordSettings
+from adapters.registry import Host
+
+
+def build(settings: DiscordSettings, host: Host) -> "DiscordAdapter":
+    """Return the adapter of one account, as the register calls it."""
+    return DiscordAdapter(settings, host.intake, host.commands)
 
 
 class DiscordAdapter:
@@ -58,7 +68,7 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(settings.name, token_of(settings), pacer.block_all)
-        places, threads = Places(self._api, pacer), Threads(self._api, intake, pacer)
+        places, threads = ChannelKinds(self._api, pacer), Threads(self._api, intake, pacer)
         interactions = Interactions(self._api)
         posts = Posts(self._api, threads)
         parts = Parts(self._api, intake, pacer, places, threads, interactions, commands)
@@ -111,7 +121,7 @@ class DiscordAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -124,17 +134,17 @@ class DiscordAdapter:
         )
 
     async def find_preview(
-        self, question: Question, nonce: str, others: frozenset[str]
+        self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up in the channel's history; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         return await self._previews.find(question, nonce, others)
 
-    async def show_working(self, question: Question) -> None:
+    async def show_working(self, question: MessageRef) -> None:
         """Show "typing" for about 10 s."""
         await self._signals.show_working(question)
 
-    async def acknowledge(self, question: Question, mark: Mark) -> None:
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message; see `Adapter.acknowledge`."""
         await self._signals.acknowledge(question, mark)

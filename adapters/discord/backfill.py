@@ -1,4 +1,4 @@
-"""Reads what was said while the bot was away (step 1): Discord has no acknowledgements.
+"""Reads what was said while the bot was away: Discord has no acknowledgements.
 
 Each channel and thread that the bot has seen has a cursor; its history goes on from there.
 """
@@ -10,10 +10,9 @@ from typing import Any
 import structlog
 
 from adapters.base import Intake
-from adapters.discord.api import PAGE, Api
+from adapters.discord.client import PAGE, Api, answer_to
 from adapters.discord.errors import Refusal, mapped_call
 from adapters.discord.inbound import snowflake_of, source_name
-from adapters.discord.patience import answer_to
 from adapters.messages import Cursor
 from adapters.pacing import Pacer
 

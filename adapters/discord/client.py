@@ -1,26 +1,37 @@
-"""discord.py as Parley uses it: the gateway socket as raw frames, and an HTTP client that returns.
+"""discord.py as Parley uses it: the gateway socket as raw frames, and the HTTP API.
 
 The SDK keeps the session (heartbeats, RESUME) and the directory of channels; its events are not
-used, so that every message keeps the form in which it came.
+used, so that every message keeps the form in which it came. Requests to the HTTP API work with and
+without a gateway connection and raise what `adapters.discord.errors` maps; who asked for a request
+never ends it.
 """
 
 import asyncio
+import io
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import Any, TypeVar
 
 import aiohttp
 import discord
+import orjson
+import structlog
 from discord.gateway import DiscordWebSocket
-from discord.http import HTTPClient, Ratelimit, Route
+from discord.http import HTTPClient, Ratelimit, Route, json_or_text
 from typing_extensions import override
 from yarl import URL
 
-from adapters.errors import AdapterRefused
+from adapters.base import PoolUse
+from adapters.discord.errors import mapped_call
+from adapters.discord.platform import DiscordSettings
+from adapters.errors import AdapterRefused, SendDelayed
+from adapters.messages import OutgoingFile
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, verdict_of_aiohttp
 
-if TYPE_CHECKING:
-    from adapters.settings import DiscordSettings
+log = structlog.get_logger()
 
 HEARTBEAT_TIMEOUT_S = 60.0
 """A socket that is silent for so long is given up; Discord's heartbeats are 41 s apart."""
@@ -41,36 +52,22 @@ _NO_SILENT_WAIT_S = 0.001
 # Parley never speaks in voice channels: what the SDK lacks for that is not worth a warning.
 discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
-
-
-def token_of(settings: "DiscordSettings") -> str:
-    """Return the bot token.
-
-    Raises:
-        AdapterRefused: There is none.
-    """
-    token = settings.token.get_secret_value().strip() if settings.token else ""
-    if not token:
-        raise AdapterRefused("platforms.discord.token is not set")
-    return token
-
-
-def use_servers(settings: "DiscordSettings") -> None:
-    """Point the SDK at the configured servers; both hooks hold for the whole process."""
-    if settings.api_url:
-        Route.BASE = _versioned(settings.api_url)
-    if settings.gateway_url:
-        DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
-
-
-def intents_of(settings: "DiscordSettings") -> discord.Intents:
-    """Return what the bot asks to be told."""
-    intents = discord.Intents.none()
-    intents.guilds = True
-    intents.guild_messages = True
-    intents.dm_messages = True
-    intents.message_content = settings.message_content
-    return intents
+T = TypeVar("T")
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+PAGE = 100
+"""Most messages in one answer. Source: GET /channels/{id}/messages."""
+# The form that Discord asks for. Source: https://discord.com/developers/docs/reference#user-agent
+_USER_AGENT = f"DiscordBot (parley, {version('parley')})"
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+_MIME = re.compile(r"[\w.+-]+/[\w.+-]+(?:; ?[\w.+=-]+)*")
+_BYTES = "application/octet-stream"
+_UPLOAD_TIMEOUT = aiohttp.ClientTimeout(total=300.0, sock_connect=10.0)
+_PLAIN_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=10.0)
+# The SDK makes a request up to five times, each within its own limit, after server errors.
+_DEADLINE_S = 120.0
+_UPLOAD_DEADLINE_S = 600.0
+_DOWNLOAD_DEADLINE_S = 60.0
 
 
 class Socket(discord.Client):
@@ -85,7 +82,7 @@ class Socket(discord.Client):
 
     def __init__(
         self,
-        settings: "DiscordSettings",
+        settings: DiscordSettings,
         on_frame: Callable[[str], None],
         on_drop: Callable[[], None],
     ) -> None:
@@ -235,3 +232,209 @@ def _versioned(url: str) -> str:
     root = url.rstrip("/")
     path = URL(root).path.rstrip("/")
     return {"": f"{root}/api/v10", "/api": f"{root}/v10"}.get(path, root)
+
+
+def token_of(settings: DiscordSettings) -> str:
+    """Return the bot token.
+
+    Raises:
+        AdapterRefused: There is none.
+    """
+    token = settings.token.get_secret_value().strip() if settings.token else ""
+    if not token:
+        raise AdapterRefused("platforms.discord.token is not set")
+    return token
+
+
+def use_servers(settings: DiscordSettings) -> None:
+    """Point the SDK at the configured servers; both hooks hold for the whole process."""
+    if settings.api_url:
+        Route.BASE = _versioned(settings.api_url)
+    if settings.gateway_url:
+        DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
+
+
+def intents_of(settings: DiscordSettings) -> discord.Intents:
+    """Return what the bot asks to be told."""
+    intents = discord.Intents.none()
+    intents.guilds = True
+    intents.guild_messages = True
+    intents.dm_messages = True
+    intents.message_content = settings.message_content
+    return intents
+
+
+async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
+    """Make a request about a channel until it succeeds or is refused, however long that takes.
+
+    Args:
+        request: Raises SendDelayed when it is to be made again.
+        channel: Whose work waits meanwhile, for the log.
+        action: What is asked for: "channel" (what it is) or "history".
+    """
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await request()
+        except SendDelayed as exc:
+            log.warning("discord_read_delayed", action=action, channel=channel, reason=str(exc))
+            await asyncio.sleep(exc.retry_after_s or pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class Api:
+    """The HTTP half of one bot; logs in when it is first needed.
+
+    Args:
+        account: Name of the account, for the log.
+        token: The bot's.
+        on_global: Called with the seconds that the whole bot has to pause.
+
+    Attributes:
+        user: The bot's own id; "" before the first request.
+    """
+
+    def __init__(self, account: str, token: str, on_global: Callable[[float], None]) -> None:
+        self.user = ""
+        self._on_global = on_global
+        self._token = token
+        self._http: Http | None = None
+        self._plain: aiohttp.ClientSession | None = None
+        self._login = asyncio.Lock()
+        self._is_closed = False
+        self._outbound = Outbound("discord", account, self._swap, verdict_of_aiohttp)
+
+    @property
+    def pool(self) -> PoolUse:
+        """How far the connections are used; the SDK sets no limit to their number."""
+        connectors = [self._http and self._http.connector, self._plain and self._plain.connector]
+        in_use = sum(len(each._acquired) for each in connectors if each)  # noqa: SLF001
+        return PoolUse(in_use, None, self._outbound.replaced)
+
+    async def login(self) -> None:
+        """Make sure that requests can be made.
+
+        Raises:
+            SendDelayed: Discord cannot be reached or does not know the token, or this was closed.
+        """
+        if self._http is None:
+            with mapped_call():
+                await self._run(self._ready(), _DEADLINE_S)
+
+    async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
+        """Read something; `ids` fill in the path, here and below."""
+        return await self._request(Route("GET", path, **ids), params=params or {})
+
+    async def call(
+        self, method: str, path: str, *, json: dict[str, Any] | list[Any] | None = None, **ids: str
+    ) -> Any:
+        """Change something."""
+        return await self._request(Route(method, path, **ids), json={} if json is None else json)
+
+    async def upload(self, path: str, json: dict[str, Any], file: OutgoingFile, **ids: str) -> Any:
+        """Post a message with a file."""
+        # The SDK sends it once more from the start where Discord answers with a server error.
+        content = discord.File(io.BytesIO(file.content), filename=_CONTROL.sub("_", file.name))
+        form: list[dict[str, Any]] = [
+            {"name": "payload_json", "value": orjson.dumps(json).decode()},
+            {
+                "name": "files[0]",
+                "value": content.fp,
+                "filename": content.filename,
+                "content_type": file.mime if _MIME.fullmatch(file.mime) else _BYTES,
+            },
+        ]
+        options = {"form": form, "files": [content], "timeout": _UPLOAD_TIMEOUT}
+        route = Route("POST", path, **ids)
+        return await self._run(self._carry(route, options), _UPLOAD_DEADLINE_S)
+
+    async def callback(self, method: str, path: str, json: dict[str, Any], **ids: str) -> Any:
+        """Answer an interaction: its token stands in the URL, which the SDK would log."""
+        route = Route(method, path, **ids)
+
+        async def answered() -> Any:
+            async with self._session().request(method, route.url, json=json) as answer:
+                data = await json_or_text(answer)
+                if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+                    raise discord.RateLimited(float(answer.headers.get("Retry-After", 1.0)))
+                if answer.status >= HTTPStatus.BAD_REQUEST:
+                    raise discord.HTTPException(answer, data)
+                return data
+
+        return await self._run(answered(), _DEADLINE_S)
+
+    async def download(self, url: str, take: Callable[[aiohttp.ClientResponse], Awaitable[T]]) -> T:
+        """Return what `take` makes of a file; the caller has checked that it is one of Discord's.
+
+        Raises:
+            TimeoutError: It takes too long.
+        """
+
+        async def taken() -> T:
+            async with self._session().get(url, allow_redirects=False) as answer:
+                return await take(answer)
+
+        return await self._run(taken(), _DOWNLOAD_DEADLINE_S)
+
+    async def close(self) -> None:
+        """Give back all connections; no request is made any more."""
+        self._is_closed = True
+        await self._outbound.close(self._shut, CLOSE_WITHIN_S)
+
+    async def _request(self, route: Route, **options: Any) -> Any:
+        return await self._run(self._carry(route, options), _DEADLINE_S)
+
+    async def _run(self, request: Coroutine[Any, Any, T], deadline_s: float) -> T:
+        if self._is_closed:
+            request.close()
+            self._check_open()
+        return await self._outbound.run(request, deadline_s)
+
+    async def _carry(self, route: Route, options: dict[str, Any]) -> Any:
+        http = self._http or await self._ready()
+        return await http.request(route, **options)
+
+    async def _ready(self) -> Http:
+        async with self._login:
+            self._check_open()
+            if self._http is None:
+                self._http = await self._logged_in()
+            return self._http
+
+    async def _logged_in(self) -> Http:
+        http = Http(self._on_global)
+        try:
+            me = await http.static_login(self._token)
+            self._check_open()
+        except BaseException:
+            await http.close()
+            raise
+        self.user = str(me["id"])
+        return http
+
+    def _session(self) -> aiohttp.ClientSession:
+        self._check_open()
+        if self._plain is None:
+            self._plain = aiohttp.ClientSession(
+                timeout=_PLAIN_TIMEOUT, headers={"User-Agent": _USER_AGENT}
+            )
+        return self._plain
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SendDelayed("the bot is being stopped")
+
+    async def _shut(self) -> None:
+        await self._swap()()
+
+    def _swap(self) -> Callable[[], Awaitable[None]]:
+        """Let the next request log in anew; return what closes the connections until now."""
+        http, self._http = self._http, None
+        plain, self._plain = self._plain, None
+
+        async def shut() -> None:
+            for each in (http, plain):
+                if each is not None:
+                    await each.close()
+
+        return shut

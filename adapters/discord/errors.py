@@ -126,6 +126,9 @@ def _maybe_done(exc: Exception) -> bool:
     """Whether the request may have been carried out although it failed."""
     if isinstance(exc, discord.HTTPException):
         return exc.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+    # An answer that led elsewhere shows that the request has left, whatever broke there.
+    if isinstance(exc, aiohttp.RedirectClientError):
+        return True
     return not isinstance(exc, (discord.DiscordException, *_NOT_SENT))
 
 

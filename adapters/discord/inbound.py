@@ -1,18 +1,26 @@
-"""Message JSON → `InboundMessage`, `Poison` or None (step 1 of the path); pure."""
+"""Message JSON → `InboundMessage`, `Poison` or None; pure.
+
+Only the fields used here are decoded, so that new kinds of content never spoil a readable text.
+"""
 
 import hashlib
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
-from pydantic import ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
-from adapters.chunks import is_blank
-from adapters.discord.places import Place
-from adapters.discord.wire import File, Message, Said, as_id, storable
 from adapters.messages import (
     Address,
     Addressing,
@@ -22,7 +30,9 @@ from adapters.messages import (
     InboundMessage,
     Poison,
 )
+from adapters.rendering.chunks import is_blank
 
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 MAX_QUOTE_CHARS = 500
 MAX_TITLE_CHARS = 60
 PLAIN_TITLE = "Conversation"
@@ -36,6 +46,152 @@ _SAID = {0, 19}
 _FORWARD = 1
 _IS_VOICE = 1 << 13
 _HAS_THREAD = 1 << 5
+_DM = 1
+
+
+_THREADS = {10, 11, 12}
+
+
+# Text and announcement channels; in others no thread can be opened from a message.
+OPENS_THREADS = {0, 5}
+
+
+def storable(text: str) -> str:
+    """Return a text without what the database does not take."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def as_id(value: Any) -> Any:
+    """Return an id as text; some servers send numbers."""
+    return str(value) if type(value) is int else value
+
+
+Text = Annotated[str, AfterValidator(storable)]
+Id = Annotated[str, BeforeValidator(as_id), Field(pattern=r"^\d{1,20}$")]
+
+
+class Part(BaseModel):
+    """Base of the decoded parts: strict types, fields that are not used are not looked at."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        """A field that is null says as much as one that is missing."""
+        if not isinstance(data, dict):
+            return data
+        return {name: value for name, value in data.items() if value is not None}
+
+
+class Member(Part):
+    """What a person is called in one server."""
+
+    nick: Text | None = None
+
+
+class User(Part):
+    """An account: a person's or a bot's."""
+
+    id: Id
+    username: Text = ""
+    global_name: Text | None = None
+    bot: bool = False
+    system: bool = False
+    member: Member | None = None
+
+    @property
+    def name(self) -> str:
+        """What people see in front of what this account says."""
+        nick = self.member.nick if self.member else None
+        return nick or self.global_name or self.username or self.id
+
+
+class File(Part):
+    """An attachment; without a URL it is looked up in its message."""
+
+    id: Id
+    filename: Text = ""
+    size: int | None = None
+    content_type: str | None = None
+    url: str = ""
+    duration_secs: float | None = None
+    waveform: str | None = None
+
+
+class Said(Part):
+    """What a message and a forwarded one have in common."""
+
+    content: Text = ""
+    mentions: list[User] = []
+    attachments: list[File] = []
+    sticker_items: list[Any] = []
+    flags: int = 0
+
+
+class Snapshot(Part):
+    """A forwarded message."""
+
+    message: Said
+
+
+class Replied(Said):
+    """A message that is answered."""
+
+    author: User | None = None
+
+
+class Reference(Part):
+    """What another message is to this one."""
+
+    type: int = 0
+
+
+class Message(Said):
+    """A message as the gateway and the history tell it."""
+
+    id: Id
+    channel_id: Id
+    author: User
+    type: int = 0
+    member: Member | None = None
+    mention_roles: list[Id] = []
+    webhook_id: Id | None = None
+    edited_timestamp: str | None = None
+    message_reference: Reference | None = None
+    referenced_message: Replied | None = None
+    message_snapshots: list[Snapshot] = []
+    poll: Any = None
+    activity: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelKind:
+    """Where a message was said.
+
+    Attributes:
+        parent: Of a thread: its channel.
+        opens_threads: A thread can be opened from a message here, and the bot may do so.
+        guild: The server's id, where it is known.
+    """
+
+    dm: bool = False
+    parent: str | None = None
+    opens_threads: bool = True
+    guild: str | None = None
+
+
+DM = ChannelKind(dm=True, opens_threads=False)
+
+
+def kind_of(data: Any) -> ChannelKind:
+    """Return what a channel object of the HTTP API or of an interaction describes."""
+    kind = data["type"]
+    if kind == _DM:
+        return DM
+    parent = data.get("parent_id") if kind in _THREADS else None
+    opens = kind in OPENS_THREADS
+    return ChannelKind(parent=parent, opens_threads=opens, guild=data.get("guild_id"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +222,7 @@ class Scene:
         name_of: Returns the name of a role ("@&<id>") or channel ("#<id>"), if it is known.
     """
 
-    place: Place
+    place: ChannelKind
     roles: frozenset[str] = frozenset()
     name_of: Callable[[str], str | None] = _no_name
 
@@ -182,7 +338,9 @@ def _inbound(
     )
 
 
-def address_in(channel: str, account: str, place: Place, opened: str | None = None) -> Address:
+def address_in(
+    channel: str, account: str, place: ChannelKind, opened: str | None = None
+) -> Address:
     """Return the address of what is said in a channel or thread.
 
     A thread that is opened from a message has the message's id.
@@ -192,7 +350,7 @@ def address_in(channel: str, account: str, place: Place, opened: str | None = No
     return Address("discord", account, channel, opened)
 
 
-def chat_kind(address: Address, place: Place) -> ChatKind:
+def chat_kind(address: Address, place: ChannelKind) -> ChatKind:
     """Return what kind of conversation an address holds."""
     if place.dm:
         return "dm"

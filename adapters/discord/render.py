@@ -1,4 +1,4 @@
-"""Markdown → payloads (step 8): Discord's dialect of markdown; pure.
+"""Markdown → payloads: Discord's dialect of markdown; pure.
 
 A payload is the text of one message. What people could be called by (`@everyone`, `<@id>`) gets
 an invisible character inside; everything else that is meant as text is escaped.
@@ -7,9 +7,9 @@ an invisible character inside; everything else that is meant as text is escaped.
 import re
 from dataclasses import replace
 
-from adapters.marks import Conventions
-from adapters.markup import Dialect, messages, preview
-from adapters.previews import PREVIEW_END
+from adapters.rendering.chunks import PREVIEW_END
+from adapters.rendering.dialects import Dialect, messages, preview
+from adapters.rendering.styled import Conventions
 
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000"). The
 # mark of a message that is sent again has its place within the limit.

@@ -1,11 +1,18 @@
-"""Opens the threads in which conversations go on; a thread has the id of the message it is from."""
+"""Channels and threads: what a channel id names, and the threads in which conversations go on.
 
+A thread has the id of the message it is opened from.
+"""
+
+import asyncio
 from collections import OrderedDict
+from functools import partial
+from typing import Any
 
+import discord
 import structlog
 
 from adapters.base import Intake
-from adapters.discord.api import Api
+from adapters.discord.client import Api, answer_to
 from adapters.discord.errors import (
     THREAD_EXISTS,
     TITLE_REFUSED,
@@ -13,16 +20,101 @@ from adapters.discord.errors import (
     Refusal,
     mapped_call,
 )
-from adapters.discord.inbound import PLAIN_TITLE, source_name, title_of
-from adapters.discord.pending import Pending
+from adapters.discord.inbound import (
+    DM,
+    OPENS_THREADS,
+    PLAIN_TITLE,
+    ChannelKind,
+    kind_of,
+    source_name,
+    title_of,
+)
 from adapters.errors import AdapterError
-from adapters.messages import Address
+from adapters.messages import (
+    Address,
+)
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
 AUTO_ARCHIVE_MIN = 1440
 _REMEMBERED = 10_000
+LONGEST_WAIT_S = 5.0
+
+
+class ChannelKinds:
+    """The directory of one account: the gateway's own where it knows, else asked for once.
+
+    Args:
+        api: Is asked.
+        pacer: The budgets of the account; asking steps back behind messages.
+
+    Attributes:
+        client: The current connection, if there is one.
+    """
+
+    def __init__(self, api: Api, pacer: Pacer) -> None:
+        self.client: discord.Client | None = None
+        self._api = api
+        self._pacer = pacer
+        self._asked: OrderedDict[str, ChannelKind] = OrderedDict()
+
+    async def of(self, channel: str) -> ChannelKind:
+        """Return what the id names, however long Discord takes to tell."""
+        known = self.known(channel)
+        if known is not None:
+            return known
+        place = await answer_to(partial(self._ask, channel), channel=channel, action="channel")
+        self.learn(channel, place)
+        return place
+
+    def known(self, channel: str) -> ChannelKind | None:
+        """Return what the id names if that is known already."""
+        found = self.client.get_channel(int(channel)) if self.client else None
+        return self._asked.get(channel) if found is None else _from_directory(found)
+
+    def reference(self, address: Address, ref: str | None) -> dict[str, Any]:
+        """Return what makes a message name the one that it answers; empty where nobody needs that.
+
+        In a channel several people talk at once.
+        """
+        if ref is None or address.thread is not None or not ref.isdecimal():
+            return {}
+        place = self.known(address.chat)
+        if place is None or place.dm:
+            return {}
+        return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
+
+    def learn(self, channel: str, place: ChannelKind) -> None:
+        """Remember what an event said about a channel."""
+        self._asked[channel] = place
+        if len(self._asked) > _REMEMBERED:
+            self._asked.popitem(last=False)
+
+    async def _ask(self, channel: str) -> ChannelKind:
+        try:
+            with await self._pacer.wait_signal(channel), mapped_call():
+                return kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
+        except Refusal:
+            return ChannelKind()
+
+
+def _from_directory(channel: Any) -> ChannelKind:
+    if isinstance(channel, discord.Thread):
+        return ChannelKind(
+            parent=str(channel.parent_id), opens_threads=False, guild=str(channel.guild.id)
+        )
+    if isinstance(channel, discord.abc.GuildChannel):
+        opens = channel.type.value in OPENS_THREADS and _may_open_threads(channel)
+        return ChannelKind(opens_threads=opens, guild=str(channel.guild.id))
+    return DM
+
+
+def _may_open_threads(channel: discord.abc.GuildChannel) -> bool:
+    if channel.guild.me is None:
+        return True
+    mine = channel.permissions_for(channel.guild.me)
+    return mine.create_public_threads and mine.send_messages_in_threads
 
 
 class Threads:
@@ -113,3 +205,38 @@ class Threads:
                 path, channel_id=address.chat, message_id=address.thread or ""
             )
             return str(starter["content"])
+
+
+class Pending:
+    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
+
+    A key is begun before the message is committed, so that an answer cannot come before it.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    def begin(self, key: str) -> None:
+        """Have others wait for the key."""
+        self._events.setdefault(key, asyncio.Event())
+
+    def end(self, key: str) -> None:
+        """Let those go on who wait for the key, however it ended; twice is fine."""
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
+
+    async def wait(self, key: str) -> None:
+        """Wait for the key's end, but not for longer than 5 s."""
+        event = self._events.get(key)
+        if event is not None:
+            try:
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await event.wait()
+            except TimeoutError:
+                return
+
+
+def channel_of(address: Address) -> str:
+    """Return the id of the channel or thread that an address names."""
+    return address.thread or address.chat

@@ -1,4 +1,4 @@
-"""The Slack adapter: receives (step 1), renders and sends (steps 8 and 9) for one app."""
+"""The Slack adapter: receives, renders and sends for one app."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,22 +7,34 @@ from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
 from adapters.errors import SendDelayed
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.messages import (
+    Address,
+    Attachment,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
-from adapters.settings import SlackSettings
-from adapters.slack.client import Client
+from adapters.registry import Host
+from adapters.slack.client import LIMITS, Budgets, Client, signing_secret
 from adapters.slack.files import download
-from adapters.slack.history import find_unfinished
+from adapters.slack.find_sent import find_unfinished
+from adapters.slack.inbound import Names
 from adapters.slack.ingest import Ingest
-from adapters.slack.names import Names
-from adapters.slack.previews import Previews
-from adapters.slack.receiver import Receiver, signing_secret
+from adapters.slack.platform import SlackSettings
+from adapters.slack.preview import Previews
+from adapters.slack.reactions import Signs
+from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
-from adapters.slack.sender import Sender
-from adapters.slack.status import Signs
-from adapters.slack.tiers import LIMITS, Budgets
-from adapters.slack.webhook import Webhook
+from adapters.slack.send import Sender
+
+
+def build(settings: SlackSettings, host: Host) -> "SlackAdapter":
+    """Return the adapter of one account, as the register calls it."""
+    return SlackAdapter(settings, host.intake, host.commands)
 
 
 class SlackAdapter:
@@ -123,7 +135,7 @@ class SlackAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -138,7 +150,7 @@ class SlackAdapter:
         )
 
     async def find_preview(
-        self, question: Question, nonce: str, others: frozenset[str]
+        self, question: MessageRef, nonce: str, others: frozenset[str]
     ) -> str | None:
         """Look a preview up where it was to be; see `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
@@ -148,12 +160,12 @@ class SlackAdapter:
             raise SendDelayed("Slack is not connected yet")
         return await find_unfinished(self._client, question, nonce, identity.user, others)
 
-    async def show_working(self, question: Question) -> None:
+    async def show_working(self, question: MessageRef) -> None:
         """Show a status line in a thread, until something is said there."""
         if not self._previews.is_live(question.address):
             await self._signs.show_working(question)
 
-    async def acknowledge(self, question: Question, mark: Mark) -> None:
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message; see `Adapter.acknowledge`."""
         await self._signs.acknowledge(question, mark)
 

@@ -1,4 +1,4 @@
-"""Reads what was said while nobody listened (step 1): after a restart or a lost connection.
+"""Reads what was said while nobody listened: after a restart or a lost connection.
 
 Slack delivers an event again for some minutes only. So each channel, and each thread with a
 conversation, has a cursor, and what came behind it is read from Slack's history. Until that is

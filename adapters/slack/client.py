@@ -1,8 +1,10 @@
-"""slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool of connections.
+"""slack_sdk as Parley uses it: its AsyncWebClient without retries, on one pool, within the budgets.
 
 The SDK's own retry handlers would post again after a lost answer, and the one for rate limits
-reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). No request
-is ended by who asked for it.
+reads only the first digit of Retry-After (slack_sdk 3.47.0, `builtin_async_handlers`). Who asked
+for a request never ends it. Slack allows one message a second per channel, and so many calls of
+each method. Source: https://docs.slack.dev/apis/web-api/rate-limits and the methods' own pages; all
+tiers are "at least", per method and workspace.
 """
 
 import logging
@@ -17,12 +19,40 @@ from typing_extensions import override
 from adapters.base import PoolUse
 from adapters.errors import AdapterRefused
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict, verdict_of_aiohttp
+from adapters.slack.platform import SlackSettings
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 
-    from adapters.settings import SlackSettings
+from adapters.pacing import PaceLimits, Pacer, Slot
+from adapters.slack.errors import Limited, mapped
 
+# The workspace-wide limit of posts is not published ("several hundred per minute").
+LIMITS = PaceLimits(per_s=10, chat_interval_s=1.0)
+
+POST = "chat.postMessage"
+START = "chat.startStream"
+APPEND = "chat.appendStream"
+STOP = "chat.stopStream"
+UPDATE = "chat.update"
+REACT = "reactions.add"
+UNREACT = "reactions.remove"
+STATUS = "assistant.threads.setStatus"
+USERS = "users.info"
+_PER_MIN = {
+    START: 20,
+    STOP: 20,
+    APPEND: 100,
+    UPDATE: 50,
+    REACT: 50,
+    UNREACT: 50,
+    STATUS: 50,
+    USERS: 100,
+}
+_BLOCKED_S = 30.0
 _ANSWER_TIMEOUT_S = 20
 # For a free connection or a new one; beyond it the request has not left.
 _CONNECT_TIMEOUT_S = 10
@@ -33,9 +63,75 @@ _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
 sdk_log = logging.getLogger("parley.slack_sdk")
 """For slack_sdk and Bolt: below WARNING they log texts, tokens and one-time socket addresses."""
-sdk_log.setLevel(logging.WARNING)
-
 T = TypeVar("T")
+
+
+class Budgets:
+    """The budgets of one app.
+
+    Args:
+        limits: What may be posted.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, limits: PaceLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._posts = Pacer(limits, clock=clock)
+        self._methods = {
+            method: Pacer(_tier(per_min), clock=clock) for method, per_min in _PER_MIN.items()
+        }
+
+    @asynccontextmanager
+    async def turn(self, method: str, channel: str) -> AsyncIterator[None]:
+        """Wait for the turn of a call; the call is the body.
+
+        Raises:
+            SendDelayed: It would come too late; nothing was charged.
+            CallFailed: The body's call did.
+        """
+        pacer, chat = self._pacer(method, channel)
+        slot = await pacer.wait(chat, group=True)
+        with _taken(pacer, chat, slot):
+            yield
+
+    def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
+        """Return what is to be put around a call that is only best effort; None if it may not be.
+
+        It leaves room for calls that are more. Raises what the call does, as CallFailed.
+        """
+        pacer, chat = self._pacer(method, channel)
+        slot = pacer.try_preview(chat, group=True)
+        return None if slot is None else _taken(pacer, chat, slot)
+
+    def _pacer(self, method: str, channel: str) -> tuple[Pacer, str]:
+        """Posts are counted by channel, other methods over all of them."""
+        if method == POST:
+            return self._posts, channel
+        return self._methods[method], method
+
+
+@contextmanager
+def _taken(pacer: Pacer, chat: str, slot: Slot) -> Iterator[None]:
+    """Tell the pacer when the call ends, and be quiet for as long as Slack asks for."""
+    try:
+        with slot, mapped():
+            yield
+    except Limited as exc:
+        pacer.block(chat, _BLOCKED_S if exc.retry_after_s is None else exc.retry_after_s)
+        raise
+
+
+def _tier(per_min: int) -> PaceLimits:
+    return PaceLimits(
+        per_s=per_min,
+        chat_interval_s=0.0,
+        chat_burst=per_min,
+        group_per_min=per_min,
+        group_preview_interval_s=0.0,
+        group_reserve=per_min // 4,
+    )
+
+
+sdk_log.setLevel(logging.WARNING)
 
 
 class _Web(AsyncWebClient):
@@ -53,7 +149,7 @@ class _Web(AsyncWebClient):
 class Client:
     """One app's Web API with its own connections, opened by the first call."""
 
-    def __init__(self, settings: "SlackSettings") -> None:
+    def __init__(self, settings: SlackSettings) -> None:
         self._outbound = Outbound("slack", settings.name, self._swap, self._verdict)
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
         self._token = secret_of(settings.bot_token, "bot_token")
@@ -179,3 +275,9 @@ def nonce_of(message: dict[str, Any]) -> str | None:
         return None
     nonce = (metadata.get("event_payload") or {}).get("id")
     return nonce if isinstance(nonce, str) else None
+
+
+def signing_secret(settings: SlackSettings) -> str:
+    """Return the secret that signs Slack's calls, empty if none is set."""
+    secret = settings.signing_secret
+    return secret.get_secret_value().strip() if secret else ""

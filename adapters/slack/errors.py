@@ -94,6 +94,9 @@ def mapped() -> Iterator[None]:
         yield
     except SlackApiError as exc:
         raise _of_answer(exc) from None
+    except aiohttp.RedirectClientError as exc:
+        # Some of these are InvalidURL too, but an answer has led there: the request has left.
+        raise Unanswered(type(exc).__name__) from exc
     except _NOT_SENT as exc:
         raise NotTaken(type(exc).__name__) from exc
     except (aiohttp.ClientError, TimeoutError, OSError) as exc:

@@ -1,4 +1,4 @@
-"""Files out and in (steps 8 and 5): uploads in Slack's three steps, downloads with the token."""
+"""Files out and in: uploads in Slack's three steps, downloads with the token."""
 
 from collections.abc import Callable
 from http import HTTPStatus
@@ -8,7 +8,7 @@ import aiohttp
 
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
-from adapters.slack.client import Client
+from adapters.slack.client import POST, Budgets, Client
 from adapters.slack.errors import (
     CREDENTIALS,
     CallFailed,
@@ -18,8 +18,7 @@ from adapters.slack.errors import (
     mapped,
     send_error,
 )
-from adapters.slack.history import Unreadable, find, is_thread_gone
-from adapters.slack.tiers import POST, Budgets
+from adapters.slack.find_sent import Unreadable, find, is_thread_gone
 
 RESENT_MARK = "(re-sent)\n"
 _CHUNK_BYTES = 1 << 16

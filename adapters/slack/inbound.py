@@ -1,17 +1,24 @@
-"""Message event JSON → `InboundMessage`, `Poison` or None (step 1 of the path). Pure.
+"""Message event JSON → `InboundMessage`, `Poison` or None.
 
-Live events and messages read from a channel's history take the same way. Only the fields used
-here are decoded, so that new kinds of content never spoil a readable text.
+Live events and messages read from a channel's history take the same way. Only the fields used here
+are decoded, so that new kinds of content never spoil a readable text. Slack's markup is `<…>`; `&`,
+`<` and `>` of the text itself come as entities. Events hold only the ids of people: their names are
+asked for, best effort, remembered, bounded in time.
+Source: https://docs.slack.dev/messaging/formatting-message-text
 """
 
+import asyncio
 import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import structlog
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from adapters.messages import (
@@ -23,7 +30,10 @@ from adapters.messages import (
     InboundMessage,
     Poison,
 )
-from adapters.slack.text import mentioned, mentions, quote, readable, storable, without_address
+from adapters.slack.client import USERS, Budgets, Client
+from adapters.slack.errors import CallFailed, Refused
+
+log = structlog.get_logger()
 
 # Messages of people. Every other subtype is a notice of Slack's own ("has joined the channel").
 # Source: https://docs.slack.dev/reference/events/message
@@ -31,6 +41,18 @@ _SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_me
 # Files that are listed but cannot be had. Source: https://docs.slack.dev/reference/objects/file-object
 _GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
 _SECRETS = frozenset({"token", "response_url"})
+SLIP = 0.75
+"""How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
+MAX_QUOTE_CHARS = 500
+_MARKUP = re.compile(r"<([^<>\s][^<>]*)>")
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+WAIT_S = 0.5
+"""How long a batch of updates waits for names; Slack wants its acknowledgement within 3 s."""
+_QUIET_S = 30.0
+"""How long nobody is asked for after Slack was late, so that only few updates wait for it."""
+_AT_ONCE = 20
+_REMEMBERED = 4096
+_FORGET_FAILURES_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +132,6 @@ def people_in(event: Any) -> list[str]:
     user, text = said.get("user"), said.get("text")
     named = mentioned(text) if isinstance(text, str) else []
     return [user, *named] if isinstance(user, str) and "bot_id" not in said else named
-
-
-SLIP = 0.75
-"""How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
 
 
 def as_command(text: str, commands: frozenset[str]) -> str:
@@ -322,3 +340,140 @@ def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...
     if len(attachments) < len(_files(message)):
         return "a file that Slack does not hand out"
     return None if text or attachments else "an empty message"
+
+
+def readable(text: str, name_of: Callable[[str], str | None] = lambda _: None) -> str:
+    """Return the text with mentions, channels, links and entities as they are shown."""
+    return unescaped(_MARKUP.sub(lambda match: _shown(match[1], name_of), text))
+
+
+def mentioned(text: str) -> list[str]:
+    """Return the ids of all users that the text names."""
+    return re.findall(r"<@(\w+)", text)
+
+
+def mentions(text: str, user: str) -> bool:
+    """Whether the text names this user."""
+    return re.search(rf"<@{re.escape(user)}(\|[^<>]*)?>", text) is not None
+
+
+def without_address(text: str, user: str) -> str:
+    """Return the text without mentions of this user in front, if there is more than that."""
+    rest = re.sub(rf"^(\s*<@{re.escape(user)}(\|[^<>]*)?>[\s,:]*)+", "", text)
+    return rest or text
+
+
+def unescaped(text: str) -> str:
+    """Return the text with Slack's three entities decoded."""
+    return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+
+
+def escaped(text: str) -> str:
+    """Return the text so that Slack finds no markup in it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def storable(text: str) -> str:
+    """Replace what no database takes."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+def quote(author: str, text: str) -> str:
+    """Return what somebody said as a quote, shortened."""
+    said = text.strip()
+    if len(said) > MAX_QUOTE_CHARS:
+        said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
+    lines = said.splitlines()
+    if author:
+        lines = [f"{author}:", *lines]
+    return "\n".join(f"> {line}" for line in lines)
+
+
+def _shown(markup: str, name_of: Callable[[str], str | None]) -> str:
+    target, _, label = markup.partition("|")
+    if target.startswith("@"):
+        return "@" + (name_of(target[1:]) or label.removeprefix("@") or target[1:])
+    if target.startswith("#"):
+        return "#" + (label.removeprefix("#") or target[1:])
+    if target.startswith("!"):
+        return _shown_special(target, label)
+    if not label or label == target or target == f"mailto:{label}":
+        return label or target
+    return f"{label} ({target})"
+
+
+def _shown_special(target: str, label: str) -> str:
+    """`<!here>`, `<!subteam^S1|@team>`, `<!date^…|fallback>`."""
+    if label:
+        return label
+    return f"@{target[1:].partition('^')[0]}"
+
+
+class Names:
+    """The names of the people in one workspace.
+
+    Args:
+        client: The Web API; closed by its owner.
+        budgets: What may be called when.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, client: Client, budgets: Budgets, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._budgets = budgets
+        self._clock = clock
+        self._names: OrderedDict[str, str] = OrderedDict()
+        self._quiet_until = float("-inf")
+        self._failed: OrderedDict[str, float] = OrderedDict()
+
+    def get(self, user: str) -> str | None:
+        """Return a person's name, if it is known."""
+        return self._names.get(user)
+
+    async def learn(self, users: Iterable[str]) -> None:
+        """Ask for names that are not known yet, as many as the budget and `WAIT_S` allow."""
+        unknown = [user for user in dict.fromkeys(users) if self._is_unknown(user)][:_AT_ONCE]
+        if not unknown or self._clock() < self._quiet_until:
+            return
+        try:
+            async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as tasks:
+                for user in unknown:
+                    tasks.create_task(self._ask(user), name="slack name")
+        except TimeoutError:
+            self._quiet_until = self._clock() + _QUIET_S
+            log.debug("slack_names_late", users=len(unknown))
+
+    def _is_unknown(self, user: str) -> bool:
+        failed_at = self._failed.get(user, float("-inf"))
+        is_waiting = self._clock() - failed_at < _FORGET_FAILURES_S
+        return bool(user) and user not in self._names and not is_waiting
+
+    async def _ask(self, user: str) -> None:
+        chance = self._budgets.chance(USERS, user)
+        if chance is None:
+            return
+        try:
+            with chance:
+                answer = await self._client.web.users_info(user=user)
+        except CallFailed as exc:
+            log.debug("slack_name_unknown", reason=exc.code)
+            if isinstance(exc, Refused):
+                _remember_user(self._failed, user, self._clock())
+        else:
+            _remember_user(self._names, user, _name_in_profile(answer.get("user")) or user)
+
+
+def _name_in_profile(user: Any) -> str:
+    known = user if isinstance(user, dict) else {}
+    profile = known.get("profile")
+    shown = profile if isinstance(profile, dict) else {}
+    words = [shown.get("display_name"), shown.get("real_name"), known.get("name")]
+    return storable(next((word for word in words if word and isinstance(word, str)), ""))
+
+
+def _remember_user(known: OrderedDict[str, Any], user: str, value: Any) -> None:
+    known[user] = value
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)

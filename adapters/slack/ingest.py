@@ -1,22 +1,19 @@
-"""Hands decoded updates to the intake (end of step 1); shared by socket, webhook and backfill."""
+"""Hands decoded updates to the intake; shared by socket, webhook and backfill."""
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import structlog
 
 from adapters.base import Intake
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
-from adapters.slack.inbound import Identity, Reading, people_in, poison, raw_of, read_message
-from adapters.slack.interactions import Press, read_command, read_press, read_stop
-from adapters.slack.names import Names
-
-if TYPE_CHECKING:
-    from adapters.settings import SlackSettings
+from adapters.slack.buttons import Press, read_command, read_press, read_stop
+from adapters.slack.inbound import Identity, Names, Reading, people_in, poison, raw_of, read_message
+from adapters.slack.platform import SlackSettings
 
 log = structlog.get_logger()
 
@@ -55,7 +52,7 @@ class Ingest:
 
     def __init__(
         self,
-        settings: "SlackSettings",
+        settings: SlackSettings,
         intake: Intake,
         commands: Sequence[tuple[str, str]],
         names: Names,

@@ -1,4 +1,4 @@
-"""Markdown → payloads (step 8): Slack's dialect of markdown; pure.
+"""Markdown → payloads: Slack's dialect of markdown; pure.
 
 A payload is what `markdown_text` takes. Slack reads its own `<…>` signs in it, too, and decodes
 `&lt;`, `&gt;` and `&amp;` outside of code.
@@ -7,9 +7,9 @@ A payload is what `markdown_text` takes. Slack reads its own `<…>` signs in it
 import re
 from dataclasses import replace
 
-from adapters.marks import Conventions
-from adapters.markup import Dialect, messages, preview
-from adapters.previews import PREVIEW_END
+from adapters.rendering.chunks import PREVIEW_END
+from adapters.rendering.dialects import Dialect, messages, preview
+from adapters.rendering.styled import Conventions
 
 # Source: https://docs.slack.dev/reference/block-kit/blocks/markdown-block (12,000 in all markdown
 # of a message), less what Slack adds when it makes blocks of it:

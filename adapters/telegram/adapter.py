@@ -1,4 +1,4 @@
-"""The Telegram adapter: receives (step 1), renders and sends (steps 8 and 9) for one bot."""
+"""The Telegram adapter: receives, renders and sends for one bot."""
 
 import asyncio
 import time
@@ -8,26 +8,37 @@ from aiohttp import web
 
 from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
 from adapters.errors import SendRejected
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.messages import (
+    Address,
+    Attachment,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
-from adapters.settings import TelegramSettings
+from adapters.registry import Host
 from adapters.telegram.buttons import Buttons
-from adapters.telegram.client import Client
+from adapters.telegram.client import Client, Flood
 from adapters.telegram.files import Files
-from adapters.telegram.flood import Flood
 from adapters.telegram.inbound import PLATFORM
-from adapters.telegram.ingest import Ingest
-from adapters.telegram.previews import Previews
+from adapters.telegram.platform import TelegramSettings
+from adapters.telegram.preview import Previews
 from adapters.telegram.reactions import Reactions
-from adapters.telegram.receiver import Receiver, webhook_secret
+from adapters.telegram.receive import Ingest, Receiver, Webhook, webhook_secret
 from adapters.telegram.render import render
-from adapters.telegram.sender import Sender
-from adapters.telegram.webhook import Webhook
+from adapters.telegram.send import Sender
 
 POLL_TIMEOUT_S = 30
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 """Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
+
+
+def build(settings: TelegramSettings, host: Host) -> "TelegramAdapter":
+    """Return the adapter of one account, as the register calls it."""
+    return TelegramAdapter(settings, host.intake, host.commands)
 
 
 class TelegramAdapter:
@@ -133,7 +144,7 @@ class TelegramAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -146,18 +157,18 @@ class TelegramAdapter:
         )
 
     async def find_preview(
-        self, question: Question, _nonce: str, _others: frozenset[str]
+        self, question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
         """Return one that came late; the Bot API has no look-up. See `Adapter.find_preview`."""
         if (ref := await self._under_way.arrived(question)) is not None:
             return ref
         raise SendRejected("Telegram does not let bots read a chat")
 
-    async def show_working(self, question: Question) -> None:
+    async def show_working(self, question: MessageRef) -> None:
         """Show "typing" for about 5 s."""
         await self._previews.show_working(question)
 
-    async def acknowledge(self, question: Question, mark: Mark) -> None:
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message unless `reactions` is off; see `Adapter.acknowledge`."""
         if self._settings.reactions:
             await self._reactions.show(question, mark)

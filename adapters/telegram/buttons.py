@@ -1,4 +1,4 @@
-"""Buttons: the keyboard below a message (step 9), and what a press leads to beside its text."""
+"""Buttons: the keyboard below a message, and what a press leads to beside its text."""
 
 import asyncio
 from collections import OrderedDict
@@ -15,11 +15,9 @@ from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOpti
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Choice, Withdrawal
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client
+from adapters.telegram.client import Client, Flood, is_group
 from adapters.telegram.errors import mapped_edit
-from adapters.telegram.flood import Flood
-from adapters.telegram.places import is_group
-from adapters.telegram.split import MAX_TEXT_UNITS, units
+from adapters.telegram.render import MAX_TEXT_UNITS, units
 from adapters.telegram.wire import Pressed
 
 log = structlog.get_logger()

@@ -2,29 +2,43 @@
 
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that none is ended by who asked for it.
+the one place that every request passes, so that none is ended by who asked for it. `Flood` says
+what is done about a 429, and about requests that are only best effort.
 """
 
 import functools
 import json
 import ssl
-from collections.abc import Awaitable, Callable
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import orjson
+import structlog
 import telegram
+from telegram import ReplyParameters
 from telegram.error import NetworkError, TelegramError
 from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
 
 from adapters.base import PoolUse
-from adapters.errors import AdapterRefused
+from adapters.errors import AdapterError, AdapterRefused
+from adapters.messages import Address
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict
+from adapters.pacing import Pacer
+from adapters.telegram.errors import (
+    Flooded,
+    MalformedAnswer,
+    ServerTrouble,
+    TooManyRequests,
+)
+from adapters.telegram.platform import TelegramSettings
 
-if TYPE_CHECKING:
-    from adapters.settings import TelegramSettings
+log = structlog.get_logger()
 
 PUBLIC_ROOT = "https://api.telegram.org"
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
@@ -39,26 +53,10 @@ _CONNECTIONS = 64
 _DOWNLOADS = 8
 
 T = TypeVar("T")
-
-
-class TooManyRequests(TelegramError):
-    """Flood control (429); `retry_after_s` is what Telegram asked for, if it said so."""
-
-    def __init__(self, retry_after_s: float | None) -> None:
-        super().__init__(f"Too many requests: retry after {retry_after_s} s")
-        self.retry_after_s = retry_after_s
-
-
-class ServerTrouble(NetworkError):
-    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"The server answered with HTTP status {status}")
-        self.status = status
-
-
-class MalformedAnswer(TelegramError):
-    """The server reported success in a form that cannot be understood."""
+# Telegram does not say whom a 429 is for: one of a chat comes alone, one of the bot hits whatever
+# is under way.
+_CHATS = 3
+_WITHIN_S = 5.0
 
 
 class CheckedRequest(HTTPXRequest):
@@ -188,7 +186,7 @@ class Client:
         files_root: Begins the address of every file.
     """
 
-    def __init__(self, settings: "TelegramSettings") -> None:
+    def __init__(self, settings: TelegramSettings) -> None:
         self.token = token_of(settings)
         self._request = CheckedRequest(settings.name, _CONNECTIONS)
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
@@ -230,7 +228,7 @@ def _tls() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-def token_of(settings: "TelegramSettings") -> str:
+def token_of(settings: TelegramSettings) -> str:
     """Return the bot token.
 
     Raises:
@@ -240,11 +238,6 @@ def token_of(settings: "TelegramSettings") -> str:
     if not token:
         raise AdapterRefused("platforms.telegram.token is not set")
     return token
-
-
-def redact(text: str, token: str) -> str:
-    """Return the text without the token."""
-    return text.replace(token, "***")
 
 
 def _deadline_s(
@@ -298,3 +291,60 @@ def _check_flood(status: int, answer: dict[str, Any]) -> None:
     seconds = float(seconds) if isinstance(seconds, int | float) else None
     if status == HTTPStatus.TOO_MANY_REQUESTS or seconds is not None:
         raise TooManyRequests(seconds)
+
+
+class Flood:
+    """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
+
+    Args:
+        pacer: The budgets of the bot.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, pacer: Pacer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._pacer = pacer
+        self._clock = clock
+        self._refused_at: OrderedDict[str, float] = OrderedDict()
+
+    def heed(self, chat: str, exc: AdapterError) -> None:
+        """Block what an error asks for, if it does."""
+        if not isinstance(exc, Flooded) or exc.retry_after_s is None:
+            return
+        self._pacer.block(chat, exc.retry_after_s)
+        if self._chats_refused(chat) >= _CHATS:
+            log.warning("telegram_flooded", seconds=exc.retry_after_s)
+            self._pacer.block_all(exc.retry_after_s)
+
+    @contextmanager
+    def best_effort(self, action: str, chat: str) -> Iterator[None]:
+        """Swallow what a request meets that nothing depends on."""
+        try:
+            yield
+        except AdapterError as exc:
+            self.heed(chat, exc)
+            log.debug("telegram_signal_failed", action=action, chat=chat, reason=str(exc))
+
+    def _chats_refused(self, chat: str) -> int:
+        now = self._clock()
+        self._refused_at[chat] = now
+        self._refused_at.move_to_end(chat)
+        while now - next(iter(self._refused_at.values())) > _WITHIN_S:
+            self._refused_at.popitem(last=False)
+        return len(self._refused_at)
+
+
+def is_group(chat: str) -> bool:
+    """Groups and supergroups have negative ids."""
+    return chat.startswith("-")
+
+
+def topic(address: Address) -> int | None:
+    """Return the `message_thread_id`; without one, a message goes to the chat itself."""
+    return None if address.thread is None else int(address.thread)
+
+
+def reply_to(ref: str | None) -> ReplyParameters | None:
+    """Point at the message that is answered, if it still exists."""
+    if ref is None:
+        return None
+    return ReplyParameters(int(ref), allow_sending_without_reply=True)

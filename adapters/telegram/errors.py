@@ -27,7 +27,6 @@ from adapters.errors import (
     SendRejected,
     SendUnknown,
 )
-from adapters.telegram.client import MalformedAnswer, ServerTrouble, TooManyRequests, redact
 
 log = structlog.get_logger()
 
@@ -132,8 +131,9 @@ def mapped_fetch(token: str) -> Iterator[None]:
         raise FetchRejected(_why_no_file(reason)) from exc
     except Forbidden as exc:
         raise FetchRejected(_why_no_file(redact(exc.message, token))) from exc
-    except (TelegramError, httpx.HTTPError) as exc:
-        raise FetchDelayed(redact(str(exc), token)) from exc
+    except (TelegramError, httpx.HTTPError, OSError) as exc:
+        # The deadline of a request and the end of its client are OSErrors.
+        raise FetchDelayed(redact(str(exc), token) or type(exc).__name__) from exc
     except UNREADABLE as exc:
         raise FetchDelayed("Telegram's answer cannot be understood") from exc
 
@@ -172,3 +172,28 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return Troubled(reason)
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(reason)
+
+
+class TooManyRequests(TelegramError):
+    """Flood control (429); `retry_after_s` is what Telegram asked for, if it said so."""
+
+    def __init__(self, retry_after_s: float | None) -> None:
+        super().__init__(f"Too many requests: retry after {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class ServerTrouble(NetworkError):
+    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"The server answered with HTTP status {status}")
+        self.status = status
+
+
+class MalformedAnswer(TelegramError):
+    """The server reported success in a form that cannot be understood."""
+
+
+def redact(text: str, token: str) -> str:
+    """Return the text without the token."""
+    return text.replace(token, "***")

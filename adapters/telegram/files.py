@@ -10,8 +10,8 @@ import structlog
 from adapters.errors import FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.client import Client
-from adapters.telegram.content import file_id_of
 from adapters.telegram.errors import mapped_fetch
+from adapters.telegram.inbound import file_id_of
 
 log = structlog.get_logger()
 

@@ -1,11 +1,17 @@
-"""Update JSON → `InboundMessage`, `Move`, `Poison` or None (step 1 of the path); does no I/O."""
+"""Update JSON → `InboundMessage`, `Move`, `Poison` or None; does no I/O.
+
+Also: whom a message is for, its text without the bot's name in it, and what it carries beside its
+words: files, and what can only be named.
+"""
 
 import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import structlog
 from pydantic import ValidationError
 
@@ -13,14 +19,28 @@ from adapters.messages import (
     Address,
     Addressing,
     Attachment,
+    AttachmentKind,
     ChatKind,
     InboundMessage,
     Move,
     Poison,
 )
-from adapters.telegram.addressing import BotIdentity, addressed, spoken
-from adapters.telegram.content import attachments, is_live_location, is_service, unreadable
-from adapters.telegram.wire import CallbackQuery, Chat, Membership, Message, Update, User, filled
+from adapters.telegram.wire import (
+    CallbackQuery,
+    Chat,
+    Content,
+    Entity,
+    FilePart,
+    Membership,
+    Message,
+    Replied,
+    Update,
+    User,
+    after,
+    before,
+    filled,
+    marked,
+)
 
 log = structlog.get_logger()
 
@@ -32,6 +52,87 @@ _REMEMBERED_ALBUMS = 256
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 Item = InboundMessage | Move | Poison | None
+MAX_QUOTE_CHARS = 500
+# A venue holds a location too: the more telling one comes first.
+_UNREADABLE = {
+    "live_photo": "a live photo",
+    "sticker": "an animated sticker",
+    "venue": "a place",
+    "location": "a location",
+    "contact": "a contact",
+    "poll": "a poll",
+    "dice": "a dice",
+    "game": "a game",
+    "story": "a story",
+    "paid_media": "paid media",
+    "checklist": "a checklist",
+    "invoice": "an invoice",
+    "giveaway": "a giveaway",
+}
+# Source: python-telegram-bot 22.8, telegram.ext.filters.StatusUpdate.
+_SERVICE = frozenset({
+    "boost_added",
+    "channel_chat_created",
+    "chat_background_set",
+    "chat_owner_changed",
+    "chat_owner_left",
+    "chat_shared",
+    "checklist_tasks_added",
+    "checklist_tasks_done",
+    "connected_website",
+    "delete_chat_photo",
+    "direct_message_price_changed",
+    "forum_topic_closed",
+    "forum_topic_created",
+    "forum_topic_edited",
+    "forum_topic_reopened",
+    "general_forum_topic_hidden",
+    "general_forum_topic_unhidden",
+    "gift",
+    "gift_upgrade_sent",
+    "giveaway_completed",
+    "giveaway_created",
+    "giveaway_winners",
+    "group_chat_created",
+    "left_chat_member",
+    "managed_bot_created",
+    "message_auto_delete_timer_changed",
+    "migrate_from_chat_id",
+    "migrate_to_chat_id",
+    "new_chat_members",
+    "new_chat_photo",
+    "new_chat_title",
+    "paid_message_price_changed",
+    "passport_data",
+    "pinned_message",
+    "poll_option_added",
+    "poll_option_deleted",
+    "proximity_alert_triggered",
+    "refunded_payment",
+    "successful_payment",
+    "suggested_post_approval_failed",
+    "suggested_post_approved",
+    "suggested_post_declined",
+    "suggested_post_paid",
+    "suggested_post_refunded",
+    "supergroup_chat_created",
+    "unique_gift",
+    "users_shared",
+    "video_chat_ended",
+    "video_chat_participants_invited",
+    "video_chat_scheduled",
+    "video_chat_started",
+    "web_app_data",
+    "write_access_allowed",
+})
+
+
+@dataclass(frozen=True, slots=True)
+class BotIdentity:
+    """Who the bot is, from getMe; `username` without the @."""
+
+    id: int
+    username: str
 
 
 class Reader:
@@ -216,3 +317,172 @@ def _log_membership(change: Membership) -> None:
         chat=str(change.chat.id),
         status=change.new_chat_member.status,
     )
+
+
+def addressed(message: Message, bot: BotIdentity) -> Addressing:
+    """Return "direct" for what is said to the bot, in a group "overheard" for everything else.
+
+    To the bot are: a command that names no other bot, a mention, a reply to one of its messages.
+    A forum topic is a channel, not a thread of the bot.
+    """
+    if message.chat.type == "private":
+        return "direct"
+    target = _command_target(message)
+    if target is not None:
+        return "direct" if target in {"", bot.username.casefold()} else "overheard"
+    mentioned = any(_mentions(message.words, mark, bot) for mark in message.marks)
+    to_bot = mentioned or _replies_to(bot, message.reply_to_message)
+    return "direct" if to_bot else "overheard"
+
+
+def spoken(message: Message, bot: BotIdentity) -> str:
+    """Return the text as it is meant: without the bot's name, behind what it replies to."""
+    return _with_quote(_without_name(message, bot), message)
+
+
+def _command_target(message: Message) -> str | None:
+    """Return who a leading command names: "" for nobody, None if the text is no command."""
+    for mark in message.marks:
+        if mark.type == "bot_command" and mark.offset == 0:
+            return marked(message.words, mark).partition("@")[2].casefold()
+    return None
+
+
+def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
+    if mark.type == "text_mention":
+        return mark.user is not None and mark.user.id == bot.id
+    named = marked(text, mark).casefold() == f"@{bot.username}".casefold()
+    return mark.type == "mention" and named
+
+
+def _replies_to(bot: BotIdentity, replied: Replied | None) -> bool:
+    """Whether the reply is one to the bot.
+
+    In a forum every message replies to the one that created its topic, maybe the bot's own.
+    """
+    if replied is None or replied.sender is None or replied.forum_topic_created is not None:
+        return False
+    return replied.sender.id == bot.id
+
+
+def _without_name(message: Message, bot: BotIdentity) -> str:
+    """Return the text without a leading @bot, and a leading /command@bot without its @bot."""
+    text = message.words
+    for mark in message.marks:
+        if mark.type == "bot_command" and mark.offset == 0:
+            command, _, target = marked(text, mark).partition("@")
+            mine = target.casefold() in {"", bot.username.casefold()}
+            return command + after(text, mark) if mine else text
+        if _mentions(text, mark, bot) and not before(text, mark).strip():
+            return after(text, mark).lstrip(" \t\n,:") or text
+    return text
+
+
+def _with_quote(text: str, message: Message) -> str:
+    """Put what was replied to in front, except in front of a command or of no text at all."""
+    replied = message.reply_to_message
+    said = message.quote.text if message.quote else ""
+    said = (said or (replied.text or replied.caption if replied else "")).strip()
+    if not said or not text or text.startswith("/"):
+        return text
+    if len(said) > MAX_QUOTE_CHARS:
+        said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
+    quoted = "\n".join(f"> {line}" for line in said.splitlines())
+    return f"{quoted}\n\n{text}"
+
+
+def is_service(content: dict[str, Any]) -> bool:
+    """Whether the message tells of an event in the chat; nobody said anything."""
+    return not _SERVICE.isdisjoint(content)
+
+
+def is_live_location(content: dict[str, Any]) -> bool:
+    """Whether an edit only moves a point on a map."""
+    return "location" in content
+
+
+def attachments(message: Content | None) -> tuple[Attachment, ...]:
+    """Return the file of a message; there is at most one, an album is several messages."""
+    file = None if message is None else _file(message)
+    return () if file is None else (file,)
+
+
+def unreadable(content: dict[str, Any], message: Message) -> str | None:
+    """Name what a message carries that is neither words nor a file; None if there is nothing."""
+    if _file(message) is not None:
+        return None
+    for field, name in _UNREADABLE.items():
+        if field in content:
+            return name
+    if message.words.strip():
+        return None
+    return "an empty message" if "text" in content else "a message of an unknown kind"
+
+
+def file_id_of(attachment: Attachment) -> str:
+    """Return what getFile wants to know."""
+    file_id: str = orjson.loads(attachment.ref)["file_id"]
+    return file_id
+
+
+def _file(message: Content) -> Attachment | None:
+    """Return the attachment; an animation comes with a document that is the same file."""
+    for read in (_photo, _moving, _sound, _sticker, _document):
+        if found := read(message):
+            return found
+    return None
+
+
+def _photo(message: Content) -> Attachment | None:
+    if not message.photo:
+        return None
+    largest = max(message.photo, key=lambda size: (size.width * size.height, size.file_size or 0))
+    return _attachment(largest, "image", f"photo_{message.message_id}.jpg", "image/jpeg")
+
+
+def _moving(message: Content) -> Attachment | None:
+    file = message.video or message.animation or message.video_note
+    if file is None:
+        return None
+    return _attachment(file, "video", f"video_{message.message_id}.mp4", "video/mp4")
+
+
+def _sound(message: Content) -> Attachment | None:
+    if message.voice is not None:
+        return _attachment(message.voice, "voice", f"voice_{message.message_id}.ogg", "audio/ogg")
+    if message.audio is None:
+        return None
+    name = message.audio.title or f"audio_{message.message_id}"
+    return _attachment(message.audio, "audio", f"{name}.mp3", "audio/mpeg")
+
+
+def _sticker(message: Content) -> Attachment | None:
+    sticker = message.sticker
+    if sticker is None or sticker.is_animated or sticker.is_video:
+        return None
+    return _attachment(sticker, "image", f"sticker_{message.message_id}.webp", "image/webp")
+
+
+def _document(message: Content) -> Attachment | None:
+    if message.document is None:
+        return None
+    kinds: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
+    kind = kinds.get(message.document.mime_type.partition("/")[0], "file")
+    return _attachment(message.document, kind, f"file_{message.message_id}", "")
+
+
+def _attachment(file: FilePart, kind: AttachmentKind, name: str, mime: str) -> Attachment:
+    ids = {"file_id": file.file_id, "file_unique_id": file.file_unique_id}
+    return Attachment(
+        name=_last_part(file.file_name) or _last_part(name),
+        kind=kind,
+        mime=file.mime_type or mime,
+        size_bytes=file.file_size,
+        ref=orjson.dumps(ids).decode(),
+    )
+
+
+def _last_part(name: str) -> str:
+    """Return a name without the folders in front of it, "" if nothing is left."""
+    last = name.replace("\\", "/").rpartition("/")[2].strip()
+    return "" if last in {".", ".."} else last

@@ -7,17 +7,16 @@ from telegram import ReactionTypeEmoji
 from telegram.constants import ReactionEmoji
 
 from adapters.errors import SendRejected
-from adapters.messages import Mark, Question
+from adapters.messages import MessageRef, Reaction
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client
+from adapters.telegram.client import Client, Flood
 from adapters.telegram.errors import mapped_edit
-from adapters.telegram.flood import Flood
 
 log = structlog.get_logger()
 
 # Telegram takes only what is on its list; neither a check mark nor a warning sign is.
 # Source: https://core.telegram.org/bots/api#reactiontypeemoji
-EMOJI: dict[Mark, ReactionEmoji] = {
+EMOJI: dict[Reaction, ReactionEmoji] = {
     "received": ReactionEmoji.EYES,
     "answered": ReactionEmoji.OK_HAND_SIGN,
     "failed": ReactionEmoji.CRYING_FACE,
@@ -42,7 +41,7 @@ class Reactions:
         self._flood = flood
         self._not_allowed: OrderedDict[str, None] = OrderedDict()
 
-    async def show(self, question: Question, mark: Mark) -> None:
+    async def show(self, question: MessageRef, mark: Reaction) -> None:
         """React to the question's message, in place of an earlier reaction.
 
         While answers wait for the overall budget a "received" is left out; an end waits for it.
@@ -59,7 +58,7 @@ class Reactions:
                 with slot:
                     await self._react(chat, ref, mark)
 
-    async def _react(self, chat: str, ref: str, mark: Mark) -> None:
+    async def _react(self, chat: str, ref: str, mark: Reaction) -> None:
         try:
             with mapped_edit(self._client.token):
                 await self._client.bot.set_message_reaction(

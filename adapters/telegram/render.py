@@ -1,19 +1,39 @@
-"""Markdown → payloads (step 8): Telegram's way of writing a styled text; pure.
+"""Markdown → payloads within Telegram's limits; pure.
 
-Entities are used instead of MarkdownV2 because "can't parse entities" cannot happen with them.
-Code and `pre` hold no other entity but a quote around them (Bot API, "MessageEntity").
+A payload is the JSON text `{"text": …, "entities": […]}`. Entities are used instead of MarkdownV2
+because "can't parse entities" cannot happen with them. Code and `pre` hold no other entity but a
+quote around them (Bot API, "MessageEntity").
 """
 
 import re
+from bisect import bisect_left, bisect_right
+from typing import Any
 
 import orjson
+from typing_extensions import override
 
-from adapters.marks import Conventions
-from adapters.previews import PREVIEW_END, beginning
-from adapters.styled import styled
-from adapters.telegram.split import MAX_TEXT_UNITS, split
+from adapters.rendering.chunks import NOTHING, PREVIEW_END, Splitter, beginning
+from adapters.rendering.styled import (
+    BOLD,
+    CODE,
+    QUOTE,
+    Conventions,
+    Style,
+    StyledText,
+    Styles,
+    styled,
+)
 
 CONVENTIONS = Conventions("• ", re.compile(r"(https?|ftp)://\S+", re.IGNORECASE))
+# Source: https://core.telegram.org/bots/api#sendmessage (4096 UTF-16 units) and
+# https://limits.tginfo.me (100 entities, the rest is ignored). The mark of a message that is
+# sent again has its place within the limit.
+RESENT_MARK = "(re-sent)\n"
+MAX_TEXT_UNITS = 4096
+MAX_ENTITIES = 100
+_MAX_UNITS = MAX_TEXT_UNITS - len(RESENT_MARK)
+_TWO_UNITS = re.compile("[\U00010000-\U0010ffff]")
+_SHOWN = {"bold", "italic", "strikethrough", "code", "pre", "blockquote", "link"}
 
 
 def render(markdown: str) -> list[str]:
@@ -28,3 +48,104 @@ def preview_text(markdown: str) -> str | None:
         return None
     text: str = orjson.loads(render(part)[0])["text"]
     return text + PREVIEW_END
+
+
+def split(styled: StyledText) -> list[str]:
+    """Return the payloads, at least one; a text with nothing visible becomes "…"."""
+    return list(_Splitter(styled).payloads()) or [_payload(NOTHING, [])]
+
+
+def units(text: str) -> int:
+    """Return the length in UTF-16 units."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+def _payload(text: str, entities: list[dict[str, Any]]) -> str:
+    return orjson.dumps({"text": text, "entities": entities}).decode()
+
+
+class _Splitter(Splitter):
+    def __init__(self, styled: StyledText) -> None:
+        super().__init__(styled)
+        self._wide: list[int] = []
+        if not self._text.isascii():
+            self._wide = [found.start() for found in _TWO_UNITS.finditer(self._text)]
+        shown: dict[Styles, Styles] = {}
+        for _, marks in styled.pieces:
+            if marks not in shown:
+                shown[marks] = _entity_marks(marks)
+        self._marks = [shown[marks] for _, marks in styled.pieces]
+
+    @override
+    def window(self, start: int) -> int:
+        end = self._end_of_units(self._units(start) + _MAX_UNITS)
+        entities = 0
+        opened: dict[Style, int] = {}
+        for piece in range(self.piece_at(start), self.piece_before(end) + 1):
+            before = len(opened)
+            closed = _advance(opened, self._marks[piece], piece)
+            entities += len(opened) - before + len(closed)
+            if entities > MAX_ENTITIES:
+                return self._starts[piece]
+        return end
+
+    @override
+    def payload(self, start: int, end: int) -> str:
+        return _payload(self._text[start:end], self._entities(start, end))
+
+    def _units(self, index: int) -> int:
+        """Return the length in UTF-16 units of the text up to an index."""
+        return index + bisect_left(self._wide, index)
+
+    def _end_of_units(self, limit: int) -> int:
+        indices = range(len(self._text) + 1)
+        return bisect_right(indices, limit, key=self._units) - 1
+
+    def _entities(self, start: int, end: int) -> list[dict[str, Any]]:
+        """Return the entities of a range, longer ones first where several begin together."""
+        closed: list[tuple[int, int, Style]] = []
+        opened: dict[Style, int] = {}
+        for piece in range(self.piece_at(start), self.piece_before(end) + 1):
+            at = max(self._starts[piece], start)
+            ended = _advance(opened, self._marks[piece], at)
+            closed += [(begin, at, mark) for begin, mark in ended]
+        closed += [(begin, end, mark) for mark, begin in opened.items()]
+        closed.sort(key=lambda item: (item[0], -item[1], item[2]))
+        return [self._entity(start, *item) for item in closed]
+
+    def _entity(self, start: int, begin: int, end: int, mark: Style) -> dict[str, Any]:
+        offset = self._units(begin) - self._units(start)
+        length = self._units(end) - self._units(begin)
+        if mark.type == "link":
+            return {"type": "text_link", "offset": offset, "length": length, "url": mark.detail}
+        entity = {"type": mark.type, "offset": offset, "length": length}
+        return {**entity, "language": mark.detail} if mark.detail else entity
+
+
+def _entity_marks(marks: Styles) -> Styles:
+    """Return what becomes an entity: code can stand in a quote, but in nothing else."""
+    types = {mark.type for mark in marks}
+    if "heading" in types:
+        marks |= {BOLD}
+    if "link" in types:
+        marks -= {CODE}
+    elif types & {"code", "pre"}:
+        marks = frozenset(mark for mark in marks if mark.type in {"code", "pre"} or mark == QUOTE)
+    return frozenset(mark for mark in marks if mark.type in _SHOWN)
+
+
+def _advance(opened: dict[Style, int], marks: Styles, at: int) -> list[tuple[int, Style]]:
+    """Open and close marks, and return the closed ones with where they began.
+
+    Of two entities that share text one must hold the other (Bot API, "MessageEntity"): what began
+    inside of a mark that ends is closed with it, and begins anew.
+    """
+    ends = [begin for mark, begin in opened.items() if mark not in marks]
+    closed: list[tuple[int, Style]] = []
+    if ends:
+        earliest = min(ends)
+        inside = [mark for mark, begin in opened.items() if mark not in marks or begin > earliest]
+        closed = [(opened.pop(mark), mark) for mark in inside]
+    for mark in marks:
+        opened.setdefault(mark, at)
+    return closed

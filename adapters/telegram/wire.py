@@ -1,4 +1,4 @@
-"""The parts of the Bot API's JSON that Parley reads (step 1); what is not used is not looked at.
+"""The parts of the Bot API's JSON that Parley reads; what is not used is not looked at.
 
 Types are strict, so that a broken update is noticed; new kinds of content never spoil a text. All
 offsets of Telegram count UTF-16 units.

@@ -1,4 +1,4 @@
-"""`WebAdapter`: the web chat as one more platform (steps 1 and 9 of the path of a message).
+"""`WebAdapter`: the web chat as one more platform.
 
 The gateway owns the HTTP server; this module gives it the routes. A page reads what was said from
 the history by position, so `send` only has to wake those who look.
@@ -10,42 +10,62 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED
+from adapters.base import UNANNOUNCED, History, Intake, PreviewIntent
 from adapters.errors import FetchRejected
-from adapters.messages import Address, Attachment, InboundMessage, Mark, Question, Receipt
-from adapters.web import pages
-from adapters.web.errors import Refusal, json_response
-from adapters.web.events import EventStreams
-from adapters.web.files import file_response
-from adapters.web.guard import Guard
-from adapters.web.hub import Hub
-from adapters.web.requests import PostedMessage, chat_of, file_of, posted_message, posted_token
-from adapters.web.uploads import posted_with_files
+from adapters.messages import (
+    Address,
+    Attachment,
+    InboundMessage,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
+from adapters.registry import Host
+from adapters.web import requests
+from adapters.web.events import EventStreams, Hub
+from adapters.web.files import file_response, posted_with_files
+from adapters.web.platform import WebSettings
+from adapters.web.requests import (
+    Guard,
+    PostedMessage,
+    Refusal,
+    chat_of,
+    file_of,
+    json_response,
+    posted_message,
+    posted_token,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from adapters.base import History, Intake, PreviewIntent
-    from adapters.messages import Outgoing, Withdrawal
-    from adapters.settings import WebSettings
 
 PING_S = 15.0
 MAX_FILE_BYTES = 20_000_000
 
 
+def build(settings: WebSettings, host: Host) -> "WebAdapter":
+    """Return the web chat, as the register calls it."""
+    return WebAdapter(
+        settings, host.intake, host.history, host.commands, max_file_bytes=host.max_file_bytes
+    )
+
+
 class WebAdapter:
     """The web chat. `close` ends the open streams: call it before the server stops."""
 
-    platform = "web"
-    account = "default"
+    platform: str = "web"
+    account: str = "default"
     idempotent_sends = True
     preview_interval_s = 0.05
 
     def __init__(
         self,
-        settings: "WebSettings",
-        intake: "Intake",
-        history: "History",
+        settings: WebSettings,
+        intake: Intake,
+        history: History,
         commands: "Sequence[tuple[str, str]]" = (),
         *,
         ping_s: float = PING_S,
@@ -74,8 +94,8 @@ class WebAdapter:
         """Return all routes of the web chat, each behind its guard."""
         protect = self._guard.protect
         return [
-            web.get("/", protect(pages.index, public=True)),
-            web.get("/static/{name}", protect(pages.static, public=True)),
+            web.get("/", protect(requests.index, public=True)),
+            web.get("/static/{name}", protect(requests.static, public=True)),
             web.post("/api/login", protect(self._log_in, public=True)),
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
@@ -135,13 +155,13 @@ class WebAdapter:
         """Return the answer in one piece; a page has no limit."""
         return [markdown]
 
-    async def send(self, message: "Outgoing") -> Receipt:
+    async def send(self, message: Outgoing) -> Receipt:
         """Have the pages read the committed answer in place of its preview."""
         self._hub.show(message.address.chat, "")
         self._hub.refresh(message.address.chat)
         return Receipt(platform_ref=f"{message.conversation}:{message.seq}")
 
-    async def withdraw(self, withdrawal: "Withdrawal") -> None:
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
         """Have the pages read that the question is over."""
         self._hub.refresh(withdrawal.address.chat)
 
@@ -151,28 +171,28 @@ class WebAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
         grows: bool = True,  # noqa: ARG002
-        intent: "PreviewIntent" = UNANNOUNCED,  # noqa: ARG002 - a preview here is no message
+        intent: PreviewIntent = UNANNOUNCED,  # noqa: ARG002 - a preview here is no message
     ) -> str | None:
         """Show the growing answer; there is one in a chat, so it needs no id."""
         self._hub.show(question.address.chat, text)
         return ref
 
     async def find_preview(
-        self, _question: Question, _nonce: str, _others: frozenset[str]
+        self, _question: MessageRef, _nonce: str, _others: frozenset[str]
     ) -> str | None:
         """No preview stays behind here."""
         return None
 
-    async def show_working(self, question: Question) -> None:
+    async def show_working(self, question: MessageRef) -> None:
         """Show the sign of work on the pages that are open."""
         self._hub.show_working(question.address.chat)
 
-    async def acknowledge(self, _question: Question, _mark: Mark) -> None:
+    async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
         """The page shows by itself that a message was taken."""
 
 

@@ -3,30 +3,29 @@
 The position is two numbers, how far the person's messages (inbox) and the answers (outbox) were
 read; it is the id of every item, so a browser that reconnects says by itself where it was. Both
 count on their own: an answer to an older message may come after a newer message.
+
+The hub knows who is looking at which chat, and what is shown there that is not in the history yet.
+Nothing is queued for a listener: it is only woken, and reads what it missed from the history. A
+slow one therefore costs nothing and blocks nobody.
 """
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 import orjson
 import structlog
 from aiohttp import web
 
-from adapters.markdown import to_html
+from adapters.base import ChatFile, ChatItem, ContextGauge, History
 from adapters.messages import Address
-from adapters.previews import PREVIEW_END
-from adapters.rendering import rendered
-from adapters.web.errors import Refusal
+from adapters.rendering.chunks import PREVIEW_END
+from adapters.rendering.markdown import rendered, to_html
 from adapters.web.files import INLINE
-from adapters.web.requests import chat_of
-
-if TYPE_CHECKING:
-    from adapters.base import ChatFile, ChatItem, ContextGauge, History
-    from adapters.web.hub import Hub, Listener, Preview
+from adapters.web.requests import Refusal, chat_of
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
@@ -49,6 +48,94 @@ Shown = dict[str, str]
 _EVENT_ID = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class GrowingAnswer:
+    """One state of a growing answer; a new state is a new object."""
+
+    text: str
+
+
+class Listener:
+    """One open event stream.
+
+    Attributes:
+        stale: The history may hold something new.
+        working: A sign of work is to be shown, once.
+    """
+
+    def __init__(self) -> None:
+        self.stale = True
+        self.working = False
+        self.woken = asyncio.Event()
+
+
+@dataclass(slots=True)
+class _Chat:
+    preview: GrowingAnswer | None = None
+    listeners: set[Listener] = field(default_factory=set)
+
+
+class Hub:
+    """The listeners of all chats; every call returns at once."""
+
+    def __init__(self) -> None:
+        self._chats: dict[str, _Chat] = {}
+        self.closed = False
+
+    @contextmanager
+    def listen(self, chat: str) -> Iterator[Listener]:
+        """Register a listener for as long as the block runs; it starts out stale."""
+        listener = Listener()
+        self._chats.setdefault(chat, _Chat()).listeners.add(listener)
+        try:
+            yield listener
+        finally:
+            self._chats[chat].listeners.discard(listener)
+            self._forget_if_unused(chat)
+
+    def preview(self, chat: str) -> GrowingAnswer | None:
+        """Return the newest state of the answer that is growing in the chat."""
+        found = self._chats.get(chat)
+        return found.preview if found else None
+
+    def show(self, chat: str, text: str) -> None:
+        """Show a growing answer, to those who join later as well; an empty text shows none."""
+        self._chats.setdefault(chat, _Chat()).preview = GrowingAnswer(text) if text else None
+        self._wake(chat)
+        self._forget_if_unused(chat)
+
+    def show_working(self, chat: str) -> None:
+        """Show those who listen now that an answer is being made."""
+        for listener in self._listeners(chat):
+            listener.working = True
+        self._wake(chat)
+
+    def refresh(self, chat: str) -> None:
+        """Have the listeners read the history again."""
+        for listener in self._listeners(chat):
+            listener.stale = True
+        self._wake(chat)
+
+    def close(self) -> None:
+        """Let every stream end."""
+        self.closed = True
+        for chat in self._chats:
+            self._wake(chat)
+
+    def _wake(self, chat: str) -> None:
+        for listener in self._listeners(chat):
+            listener.woken.set()
+
+    def _listeners(self, chat: str) -> set[Listener]:
+        found = self._chats.get(chat)
+        return found.listeners if found else set()
+
+    def _forget_if_unused(self, chat: str) -> None:
+        state = self._chats[chat]
+        if not state.listeners and state.preview is None:
+            del self._chats[chat]
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
     """Everything up to these two sequence numbers was read."""
@@ -64,7 +151,7 @@ class EventStreams:
     an answer which another process committed arrives as well.
     """
 
-    def __init__(self, history: "History", hub: "Hub", ping_s: float) -> None:
+    def __init__(self, history: History, hub: Hub, ping_s: float) -> None:
         self._history = history
         self._hub = hub
         self._ping_s = ping_s
@@ -84,7 +171,7 @@ class EventStreams:
                 log.debug("web_stream_broken", chat=address.chat, reason=type(exc).__name__)
         return response
 
-    async def _follow(self, stream: "_Stream", listener: "Listener") -> None:
+    async def _follow(self, stream: "_Stream", listener: Listener) -> None:
         while not self._hub.closed:
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))
@@ -102,7 +189,7 @@ class _Stream:
     as_markdown = False
 
     def __init__(
-        self, history: "History", address: Address, response: web.StreamResponse, start: Position
+        self, history: History, address: Address, response: web.StreamResponse, start: Position
     ) -> None:
         self.address = address
         self._history = history
@@ -110,9 +197,9 @@ class _Stream:
         self._position = start
         self._synced = False
         self._gauge: ContextGauge | None = None
-        self._preview: Preview | None = None
+        self._preview: GrowingAnswer | None = None
 
-    async def write_news(self, listener: "Listener", preview: "Preview | None") -> None:
+    async def write_news(self, listener: Listener, preview: GrowingAnswer | None) -> None:
         if listener.stale:
             listener.stale = False
             answered = await self._write_items()
@@ -157,7 +244,7 @@ class _Stream:
             data = {"used": gauge.used_tokens, "window": gauge.window_tokens}
             await self.write(frame("gauge", data))
 
-    async def _preview_frame(self, preview: "Preview | None") -> bytes:
+    async def _preview_frame(self, preview: GrowingAnswer | None) -> bytes:
         if preview is None:
             return frame("preview_end", {})
         text = preview.text
@@ -188,7 +275,7 @@ def requested_position(request: web.Request) -> Position:
     return Position(int(asked[1]), int(asked[2]))
 
 
-def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
+def positions(start: Position, items: Sequence[ChatItem]) -> list[Position]:
     """Return for each item the furthest position from which no later item would be missed.
 
     Answers need not come in the order of their outbox numbers (a command is answered while an
@@ -209,7 +296,7 @@ def positions(start: Position, items: "Sequence[ChatItem]") -> list[Position]:
     return found
 
 
-def item_data(item: "ChatItem", shown: Shown) -> dict[str, object]:
+def item_data(item: ChatItem, shown: Shown) -> dict[str, object]:
     """Return an item as the page gets it.
 
     What an item has not (files, buttons, a `ref`, `notice`, …) is left out.
@@ -228,7 +315,7 @@ def item_data(item: "ChatItem", shown: Shown) -> dict[str, object]:
     return {**place, **shown, "who": who, "at": item.at, **known}
 
 
-def _file_data(file: "ChatFile") -> dict[str, object]:
+def _file_data(file: ChatFile) -> dict[str, object]:
     is_picture = file.mime in INLINE
     return {"id": file.id, "name": file.name, "size": file.size_bytes, "picture": is_picture}
 

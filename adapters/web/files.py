@@ -1,15 +1,19 @@
-"""Files as the web chat hands them out: pictures to be seen, everything else to be kept.
+"""Files of the web chat: a form with files is read, and stored files are handed out.
 
-They come from strangers, so a browser must never run one: nothing in them is a page of this site.
+Forms are measured while they arrive. Files come from strangers, so a browser must never run one:
+pictures are shown, everything else is kept, and nothing in them is a page of this site.
 """
 
-from typing import TYPE_CHECKING
+import asyncio
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from aiohttp import web
+import orjson
+from aiohttp import BodyPartReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
-if TYPE_CHECKING:
-    from adapters.messages import OutgoingFile
+from adapters.messages import Attachment, AttachmentKind, OutgoingFile
+from adapters.web.requests import PostedMessage, Refusal, checked_id, checked_text
 
 INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 FILE_HEADERS = {
@@ -18,9 +22,16 @@ FILE_HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+MAX_FILES = 10
+MAX_FIELD_BYTES = 1_000_000
+"""More than the longest text that is taken."""
+UPLOAD_TIMEOUT_S = 600.0
+_KINDS: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
+# What aiohttp raises for a form that is none.
+_MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
 
 
-def file_response(file: "OutgoingFile") -> web.Response:
+def file_response(file: OutgoingFile) -> web.Response:
     """Return a file: a picture inline, anything else as a download of its name."""
     kind = "inline" if file.mime in INLINE else "attachment"
     # Source: RFC 6266, section 4.1; RFC 8187 for the name.
@@ -30,3 +41,81 @@ def file_response(file: "OutgoingFile") -> web.Response:
         content_type=file.mime if file.mime in INLINE else "application/octet-stream",
         headers={**FILE_HEADERS, "Content-Disposition": disposition},
     )
+
+
+@dataclass(slots=True)
+class _Form:
+    """What was read so far."""
+
+    fields: dict[str, str] = field(default_factory=dict)
+    files: list[Attachment] = field(default_factory=list)
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(file.size_bytes or 0 for file in self.files)
+
+
+async def posted_with_files(request: web.Request, limit_bytes: int) -> PostedMessage:
+    """Read a message whose form has the fields `id` and `text`, and files.
+
+    Args:
+        request: Its body is multipart/form-data.
+        limit_bytes: For all files together; 0 where none are taken.
+
+    Raises:
+        Refusal: 408 too slow, 413 too large or too many, 400 or 422 for what is malformed.
+    """
+    try:
+        async with asyncio.timeout(UPLOAD_TIMEOUT_S):
+            form = await _read(request, limit_bytes)
+    except TimeoutError as exc:
+        raise Refusal(408, "body_too_slow", "The files did not arrive in time.") from exc
+    except _MALFORMED as exc:
+        raise Refusal(400, "bad_form", "The form cannot be read.") from exc
+    fields = {"id": form.fields.get("id"), "text": form.fields.get("text", "")}
+    names = [{"name": file.name, "size": file.size_bytes} for file in form.files]
+    return PostedMessage(
+        id=checked_id(fields["id"], "id"),
+        text=checked_text(fields["text"], may_be_empty=bool(form.files)),
+        raw=orjson.dumps(fields | {"files": names}).decode(),
+        files=tuple(form.files),
+    )
+
+
+async def _read(request: web.Request, limit_bytes: int) -> _Form:
+    form = _Form()
+    async for part in await request.multipart():
+        if not isinstance(part, BodyPartReader):
+            raise Refusal(400, "bad_form", "A form has no forms inside.")
+        if part.filename is None:
+            content = await _content(part, MAX_FIELD_BYTES, "The message is too long.")
+            form.fields[part.name or ""] = content.decode()
+        else:
+            form.files.append(await _file(part, form, limit_bytes))
+    return form
+
+
+async def _file(part: BodyPartReader, form: _Form, limit_bytes: int) -> Attachment:
+    if limit_bytes == 0:
+        raise Refusal(413, "no_files", "Files are not taken here.")
+    if len(form.files) == MAX_FILES:
+        raise Refusal(413, "too_many_files", f"A message has at most {MAX_FILES} files.")
+    too_much = f"The files of a message have at most {limit_bytes / 1e6:g} MB altogether."
+    content = await _content(part, limit_bytes - form.file_bytes, too_much)
+    mime = part.headers.get("Content-Type", "")
+    return Attachment(
+        name=part.filename or "file",
+        kind=_KINDS.get(mime.partition("/")[0].lower(), "file"),
+        mime=mime,
+        size_bytes=len(content),
+        content=content,
+    )
+
+
+async def _content(part: BodyPartReader, limit_bytes: int, too_much: str) -> bytes:
+    content = bytearray()
+    while chunk := await part.read_chunk():
+        content += chunk
+        if len(content) > limit_bytes:
+            raise Refusal(413, "body_too_large", too_much)
+    return bytes(content)

@@ -6,13 +6,13 @@ Used by agent/engines/rounds.py. Pure but for the call of the summary model.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from agent.compression.summary_parts import Piece, new_piece, split, weigh
-from agent.compression.summary_prompts import FENCE, unused_mark
+from agent.context.phases.summary_parts import Piece, new_piece, split, weigh
+from agent.context.phases.summary_prompts import FENCE, unused_mark
 from agent.context_engine import CompressionRequest, Summarise
 from agent.errors import SummaryFailed
 from agent.messages import text_of
-from agent.redaction import Redactor
-from agent.tokens import estimate_tokens
+from agent.safety.redaction import Redactor
+from agent.tokens.estimate import estimate_tokens
 from agent.view import Entry
 
 HEADING = "## Archived Session Summary"

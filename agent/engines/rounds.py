@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from agent.compression.assemble import assemble
-from agent.compression.boundaries import Boundaries, first_said, leaving
-from agent.compression.extract import key_facts, retained_share
-from agent.compression.sizes import Sizes
+from agent.context.extractor.extract import key_facts, retained_share
+from agent.context.phases.assemble import assemble
+from agent.context.phases.boundaries import Boundaries, first_said, leaving
+from agent.context.phases.sizes import Sizes
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,

@@ -18,11 +18,11 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ModelInfo
+from agent.settings import ModelSettings
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from agent.settings import ModelSettings
 
 CONNECT_TIMEOUT_S = 10.0
 LOOK_UP_TIMEOUT_S = 5.0
@@ -53,7 +53,7 @@ CLEAR_STATUS: dict[int, type[ModelError]] = {
 }
 
 
-def api_key(settings: "ModelSettings") -> str:
+def api_key(settings: ModelSettings) -> str:
     """Return the configured key, "" if there is none.
 
     Raises:
@@ -65,7 +65,7 @@ def api_key(settings: "ModelSettings") -> str:
     return key
 
 
-def required_key(settings: "ModelSettings", variable: str = "") -> str:
+def required_key(settings: ModelSettings, variable: str = "") -> str:
     """Return the configured key.
 
     Raises:
@@ -83,7 +83,7 @@ def label_of(name: str, key_number: int) -> str:
     return name if key_number == 1 else f"{name} (key {key_number})"
 
 
-def extra_fields(settings: "ModelSettings") -> dict[str, Any]:
+def extra_fields(settings: ModelSettings) -> dict[str, Any]:
     """Return the operator's fields for every request.
 
     Raises:
@@ -95,7 +95,7 @@ def extra_fields(settings: "ModelSettings") -> dict[str, Any]:
     return settings.extra_body
 
 
-def answer_chars(settings: "ModelSettings", max_output_tokens: int) -> int:
+def answer_chars(settings: ModelSettings, max_output_tokens: int) -> int:
     """Return how much one call may bring: text, thoughts and arguments together, in characters.
 
     A token is four characters of prose; the longest ones, of blanks, are over a hundred. What goes
@@ -111,7 +111,7 @@ class StreamClock:
     The SDK's read timeout sees only silence.
     """
 
-    def __init__(self, settings: "ModelSettings") -> None:
+    def __init__(self, settings: ModelSettings) -> None:
         """Take the limits of one call from the settings."""
         self._step_s = settings.idle_timeout_s
         self._whole_s = settings.request_timeout_s

@@ -1,58 +1,15 @@
 """The protocol every model implements, and what goes in and comes out of one call."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from agent.messages import ChatMessage
-from agent.models.facts import ModelFacts
+from agent.messages import ChatMessage, ToolSchema
+from agent.models.catalog import ModelFacts
+from agent.tokens.estimate import estimate_message, estimate_messages, estimate_tools
+from agent.usage import CacheLayout, Usage
 
 StopReason = Literal["stop", "tool_calls", "length", "refused", "endless"]
 """Why an answer ended; "endless": Parley left it, it went beyond `model.max_answer_chars`."""
-CacheLayout = Literal["native", "envelope"]
-"""How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
-content parts of an OpenAI-like request (OpenRouter)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens of one model call as the provider reported them.
-
-    `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
-
-    Attributes:
-        input_tokens: Read at the base price: neither from a cache nor into one.
-        output_tokens: Written, thoughts included.
-    """
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_5m_tokens: int = 0
-    cache_write_1h_tokens: int = 0
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Everything the model read: input + cache read + cache creation."""
-        created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
-        return self.input_tokens + self.cache_read_tokens + created
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cache_read_tokens + other.cache_read_tokens,
-            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
-            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class ToolSchema:
-    """A tool as shown to the model; `parameters` is a JSON schema of type object."""
-
-    name: str
-    description: str
-    parameters: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +115,9 @@ class ChatModel(Protocol):
     async def close(self) -> None:
         """Give back connections."""
         ...
+
+
+def estimate_usage(request: ModelRequest, answer: ChatMessage, model: str | None = None) -> Usage:
+    """Return the usage of a call that nobody reports: tool schemas and messages in, answer out."""
+    prompt = estimate_messages(request.messages, model) + estimate_tools(request.tools, model)
+    return Usage(input_tokens=prompt, output_tokens=estimate_message(answer, model))

@@ -1,16 +1,55 @@
 """The table of models: windows, prices and cache rules, before any provider says something.
 
 A provider's own word comes first (`ChatModel.look_up`), the operator's settings before both.
+
+What is known about a model beside its window: prices, and the rules of its prompt cache.
 """
 
 import re
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from agent.models.facts import ModelFacts, Prices
+from agent.settings import FactsSettings
+from agent.usage import is_claude
 
-if TYPE_CHECKING:
-    from agent.settings import FactsSettings
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars for a million tokens of each kind."""
+
+    input: float
+    cache_write_5m: float
+    cache_write_1h: float
+    cache_read: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """One model.
+
+    Attributes:
+        name: In the spelling of the table (agent/models/catalog.py).
+        context_length: Tokens; None where the table does not know the model.
+        max_output_tokens: Most that one call may ask for; None for not known.
+        min_cache_tokens: Shorter prefixes are not cached, and no error says so.
+        prices: None where they are not known: such a cost is unknown, never 0.
+        vision: Whether it can look at pictures.
+        source: Who says so, and `read_on` when.
+    """
+
+    name: str
+    context_length: int | None = None
+    max_output_tokens: int | None = None
+    min_cache_tokens: int = 1024
+    prices: Prices | None = None
+    vision: bool = True
+    source: str = ""
+    read_on: str = ""
+
+
+FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
+"""Of models that run inside Parley: nobody sends a bill."""
+
 
 _READ_ON = "autumn 2026"
 _DOCUMENTED = "Anthropic's documentation and price list"
@@ -91,7 +130,7 @@ WRITE_1H_RATIO = 2.0
 READ_RATIO = 0.1
 
 
-def facts_of(name: str, overrides: "FactsSettings") -> ModelFacts:
+def facts_of(name: str, overrides: FactsSettings) -> ModelFacts:
     """Return the row of a model with the operator's values in place, else only those values.
 
     A model without known prices gets some where the operator gives both input and output; cache
@@ -136,11 +175,6 @@ def output_limit(name: str, wanted: int) -> int:
     return wanted if most is None else min(wanted, most)
 
 
-def is_claude(name: str) -> bool:
-    """Return whether a name, with or without a vendor in front, is one of Anthropic's."""
-    return "claude" in name.lower()
-
-
 def bills_writes(name: str) -> bool:
     """Return whether a name is one of OpenAI's whose cache is not written for free."""
     version = _GPT_VERSION.match(_plain(name))
@@ -151,7 +185,7 @@ def _plain(name: str) -> str:
     return name.lower().rpartition("/")[2].replace(".", "-")
 
 
-def _overridden(known: Prices | None, wanted: "FactsSettings") -> Prices | None:
+def _overridden(known: Prices | None, wanted: FactsSettings) -> Prices | None:
     given = {
         "input": wanted.input_usd,
         "cache_write_5m": wanted.cache_write_5m_usd,

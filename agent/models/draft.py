@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall
 from agent.models.arguments import canonical_arguments, parse_object
-from agent.models.base import Completion, StopReason, Usage
+from agent.models.base import Completion, StopReason, TextSink
+from agent.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.models.base import TextSink
 
 PART_CHARS = 100
 """What a call or a block counts beside its text: a stream of empty ones is endless, too."""
@@ -40,7 +40,7 @@ class AnswerDraft:
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(self, sink: "TextSink", before: "Sequence[ChatMessage]", max_chars: int) -> None:
+    def __init__(self, sink: TextSink, before: "Sequence[ChatMessage]", max_chars: int) -> None:
         """Start empty; `before` are the messages of the request.
 
         `max_chars` is for text, thoughts, calls and opaque fields together.

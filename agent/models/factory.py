@@ -1,27 +1,25 @@
 """From `model:` settings to models. Only the chosen provider's SDK is imported."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import SecretStr
 
-from agent.models.catalog import is_claude
+from agent.models.base import ChatModel
+from agent.settings import ModelSettings, Provider
+from agent.usage import is_claude
 
-if TYPE_CHECKING:
-    from agent.models.base import ChatModel
-    from agent.settings import ModelSettings, Provider
-
-_OPENAI = "agent.models.openai:OpenAIModel"
+_OPENAI = "agent.models.openai.client:OpenAIModel"
 _CLASSES: dict[str, str] = {
-    "anthropic": "agent.models.anthropic:AnthropicModel",
+    "anthropic": "agent.models.anthropic.client:AnthropicModel",
     "openai": _OPENAI,
     "openrouter": _OPENAI,
     "nous": _OPENAI,
-    "offline": "agent.models.offline:OfflineModel",
+    "offline": "agent.offline.model:OfflineModel",
 }
 
 
-def build_models(settings: "ModelSettings") -> "list[ChatModel]":
+def build_models(settings: ModelSettings) -> list[ChatModel]:
     """Return the model once for each of its keys, in their order; they differ in nothing else.
 
     Raises:
@@ -33,7 +31,7 @@ def build_models(settings: "ModelSettings") -> "list[ChatModel]":
     return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
 
 
-def build_model(settings: "ModelSettings") -> "ChatModel":
+def build_model(settings: ModelSettings) -> ChatModel:
     """Return the model that the settings name, with its first key; no network call is made.
 
     Raises:
@@ -44,7 +42,7 @@ def build_model(settings: "ModelSettings") -> "ChatModel":
     return _build(settings, next(iter(_keys(settings)), None))
 
 
-def resolve_provider(settings: "ModelSettings") -> "Provider":
+def resolve_provider(settings: ModelSettings) -> Provider:
     """Return the provider; "auto" follows the key, then the base URL, else is offline."""
     if settings.provider != "auto":
         return settings.provider
@@ -54,7 +52,7 @@ def resolve_provider(settings: "ModelSettings") -> "Provider":
     return "openai" if settings.base_url else "offline"
 
 
-def _build(settings: "ModelSettings", key: str | None, number: int = 1) -> "ChatModel":
+def _build(settings: ModelSettings, key: str | None, number: int = 1) -> ChatModel:
     provider = resolve_provider(settings)
     module, _, class_name = _CLASSES[provider].partition(":")
     build: Any = getattr(import_module(module), class_name)
@@ -64,7 +62,7 @@ def _build(settings: "ModelSettings", key: str | None, number: int = 1) -> "Chat
     return model
 
 
-def _keys(settings: "ModelSettings") -> list[str]:
+def _keys(settings: ModelSettings) -> list[str]:
     """Return the configured keys without repetitions and empty ones."""
     secrets = (settings.api_key, *settings.api_keys)
     found = (secret.get_secret_value().strip() for secret in secrets if secret)

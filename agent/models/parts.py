@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import orjson
 
+from agent.messages import ChatMessage, ToolSchema
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS
 from agent.view import NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.messages import ChatMessage
-    from agent.models.base import ToolSchema
 
 Part = dict[str, Any]
 
@@ -65,7 +64,7 @@ class Remembered(Generic[K, V]):
         return built
 
 
-def text_bytes(message: "ChatMessage") -> int:
+def text_bytes(message: ChatMessage) -> int:
     """Return about how much memory the texts of a message take; a part of the time of building."""
     content = message.get("content")
     size = sys.getsizeof(content) if isinstance(content, str) else _bytes_in(content)
@@ -87,7 +86,7 @@ def wire_name(name: str) -> str:
     return _FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
-def content_parts(message: "ChatMessage") -> list[Part]:
+def content_parts(message: ChatMessage) -> list[Part]:
     """Return the content as a list of parts; text is one part, no content is none.
 
     The note that a system prompt ends with once its view is compacted is a part of its own: what
@@ -127,14 +126,14 @@ def drop_surplus(parts: "Iterable[Part]") -> None:
         del part[KEY]
 
 
-def _canonical(tool: "ToolSchema") -> dict[str, Any]:
+def _canonical(tool: ToolSchema) -> dict[str, Any]:
     """Return the parameters of a tool with sorted keys."""
     dumped = orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS)
     schema: dict[str, Any] = orjson.loads(dumped)
     return schema
 
 
-def _schema_bytes(tool: "ToolSchema") -> int:
+def _schema_bytes(tool: ToolSchema) -> int:
     return len(str(tool.parameters))
 
 

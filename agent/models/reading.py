@@ -13,12 +13,13 @@ import orjson
 
 from agent.errors import ModelUnreachable
 from agent.messages import encode
-from agent.tokens import estimate_tokens
+from agent.models.base import Completion
+from agent.tokens.estimate import estimate_tokens
+from agent.usage import Usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.models.base import Completion, Usage
 
 MOST_TOKENS = 1_000_000_000
 """A report of more is none: no window comes near, and the database could not keep it."""
@@ -37,7 +38,7 @@ def readable(provider: str) -> "Iterator[None]":
         raise ModelUnreachable(f"{provider}: malformed stream ({type(exc).__name__})") from exc
 
 
-def storable(completion: "Completion") -> "Completion":
+def storable(completion: Completion) -> Completion:
     """Return an answer that can be stored as it is.
 
     Raises:
@@ -78,7 +79,7 @@ def usd_in(value: object) -> float | None:
     return float(value) if 0 <= value <= sys.float_info.max else None
 
 
-def usage_so_far(reported: "Usage", streamed: str, model: str) -> "Usage | None":
+def usage_so_far(reported: Usage, streamed: str, model: str) -> Usage | None:
     """Return what a broken stream is billed, its output estimated; None if nothing was reported.
 
     Thoughts that the provider keeps to itself are not in the estimate.

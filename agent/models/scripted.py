@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage, FunctionCall, ToolCall, assistant_message, text_of
-from agent.models.base import CacheLayout, Completion, ModelInfo, ModelRequest, TextSink
-from agent.models.facts import FREE, ModelFacts
-from agent.tokens import estimate_usage
+from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
+from agent.models.catalog import FREE, ModelFacts
+from agent.usage import CacheLayout
 
 DELTA_CHARS = 16
 """Size of one piece of the stream."""

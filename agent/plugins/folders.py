@@ -1,7 +1,7 @@
 """Plugins in the data directory: what lies there, whether it may be loaded, and importing it.
 
-For plugins (agent/plugins/loading.py) and for context engines (agent/engines/plugins.py). Nothing
-of a plugin runs before `imported`.
+For plugins (agent/plugins/loading.py) and for context engines (agent/plugins/engines/loading.py).
+Nothing of a plugin runs before `imported`.
 """
 
 import re
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from agent.errors import PluginRefused
-from agent.plainyaml import load_plain
+from agent.prompt.front_matter import load_plain
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 """Nothing in them means something to a file system or to Python's import."""

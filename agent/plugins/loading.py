@@ -7,11 +7,11 @@ from typing import Any
 
 import structlog
 
-from agent.engines.checks import as_plain
-from agent.engines.registry import register_context_engine
 from agent.errors import PluginRefused
 from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
 from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider, PluginRegistry
+from agent.plugins.engines.checks import as_plain
+from agent.plugins.engines.registry import register_context_engine
 from agent.plugins.finding import (
     GROUPS,
     PLUGINS,

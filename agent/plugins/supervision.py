@@ -11,8 +11,8 @@ from typing import Any
 
 import structlog
 
-from agent.engines.threads import CallHangs, DaemonThreads
 from agent.errors import AgentError
+from agent.threads import CallHangs, DaemonThreads
 
 log = structlog.get_logger()
 

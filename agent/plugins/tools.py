@@ -8,10 +8,10 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
-from agent.engines.threads import CallHangs
 from agent.errors import ToolError, TurnSuspended
 from agent.plugins.supervision import Caller, settled
 from agent.ports import ConversationReader, Effect, Files, PastMessage
+from agent.threads import CallHangs
 from agent.tools.registry import Tool, ToolContext, parameter_schema
 
 T = TypeVar("T")

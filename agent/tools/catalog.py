@@ -17,7 +17,7 @@ from agent.tools.builtin import (
     todo,
 )
 from agent.tools.registry import Tool, ToolRegistry
-from agent.tools.world import fetch, files, search, terminal
+from agent.tools.sandbox import fetch, files, search, terminal
 
 Maker = Callable[[ToolSettings], Tool]
 

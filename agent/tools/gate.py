@@ -16,9 +16,8 @@ import structlog
 from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
-from agent.redaction import MASK, Redactor
-from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
-from agent.tools.services import Inquiry, Reply
+from agent.safety.redaction import MASK, Redactor
+from agent.tools.registry import Inquiry, Reply, ToolBox, ToolContext, ToolOutcome
 
 log = structlog.get_logger()
 

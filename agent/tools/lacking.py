@@ -2,8 +2,7 @@
 
 from collections.abc import Collection
 
-from agent.messages import ToolCall
-from agent.models.base import ToolSchema
+from agent.messages import ToolCall, ToolSchema
 from agent.ports import Effect
 from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
 

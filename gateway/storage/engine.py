@@ -72,7 +72,7 @@ class Job(NamedTuple):
     apart: bool = False
 
 
-class Done(NamedTuple):
+class JobResult(NamedTuple):
     """What became of a job: its value, or the exception that its caller gets."""
 
     job: Job
@@ -290,7 +290,7 @@ class Database:
         self._jobs.put(None)
         return batch
 
-    def _commit(self, batch: list[Job]) -> list[Done]:
+    def _commit(self, batch: list[Job]) -> list[JobResult]:
         if not batch:
             return []
         try:
@@ -310,27 +310,27 @@ class Database:
         # A COMMIT that failed leaves the transaction open.
         with contextlib.suppress(sqlite3.Error):
             self._raw.rollback()
-        return [Done(job, None, lost) for job in batch]
+        return [JobResult(job, None, lost) for job in batch]
 
-    def _run_apart(self, job: Job) -> Done:
+    def _run_apart(self, job: Job) -> JobResult:
         try:
             self._watch.before(self._raw)
             value = job.fn(self._raw)
             self._watch.emptied()
         except (sqlite3.Error, OSError) as exc:
-            return Done(job, None, StorageUnavailable(str(exc)))
+            return JobResult(job, None, StorageUnavailable(str(exc)))
         except StorageUnavailable as exc:
-            return Done(job, None, exc)
-        return Done(job, value, None)
+            return JobResult(job, None, exc)
+        return JobResult(job, value, None)
 
-    def _run(self, job: Job) -> Done:
+    def _run(self, job: Job) -> JobResult:
         conn = self._connection
         self._raw.execute("SAVEPOINT job")
         try:
-            done = Done(job, job.fn(conn), None)
+            done = JobResult(job, job.fn(conn), None)
         except Exception as exc:  # noqa: BLE001 - carried to the caller, whatever it is
             self._undo(exc)
-            return Done(job, None, _storage_error(exc))
+            return JobResult(job, None, _storage_error(exc))
         self._raw.execute("RELEASE job")
         return done
 
@@ -351,7 +351,7 @@ def _storage_error(exc: Exception) -> Exception:
     return exc
 
 
-def _report(done: list[Done]) -> None:
+def _report(done: list[JobResult]) -> None:
     for job, value, error in done:
         if job.future.done():
             continue

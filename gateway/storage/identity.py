@@ -20,7 +20,7 @@ import structlog
 from sqlalchemy import Connection, func, insert, inspect, select
 
 from gateway.errors import DatabaseReplaced, StorageUnavailable
-from gateway.storage.models import identity
+from gateway.storage.schema import identity
 
 log = structlog.get_logger()
 

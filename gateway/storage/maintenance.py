@@ -1,20 +1,37 @@
-"""Backup, and erasing a conversation for good."""
+"""Backing up, checking, compacting and migrating the database's file; erasing a conversation.
+
+The command line asks for these, some of them while a gateway runs on the file.
+"""
 
 import ctypes
 import os
 import sqlite3
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, select, true, tuple_, update
+from sqlalchemy import (
+    Connection,
+    NullPool,
+    create_engine,
+    delete,
+    select,
+    true,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import NotFound, StorageUnavailable
-from gateway.storage import attachments, bases, nodes, notebook, searchindex
-from gateway.storage.engine import read_only_uri
-from gateway.storage.models import (
+from gateway.storage import migrations
+from gateway.storage.conversation import attachments, compactions, conversations, sessions
+from gateway.storage.engine import connect, lock_database, read_only_uri
+from gateway.storage.migrations import prepare_schema, require_database, schema_revision
+from gateway.storage.people import notebook
+from gateway.storage.schema import (
     alias,
     blob,
     compaction,
@@ -33,7 +50,7 @@ from gateway.storage.models import (
     summary_candidate,
     turn,
 )
-from gateway.storage.opening import require_database
+from gateway.storage.search import index
 
 COPIED_PAGES = 64
 """Of one portion of a backup, 256 KB: the disk has it within a millisecond."""
@@ -132,7 +149,7 @@ def forget(conn: Connection, conversation_id: int) -> int:
     while erase_some(conn, conversation_id):
         pass
     is_first = True
-    while searchindex.merge_some(conn, is_first=is_first):
+    while index.merge_some(conn, is_first=is_first):
         is_first = False
     return messages
 
@@ -161,22 +178,8 @@ def withdraw(conn: Connection, conversation_id: int) -> int:
     _forget_stranger(conn, conversation_id)
     for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
         conn.execute(delete(table).where(table.c.conversation == conversation_id, which))
-    _take_out_of_service(conn, conversation.c.id == conversation_id)
+    conversations.withdraw(conn, conversation_id)
     return int(known.message_head)
-
-
-def _take_out_of_service(conn: Connection, which: ColumnElement[bool]) -> None:
-    conn.execute(
-        update(conversation)
-        .where(which)
-        .values(
-            owner=None,
-            ready_no=None,
-            epoch=conversation.c.epoch + 1,
-            # What the indexer has read of it before is not entered any more.
-            searched_seq=conversation.c.message_head + 1,
-        )
-    )
 
 
 def _known(conversation_id: int) -> Any:
@@ -192,11 +195,9 @@ def erase_some(conn: Connection, conversation_id: int) -> bool:
     Returns:
         False where that was the last step, and the conversation is gone.
     """
-    turns = select(turn.c.id).where(turn.c.conversation == conversation_id)
-    children = select(conversation.c.id).where(conversation.c.parent_turn_id.in_(turns))
-    child = conn.scalar(children.limit(1))
+    child = conn.scalar(conversations.children_of(conversation_id).limit(1))
     if child is not None:
-        _take_out_of_service(conn, conversation.c.id == child)
+        conversations.withdraw(conn, child)
         erase_some(conn, child)
         return True
     if any(step_of_it(conn, conversation_id) for step_of_it in _STEPS):
@@ -215,7 +216,7 @@ def _erase_messages(conn: Connection, conversation_id: int) -> int:
     upto = conn.scalars(seqs.order_by(message.c.seq).limit(ERASED_ROWS)).all()
     if not upto:
         return 0
-    searchindex.forget(conn, conversation_id, upto[-1])
+    index.forget(conn, conversation_id, upto[-1])
     gone = delete(message).where(
         message.c.conversation == conversation_id, message.c.seq <= upto[-1]
     )
@@ -250,25 +251,121 @@ _STEPS = (_erase_parts, _erase_messages, _erase_turns, _erase_rows)
 def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     attachments.forget(conn, conversation_id)
     notebook.forget(conn, conversation_id)
-    nodes.forget(conn, conversation_id)
-    searchindex.forget(conn, conversation_id)
+    compactions.forget_nodes(conn, conversation_id)
+    index.forget(conn, conversation_id)
     here = session.c.conversation == conversation_id
     conn.execute(update(session).where(here).values(parent_session_id=None))
-    used = bases.of_conversation(conn, conversation_id)
+    used = sessions.of_conversation(conn, conversation_id)
     conn.execute(delete(session).where(here))
-    bases.release(conn, used)
+    sessions.release(conn, used)
     conn.execute(delete(alias).where(alias.c.conversation == conversation_id))
-    conn.execute(delete(conversation).where(conversation.c.id == conversation_id))
+    conversations.erase(conn, conversation_id)
 
 
 def _forget_stranger(conn: Connection, conversation_id: int) -> None:
     """Empty what was written in the chat by those who were not allowed; its keys stay known."""
-    row = conn.execute(select(conversation).where(conversation.c.id == conversation_id)).one()
+    here = conversations.get(conn, conversation_id)
     conn.execute(
         update(quarantine)
         .where(
-            quarantine.c.source == f"{row.platform}:{row.account}",
-            quarantine.c.chat == row.chat,
+            quarantine.c.source == f"{here.platform}:{here.account}",
+            quarantine.c.chat == here.chat,
         )
         .values(raw="")
     )
+
+
+def upgrade(path: Path) -> str | None:
+    """Migrate the database; returns its revision. No gateway may be running on it."""
+    with lock_database(path), closing(connect(path)) as connection:
+        try:
+            prepare_schema(connection)
+            return schema_revision(connection)
+        finally:
+            connection.engine.dispose()
+
+
+def compact(path: Path) -> tuple[int, int]:
+    """Write the file anew without its free pages; returns its bytes before and after it.
+
+    Takes seconds per gigabyte, and as much room again meanwhile. No gateway may be running on it.
+    Switches `auto_vacuum` off, with which leftovers cannot be overwritten (scrubbing.py).
+
+    Raises:
+        StorageUnavailable: There is no database, or not enough room.
+    """
+    require_database(path)
+    before = path.stat().st_size
+    with lock_database(path), closing(connect(path)) as connection:
+        raw = connection.connection
+        try:
+            raw.cursor().execute("PRAGMA auto_vacuum=NONE")
+            raw.cursor().execute("VACUUM")
+            raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        except sqlite3.Error as exc:
+            raise StorageUnavailable(f"cannot write {path} anew: {exc}") from exc
+        finally:
+            connection.engine.dispose()
+    return before, path.stat().st_size
+
+
+def current(path: Path) -> str | None:
+    """Return the database's revision; None for an empty one."""
+    with reading(path) as conn:
+        return migrations.current(conn)
+
+
+def check(path: Path) -> list[str]:
+    """Return what is wrong with the database, one line each; empty when nothing is."""
+    with reading(path) as conn:
+        migrations.refuse_newer(conn)
+        tables = tables_of(conn)
+        broken = [line for table in tables for line in damage_of(conn, table)]
+        orphans = [line for table in tables for line in _orphans(conn, table)]
+        revision = migrations.current(conn)
+        if revision != migrations.head():
+            return [f"schema revision {revision}; this version needs {migrations.head()}", *broken]
+        return [*migrations.differences(conn), *broken, *orphans]
+
+
+def damage_of(conn: Connection, table: str) -> list[str]:
+    """Return what is damaged in a table and its indexes.
+
+    Each is read by itself: a reader of the whole file would keep the log of a gateway that writes
+    meanwhile from being emptied for minutes.
+    """
+    found = conn.exec_driver_sql(f'PRAGMA integrity_check("{table}")').scalars()
+    return [line for line in found if line != "ok"]
+
+
+def _orphans(conn: Connection, table: str) -> list[str]:
+    found = conn.exec_driver_sql(f'PRAGMA foreign_key_check("{table}")').all()
+    return [f"foreign key: {row}" for row in found]
+
+
+def tables_of(conn: Connection) -> list[str]:
+    """Return the names of all tables that are stored, the schema's own among them."""
+    tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND rootpage > 0 ORDER BY name"
+    return ["sqlite_schema", *conn.exec_driver_sql(tables).scalars()]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Connection]:
+    """Open the database read-only; a running gateway is not disturbed.
+
+    Raises:
+        StorageUnavailable: It is not there, or no database of Parley's.
+    """
+    require_database(path)
+
+    def connect_read_only() -> Any:
+        return sqlite3.connect(read_only_uri(path), uri=True)
+
+    engine = create_engine("sqlite://", creator=connect_read_only, poolclass=NullPool)
+    try:
+        with engine.connect() as conn:
+            yield conn
+    except DBAPIError as exc:
+        raise StorageUnavailable(f"cannot read {path}: {exc.orig}") from exc
+    finally:
+        engine.dispose()

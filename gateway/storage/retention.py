@@ -32,8 +32,9 @@ from sqlalchemy import (
 from agent.messages import decode
 from agent.models.images import handle_of
 from agent.view import ViewPlan, dump_plan
-from gateway.storage import lineage, searchindex
-from gateway.storage.models import (
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation.transcript import END, shown_ranges
+from gateway.storage.schema import (
     UNSENT,
     attachment,
     attachment_part,
@@ -56,8 +57,8 @@ from gateway.storage.models import (
     step,
     turn,
 )
-from gateway.storage.searchterms import terms_of
-from gateway.storage.transcript import END, shown_ranges
+from gateway.storage.search import index
+from gateway.storage.search.terms import terms_of
 
 REASON = "retention"
 """Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
@@ -280,13 +281,11 @@ def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
     """Have a conversation show nothing that was said, if nobody has written for so long."""
     if not _is_idle(conn, conversation_id, age_s):
         return
-    active = lineage.active(conn, conversation_id)
-    head = conn.scalar(
-        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
-    )
-    if active.plan.first_seq <= int(head or 0):
-        lineage.end(conn, active.id, REASON)
-        lineage.start_root(conn, conversation_id, REASON, first_seq=int(head or 0) + 1)
+    active = sessions.active(conn, conversation_id)
+    head = conversations.message_head(conn, conversation_id)
+    if active.plan.first_seq <= head:
+        sessions.end(conn, active.id, REASON)
+        sessions.start_root(conn, conversation_id, REASON, first_seq=head + 1)
 
 
 def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
@@ -307,7 +306,7 @@ def _is_idle(conn: Connection, conversation_id: int, age_s: float) -> bool:
 
 def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pruned:
     """Return how many messages of a conversation would go."""
-    active = lineage.find_active(conn, conversation_id)
+    active = sessions.find_active(conn, conversation_id)
     ranges = [] if active is None else _removable(active.plan)
     if _is_idle(conn, conversation_id, age_s):
         ranges = [(1, END)]
@@ -326,7 +325,7 @@ def old_messages(
 
     There are none where it has been erased, or where the search index does not have them yet.
     """
-    active = lineage.find_active(conn, conversation_id)
+    active = sessions.find_active(conn, conversation_id)
     if active is None:
         return 0, []
     columns = (message.c.seq, message.c.turn_id, message.c.body)
@@ -337,13 +336,8 @@ def old_messages(
         found += [Old(*row) for row in rows]
         if len(found) == most:
             break
-    is_fed = not found or _searched_seq(conn, conversation_id) >= found[-1].seq
+    is_fed = not found or conversations.search_progress(conn, conversation_id)[0] >= found[-1].seq
     return active.id, found if is_fed else []
-
-
-def _searched_seq(conn: Connection, conversation_id: int) -> int:
-    fed = select(conversation.c.searched_seq).where(conversation.c.id == conversation_id)
-    return int(conn.scalar(fed) or 0)
 
 
 def _may_go(
@@ -407,8 +401,7 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
         Nothing where the conversation has moved on to another view meanwhile; what somebody else
             has erased is not counted.
     """
-    here = conversation.c.id == batch.conversation
-    active = conn.scalar(select(conversation.c.active_session_id).where(here))
+    active = conn.scalar(select(conversations.active_session_id(batch.conversation)))
     if active != batch.session_id or not forget_words(conn, batch):
         return Pruned()
     seqs = [row.seq for row, _ in batch.rows]
@@ -435,10 +428,10 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
 def forget_words(conn: Connection, batch: Batch) -> bool:
     """Take messages out of the search index; False where it is not in a state for that."""
     seqs = [row.seq for row, _ in batch.rows]
-    is_fed = bool(seqs) and _searched_seq(conn, batch.conversation) >= seqs[-1]
-    if not is_fed or not searchindex.is_current(conn):
+    is_fed = bool(seqs) and conversations.search_progress(conn, batch.conversation)[0] >= seqs[-1]
+    if not is_fed or not index.is_current(conn):
         return False
-    searchindex.take_out(conn, batch.conversation, {row.seq: terms for row, terms in batch.rows})
+    index.take_out(conn, batch.conversation, {row.seq: terms for row, terms in batch.rows})
     return True
 
 
@@ -456,7 +449,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
         session.c.view_plan.contains("summaries"),
     )
     conn.execute(update(session).where(*ended).values(view_plan=empty))
-    left = lineage.active(conn, conversation_id).plan.first_seq
+    left = sessions.active(conn, conversation_id).plan.first_seq
     told = (node.c.conversation == conversation_id, node.c.last_seq < left)
     conn.execute(delete(node).where(*told, or_(_old(node, age_s), is_last)))
 
@@ -528,7 +521,7 @@ _is_dead_letter = outbox.c.state == "dead"
 
 def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
     """Whether a view has messages of the file's turn, or another that was asked about it again."""
-    active = lineage.find_active(conn, row.conversation)
+    active = sessions.find_active(conn, row.conversation)
     if active is None:
         return False
     shown = or_(*(message.c.seq.between(*span) for span in shown_ranges(active.plan)))

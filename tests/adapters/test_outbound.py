@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from adapters.messages import Address, Outgoing, Question
+from adapters.messages import Address, MessageRef, Outgoing
 from adapters.outbound import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
@@ -206,7 +206,7 @@ async def shown_late(under_way: UnderWay, message_ref: str) -> None:
         return "preview"
 
     showing = asyncio.get_running_loop().create_task(
-        under_way.show(Question(GROUP, "ann", message_ref), None, preview)
+        under_way.show(MessageRef(GROUP, "ann", message_ref), None, preview)
     )
     await asyncio.sleep(0)
     showing.cancel()

@@ -126,6 +126,26 @@ async def test_a_preview_is_skipped_when_it_is_too_early(pacer: Pacer, clock: Cl
     assert previewed(pacer, "7", group=False)
 
 
+async def test_a_preview_does_not_overtake_its_own_chats_messages(clock: Clock) -> None:
+    """The budget may be free again before the message that waits for it has woken up."""
+    woken = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        await clock.sleep(seconds)
+        await woken.wait()
+
+    pacer = Pacer(LIMITS, clock=clock, sleep=sleep)
+    await pacer.wait("7", group=False)
+    waiting = asyncio.ensure_future(pacer.wait("7", group=False))
+    await asyncio.sleep(0)
+    assert clock.now > 101.0
+    assert not previewed(pacer, "7", group=False)
+    assert previewed(pacer, "8", group=False)
+    woken.set()
+    await waiting
+    assert clock.now < 101.2
+
+
 async def test_group_previews_are_three_seconds_apart(pacer: Pacer, clock: Clock) -> None:
     """In groups a preview comes at the earliest 3 s after any message."""
     assert previewed(pacer, "-7", group=True)

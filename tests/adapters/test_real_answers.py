@@ -7,6 +7,7 @@ from tests.support.answers import longest_answers
 from tests.support.renderers import DISCORD, HOSTILE, LONG, PLATFORMS, SLOW, Platform
 from tests.support.shared import SHARED
 from tests.support.shown_text import COMMONMARK, bare, markdown_text
+from tests.support.thorough import amount
 
 every_platform = pytest.mark.parametrize("platform", PLATFORMS, ids=lambda it: it.name)
 
@@ -33,7 +34,7 @@ if SHARED is not None:
     def test_real_answers(platform: Platform) -> None:
         """Each is complete, within the limits, well-formed, and calls nobody."""
         assert len(ANSWERS) == 300
-        for answer in ANSWERS:
+        for answer in ANSWERS[:: amount(5, 1)]:
             payloads = check(platform, answer)
             tokens = COMMONMARK.parse(answer)
             text = markdown_text(tokens, platform.shows_any_target, platform.number_sign)
@@ -42,7 +43,7 @@ if SHARED is not None:
     @every_platform
     def test_previews_of_real_answers(platform: Platform) -> None:
         """However far an answer has come, its preview is one message and calls nobody."""
-        for answer in ANSWERS[::10]:
+        for answer in ANSWERS[:: amount(50, 10)]:
             for end in range(0, len(answer), len(answer) // 5):
                 shown = platform.preview_text(answer[:end])
                 assert shown is None or shown.endswith(" …")

@@ -7,13 +7,14 @@ from structlog.testing import capture_logs
 
 from agent.errors import BadRequest
 from agent.messages import user_message
-from agent.models.anthropic_wire import request_body
-from agent.models.base import CacheLayout, ModelRequest
-from agent.models.facts import ModelFacts
+from agent.models.anthropic.wire import request_body
+from agent.models.base import ModelRequest
+from agent.models.catalog import ModelFacts
 from agent.models.images import UNSEEN, Images, image_part, with_pictures
-from agent.models.openai_wire import request_body as openai_body
+from agent.models.openai.wire import request_body as openai_body
 from agent.models.scripted import Step
-from agent.tokens import IMAGE_TOKENS, estimate_messages
+from agent.tokens.estimate import IMAGE_TOKENS, estimate_messages
+from agent.usage import CacheLayout
 from tests.agent.test_loop import USAGE, Bench, look
 
 URL = "data:image/png;base64,iVBORw0KGgo="

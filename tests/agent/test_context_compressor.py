@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from agent.compression.boundaries import protected_tail
-from agent.compression.sizes import Sizes
+from agent.context.phases.boundaries import protected_tail
+from agent.context.phases.sizes import Sizes
 from agent.context_compressor import ContextCompressor, prepare_summary, thorough
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.scripted import tool_call
-from agent.tokens import estimate_message
+from agent.tokens.estimate import estimate_message
 from agent.view import Entry, Summary, View, ViewPlan
 from tests.support.conversations import faults
 

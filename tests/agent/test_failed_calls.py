@@ -3,10 +3,10 @@
 import pytest
 
 from agent.errors import ModelError, ModelUnreachable
-from agent.models.base import Usage
 from agent.ports import ModelCall
-from tests.agent.test_asking import bench_of, model
+from agent.usage import Usage
 from tests.agent.test_loop import Bench
+from tests.agent.test_request import bench_of, model
 
 
 async def lost_by(error: ModelError) -> tuple[Bench, list[ModelCall]]:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
-from agent.tokens import estimate_messages
+from agent.tokens.estimate import estimate_messages
 from agent.view import MARKER, NOTE, REFERENCE
 from tests.support.conversations import PNG, faults
 

@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from agent.context.meter import TokenMeter
+from agent.context.planner import Planner
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
 from agent.errors import (
@@ -16,17 +18,7 @@ from agent.errors import (
     RateLimited,
     SpendLimitReached,
 )
-from agent.loop import (
-    CONTINUE,
-    MAX_CONTINUATIONS,
-    OUTCOME_UNKNOWN,
-    WRAP_UP,
-    Agent,
-    TurnPorts,
-    TurnResult,
-    TurnState,
-    run_turn,
-)
+from agent.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
 from agent.messages import (
     ChatMessage,
     ToolCall,
@@ -35,17 +27,17 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.meter import TokenMeter
-from agent.models.base import Completion, ModelRequest, StopReason, Usage
+from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
 from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
-from agent.planner import Planner
 from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
 from agent.recovery import Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
-from agent.tokens import estimate_messages
+from agent.tokens.estimate import estimate_messages
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.turn import CONTINUE, Agent, TurnPorts, TurnResult, TurnState
+from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits

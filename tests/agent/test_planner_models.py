@@ -7,20 +7,21 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from agent.compression.payback import CLAUDE, Rates
+from agent.context.phases.payback import CLAUDE, Rates
+from agent.context.planner import NO_BUDGET, EarlyRule, Planner
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
-from agent.models.base import Completion, Usage
-from agent.models.facts import ModelFacts, Prices
+from agent.models.base import Completion
+from agent.models.catalog import ModelFacts, Prices
 from agent.models.scripted import ScriptedModel, Step
-from agent.planner import NO_BUDGET, EarlyRule, Planner
 from agent.ports import PlannerState
 from agent.prefix import Prefix
+from agent.usage import Usage
 from agent.view import Entry, View, ViewPlan
 from gateway.errors import LeaseLost
-from tests.agent.test_planner import (
+from tests.agent.context.test_planner import (
     GOOD,
     THRESHOLD,
     WINDOW,

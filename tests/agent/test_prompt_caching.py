@@ -16,7 +16,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.base import CacheLayout, ChatModel
+from agent.models.base import ChatModel
 from agent.models.scripted import tool_call
 from agent.prompt_caching import (
     KEY,
@@ -24,11 +24,12 @@ from agent.prompt_caching import (
     STRATEGIES,
     anchored_places,
     cache_layout_of,
-    caching_line,
     is_marked,
     marker_of,
 )
+from agent.usage import CacheLayout
 from agent.view import Summary
+from gateway.wiring import caching_line
 from tests.support.conversations import PNG, conversation_of, summary_message
 
 MARK = {"type": "ephemeral"}
@@ -220,6 +221,32 @@ def test_behind_a_long_head_the_prompt_is_marked_too() -> None:
     messages = [SYSTEM, user_message("a"), *step(24), SUMMARY, user_message("c"), *step(1)]
     head = len(messages) - 5
     assert places(messages, strategy="anchored") == [0, head, head + 1, len(messages) - 1]
+
+
+@pytest.mark.parametrize(("blocks", "is_near"), [(18, True), (19, False)])
+def test_the_look_back_reaches_twenty_blocks(blocks: int, is_near: bool) -> None:
+    """Its own block is the first of them; behind what it reaches the prompt needs no mark."""
+    head = [user_message(str(n)) for n in range(blocks)]
+    messages = [SYSTEM, *head, SUMMARY, user_message("c")]
+    marked = [blocks, blocks + 1, blocks + 2]
+    assert places(messages, strategy="anchored") == (marked if is_near else [0, *marked])
+
+
+@pytest.mark.parametrize("kind", ["calls", "parts", "thoughts"])
+def test_all_blocks_of_a_message_count(kind: str) -> None:
+    """Calls, parts of a content and signed thinking are blocks like texts."""
+    wide = {
+        "calls": calling("c1", "c2", "c3"),
+        "parts": ChatMessage(role="user", content=[PNG, PNG, PNG]),
+        "thoughts": ChatMessage(
+            role="assistant", content="b", opaque={"anthropic": [{"type": "thinking"}] * 2}
+        ),
+    }
+    head = [user_message(str(n)) for n in range(16)]
+    messages = [SYSTEM, *head, wide[kind], SUMMARY, user_message("c")]
+    assert 0 in places(messages, strategy="anchored")
+    messages[17] = user_message("one block")
+    assert 0 not in places(messages, strategy="anchored")
 
 
 def test_a_wide_step_behind_a_long_head_does_without_the_summary() -> None:

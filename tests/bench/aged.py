@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.storage import files
+from gateway.storage import maintenance
 from tests.bench import beside
 from tests.bench.aged_database import Size, make
 from tests.bench.figures import Figure
@@ -63,7 +63,7 @@ def _measure(folder: Path, size: Size) -> Iterator[Figure]:
     if not path.exists():
         make(path, size)
     started = time.perf_counter()
-    files.upgrade(path)
+    maintenance.upgrade(path)
     yield Figure("schema brought up to date", time.perf_counter() - started, "s")
     yield Figure("file", path.stat().st_size / 1e6, "MB")
     for command in COMMANDS:

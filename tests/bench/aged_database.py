@@ -18,10 +18,11 @@ import orjson
 from sqlalchemy import Connection
 
 from adapters.messages import Address, InboundMessage
-from gateway.building import build_prompts
-from gateway.storage import lineage, searchindex
+from gateway.storage.conversation import conversations, sessions
 from gateway.storage.engine import connect
-from gateway.storage.opening import prepare_schema
+from gateway.storage.migrations import prepare_schema
+from gateway.storage.search import index
+from gateway.wiring import build_prompts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings
 from tests.bench.seeding import open_place
@@ -77,7 +78,7 @@ def _make_conversations(connection: Connection, home: Path, size: Size, ends_at:
         with connection.begin():
             for n in range(first, min(first + BATCH, size.conversations + 1)):
                 place = open_place(connection, _first(n))
-                lineage.settle_base(connection, lineage.get(connection, place.session_id), base)
+                sessions.settle_base(connection, sessions.get(connection, place.session_id), base)
     began = ends_at - DAYS * 86_400
     with connection.begin():
         connection.exec_driver_sql("UPDATE conversation SET created_at = ?", (began,))
@@ -300,7 +301,7 @@ def _finish(raw: sqlite3.Connection, size: Size) -> None:
 def _feed(connection: Connection) -> None:
     """Fill the search index with what is in the transcripts, as the gateway does."""
     with connection.begin():
-        searchindex.clear(connection)
+        index.clear(connection)
     while behind := _behind(connection):
         with connection.begin():
             for each in behind:
@@ -309,12 +310,12 @@ def _feed(connection: Connection) -> None:
 
 def _behind(connection: Connection) -> list[int]:
     with connection.begin():
-        return searchindex.behind(connection, 2_000)
+        return conversations.unsearched(connection, 2_000)
 
 
 def _feed_one(connection: Connection, conversation: int) -> None:
-    while found := searchindex.waiting(connection, conversation):
-        searchindex.feed(connection, searchindex.prepared(found))
+    while found := index.waiting(connection, conversation):
+        index.feed(connection, index.prepared(found))
 
 
 def made(path: Path) -> tuple[int, int, int]:

@@ -19,13 +19,14 @@ from typing import Any, cast
 from sqlalchemy import Connection, func, insert, select, update
 
 from agent.messages import user_message
-from gateway import control
-from gateway.pruning import DAY_S, Pruner
-from gateway.settings import RetentionSettings
-from gateway.storage import searchindex, transcript
+from gateway.http import control
+from gateway.lifecycle.pruning import DAY_S, Pruner
+from gateway.settings.tree import RetentionSettings
+from gateway.storage.conversation import transcript
 from gateway.storage.engine import Database
-from gateway.storage.models import inbox, ledger, message
-from gateway.storage.opening import open_database
+from gateway.storage.migrations import open_database
+from gateway.storage.schema import inbox, ledger, message
+from gateway.storage.search import index
 from tests.bench.figures import Figure, percentile
 from tests.bench.running import inbound
 from tests.bench.seeding import open_place
@@ -160,8 +161,8 @@ async def _long_conversation(database: Database, at: float) -> None:
         conn.execute(insert(inbox), [row | a | b for a, b in zip(keys, raws, strict=True)])
 
     await database.write(fill)
-    while rows := await database.read(searchindex.waiting, place.conversation):
-        await database.write(searchindex.feed, searchindex.prepared(rows))
+    while rows := await database.read(index.waiting, place.conversation):
+        await database.write(index.feed, index.prepared(rows))
 
 
 async def _timed(database: Database, work: Awaitable[object]) -> tuple[list[float], float]:

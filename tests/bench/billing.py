@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from agent.billing import Block, BlockReader, CacheRules, Minimum, PromptCache, Tally
 from agent.messages import ChatMessage, decode, encode, user_message
-from agent.models.anthropic_wire import request_body
-from agent.models.base import ModelRequest, Usage
-from agent.models.catalog import find_facts
-from agent.models.facts import ModelFacts
+from agent.models.anthropic.wire import request_body
+from agent.models.base import ModelRequest
+from agent.models.catalog import ModelFacts, find_facts
+from agent.money.cache_simulator import Block, BlockReader, CacheRules, Minimum, PromptCache, Tally
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ToolSettings
-from agent.tokens import estimate_message, estimate_tokens
+from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.tools.catalog import builtin_tools
+from agent.usage import Usage
 from tests.bench.estimates import SESSIONS
 from tests.bench.figures import Figure
 from tests.bench.pi_sessions import Call, Session, load_session

@@ -19,12 +19,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent.compression.sanitise import sanitise
+from agent.context.phases.sanitise import sanitise
 from agent.messages import ChatMessage, decode, encode
-from agent.models import anthropic_wire, openai_wire
-from agent.models.base import CacheLayout, ModelRequest
+from agent.models.anthropic import wire as anthropic_wire
+from agent.models.base import ModelRequest
+from agent.models.openai import wire as openai_wire
 from agent.prefix import PrefixWatch
 from agent.prompt_caching import STRATEGIES, apply_cache_control
+from agent.usage import CacheLayout
 from tests.bench.compaction import SYSTEM, said
 from tests.bench.echo import EchoModel
 from tests.bench.figures import Figure

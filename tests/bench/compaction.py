@@ -32,13 +32,14 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import Compaction, PlannerState
+from agent.usage import Usage
 from agent.view import Summary, ViewPlan
-from gateway.storage import compactions, transcript
+from gateway.storage.conversation import compactions, transcript
+from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
-from gateway.storage.turns import Turn
+from gateway.storage.migrations import open_database
 from tests.bench.echo import EchoModel
 from tests.bench.figures import Figure
 from tests.bench.running import Chats, inbound, running

@@ -1,8 +1,9 @@
 """The model of the benchmarks: answers "reply to <newest text>" at once, in one piece."""
 
 from agent.messages import assistant_message, text_of
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
-from agent.models.facts import FREE, ModelFacts
+from agent.models.base import Completion, ModelRequest, TextSink
+from agent.models.catalog import FREE, ModelFacts
+from agent.usage import Usage
 
 
 class EchoModel:

@@ -15,10 +15,10 @@ from typing import Any
 
 import orjson
 
+from agent.context.meter import Report, TokenMeter
 from agent.messages import ChatMessage, FunctionCall, ToolCall, tool_message, user_message
-from agent.meter import Report, TokenMeter
-from agent.models.base import Usage
-from agent.tokens import estimate_message, estimate_tokens
+from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.usage import Usage
 from agent.view import Entry, View, ViewPlan
 from tests.bench.figures import Figure, percentile
 from tests.support.shared import SHARED

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage
-from agent.models.base import Usage
+from agent.usage import Usage
 from tests.bench.estimates import Step, segments
 
 

@@ -28,11 +28,12 @@ import orjson
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, encode, text_of, user_message
-from gateway.storage import search, searchindex
+from gateway.storage.conversation import conversations
 from gateway.storage.engine import connect
-from gateway.storage.models import conversation, message
-from gateway.storage.opening import prepare_schema
-from gateway.storage.searchterms import asked_terms
+from gateway.storage.migrations import prepare_schema
+from gateway.storage.schema import conversation, message
+from gateway.storage.search import index, query
+from gateway.storage.search.terms import asked_terms
 from tests.bench.figures import Figure, percentile
 from tests.support.shared import SHARED
 
@@ -149,7 +150,7 @@ def _found(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
 def _share(
     conn: Connection, number: int, question: str, evidence: frozenset[int]
 ) -> tuple[bool, float]:
-    seqs = [each.seq for each in search.find(conn, [number], question, limit=20)]
+    seqs = [each.seq for each in query.find(conn, [number], question, limit=20)]
     shown = {seq + step for seq in seqs for step in (-1, 0, 1)}
     return not evidence.isdisjoint(seqs[:10]), len(evidence & shown) / len(evidence)
 
@@ -167,9 +168,9 @@ def _held_out(conn: Connection, dialogues: Sequence[Dialogue]) -> list[Found]:
 
 
 def _choose(reach: int, decay: float, length_weight: float) -> None:
-    search.REACH, search.DECAY, search.LENGTH_WEIGHT = reach, decay, length_weight
+    query.REACH, query.DECAY, query.LENGTH_WEIGHT = reach, decay, length_weight
     steps = range(-reach, reach + 1)
-    search._WEIGHTS = tuple((step, decay ** abs(step)) for step in steps)
+    query._WEIGHTS = tuple((step, decay ** abs(step)) for step in steps)
 
 
 def _means(found: Sequence[Found]) -> tuple[float, float]:
@@ -202,7 +203,7 @@ def _speed(path: Path, messages: int) -> Iterator[Figure]:
     for _ in range(QUESTIONS):
         question = " ".join(chance.choices(words, cum_weights=ranks, k=4))
         begun = time.perf_counter()
-        search.find(conn, [1], question, limit=10)
+        query.find(conn, [1], question, limit=10)
         spent.append((time.perf_counter() - begun) * 1000)
     (pages,) = conn.exec_driver_sql("SELECT sum(length(block)) FROM search_index_data").one()
     conn.close()
@@ -217,7 +218,7 @@ def _opened(path: Path) -> Connection:
     conn = connect(path)
     prepare_schema(conn)
     with conn.begin():
-        searchindex.clear(conn)
+        index.clear(conn)
     return conn
 
 
@@ -244,10 +245,10 @@ def _enter(conn: Connection, number: int, turns: Sequence[ChatMessage], after: i
 
 def _feed(conn: Connection) -> None:
     with conn.begin():
-        while found := searchindex.behind(conn, 1):
-            waiting = searchindex.waiting(conn, found[0])
+        while found := conversations.unsearched(conn, 1):
+            waiting = index.waiting(conn, found[0])
             assert waiting is not None
-            searchindex.feed(conn, searchindex.prepared(waiting))
+            index.feed(conn, index.prepared(waiting))
 
 
 def main(arguments: list[str]) -> int:

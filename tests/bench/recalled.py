@@ -19,9 +19,11 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine
 from agent.messages import ChatMessage
-from agent.tokens import estimate_message
+from agent.tokens.estimate import estimate_message
 from agent.view import Entry, View, ViewPlan
-from gateway.storage import migrate, search, searchindex, transcript
+from gateway.storage import migrations
+from gateway.storage.conversation import transcript
+from gateway.storage.search import index, query
 from tests.agent.tools.doubles import MemoryArchive
 from tests.bench import retention
 from tests.bench.figures import Figure, percentile
@@ -130,20 +132,20 @@ def _searched(messages: Sequence[ChatMessage], questions: Sequence[str]) -> list
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "bench.db")
         store.without_sync()
-        store.run(migrate.upgrade)
+        store.run(migrations.upgrade)
         turn = store.run(turn_of, "-")
         own = turn.lease.conversation
         before = store.conversation(own).message_head
         store.run(transcript.append, turn.place, list(messages[1:]))
-        while waiting := store.run(searchindex.waiting, own):
-            store.run(searchindex.feed, searchindex.prepared(waiting))
+        while waiting := store.run(index.waiting, own):
+            store.run(index.feed, index.prepared(waiting))
         texts = {
             seq: retention.words(retention.full_text(message))
             for seq, message in enumerate(messages[1:], start=before + 1)
         }
         found = []
         for question in questions:
-            matches = store.run(search.find, [own], question, limit=RESULTS) if question else []
+            matches = store.run(query.find, [own], question, limit=RESULTS) if question else []
             found.append(set().union(*(texts.get(match.seq, set()) for match in matches)))
         store.close()
     return found

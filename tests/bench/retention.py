@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from agent.library import compact_messages
 from agent.messages import ChatMessage, assistant_message, text_of, user_message
-from agent.tokens import estimate_message, estimate_messages
+from agent.tokens.estimate import estimate_message, estimate_messages
 from tests.bench.figures import Figure
 from tests.support.shared import SHARED
 

@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
-from adapters.null import NullAdapter
-from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.recovery import RetryPolicy
 from agent.tools.catalog import builtin_tools
+from agent.turn import Agent
 from gateway.app import Gateway, assembled, prepare_home, settle_memory
-from gateway.logs import configure_logging
-from gateway.settings import Settings, load_settings
+from gateway.logging.setup import configure_logging
+from gateway.replay.null_adapter import NullAdapter
+from gateway.settings.loading import load_settings
+from gateway.settings.tree import Settings
 from gateway.storage.engine import Database
-from gateway.storage.opening import database_path, open_database
+from gateway.storage.migrations import database_path, open_database
 from tests.bench.echo import EchoModel
 
 

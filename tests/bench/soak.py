@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.bench.figures import Figure
-from tests.support.crash import DEEP
 from tests.support.soak import soaking
+from tests.support.thorough import DEEP
 
 TURNS = 50_000 if DEEP else 2_000
 WARM_UP = TURNS // 10

@@ -11,9 +11,10 @@ from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.view import ViewPlan
-from gateway.storage import inbox, transcript
+from gateway.storage.conversation import transcript
 from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import inbox
 from tests.bench.figures import Figure, percentile
 from tests.bench.running import Chats, inbound, running
 from tests.bench.seeding import open_place, seed

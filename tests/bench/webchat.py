@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 
 from gateway.app import assembled, serve
-from gateway.building import build_adapters
+from gateway.wiring import build_adapters
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings, logged_database
 

@@ -26,6 +26,7 @@ from sqlalchemy import Connection
 from structlog.typing import EventDict
 
 from adapters.base import UNANNOUNCED, Adapter, Intake, PreviewIntent
+from adapters.discord.platform import DiscordSettings
 from adapters.errors import (
     AdapterDisconnected,
     FetchRejected,
@@ -38,19 +39,20 @@ from adapters.messages import (
     Attachment,
     Cursor,
     InboundMessage,
-    Mark,
+    MessageRef,
     Outgoing,
-    Question,
+    Reaction,
     Receipt,
     Withdrawal,
 )
 from adapters.pacing import PaceLimits
-from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings, WebSettings
+from adapters.slack.platform import SlackSettings
+from adapters.telegram.platform import TelegramSettings
+from adapters.web.platform import WebSettings
 from agent.errors import ModelUnreachable
-from agent.loop import Agent
 from agent.messages import ChatMessage, assistant_message
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
-from agent.models.facts import FREE, ModelFacts
+from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
+from agent.models.catalog import FREE, ModelFacts
 from agent.recovery import RetryPolicy
 from agent.settings import (
     AgentSettings,
@@ -61,23 +63,26 @@ from agent.settings import (
     TerminalSettings,
     ToolSettings,
 )
-from agent.tokens import estimate_usage
 from agent.tools.builtin import delegate_task
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from agent.tools.services import Inquiry, TodoItem
-from agent.tools.world.confinement import why_not
-from agent.tools.world.terminal import Terminal, TerminalArguments
-from gateway import app, crashjournal, freezing, worker
-from gateway.access import Access
-from gateway.asked import burst
-from gateway.chats import ChatHistory
-from gateway.crashjournal import CrashJournal
+from agent.tools.registry import Arguments, Inquiry, TodoItem, Tool, ToolContext, ToolRegistry
+from agent.tools.sandbox.confinement import why_not
+from agent.tools.sandbox.terminal import Terminal, TerminalArguments
+from agent.turn import Agent
+from agent.usage import Usage
+from gateway import app
+from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable
-from gateway.settings import AccessSettings, QueueSettings, Settings
-from gateway.storage import blame, opening
+from gateway.http.server import ChatHistory
+from gateway.lifecycle import crash_journal
+from gateway.lifecycle.crash_journal import CrashJournal
+from gateway.pipeline import next_turn, worker
+from gateway.pipeline.next_turn import burst
+from gateway.settings.tree import AccessSettings, QueueSettings, Settings
+from gateway.storage import migrations
 from gateway.storage.engine import Database, connect
-from gateway.storage.inbox import Entry
+from gateway.storage.queue import blame
+from gateway.storage.queue.inbox import InboxEntry
 from tests.crash.mutants import MUTANTS, replace_in
 from tests.support.crash import Spec
 from tests.support.crash_platform import ask, tell
@@ -147,7 +152,7 @@ def _forward(port: int, _: Any, __: str, event: EventDict) -> EventDict:
     return event
 
 
-def burst_or_fail(entries: Sequence[Entry], queue: QueueSettings) -> list[Entry]:
+def burst_or_fail(entries: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
     """Return the next turn's entries; fail, as a bug would, at one that asks for it."""
     if asks(entries[0].text, "stuck"):
         raise RuntimeError("a turn that cannot begin")
@@ -196,11 +201,11 @@ class Life:
         spec = self.spec
         replace_in(app, build_agent=self._agent, build_adapters=self._adapters)
         replace_in(Database, write=observed(Database.write, self.points))
-        replace_in(opening, connect=self._connect)
+        replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
-        replace_in(freezing, burst=burst_or_fail)
+        replace_in(next_turn, burst=burst_or_fail)
         replace_in(blame, QUIET_S=spec.quiet_s)
-        replace_in(crashjournal, BEAT_S=spec.beat_s)
+        replace_in(crash_journal, BEAT_S=spec.beat_s)
         replace_in(Access, weakest=lambda *_: "member")
         if not spec.locked:
             replace_in(app, lock_database=lambda _: nullcontext())
@@ -339,7 +344,7 @@ class Life:
             self.points.reach("withdraw: done, not stored yet")
 
         async def observed_preview(
-            question: Question, text: str, ref: str | None, **options: Any
+            question: MessageRef, text: str, ref: str | None, **options: Any
         ) -> str | None:
             shown: str | None = await preview(question, text, ref, **options)
             if shown != ref:
@@ -538,7 +543,7 @@ class LoopbackAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -557,16 +562,16 @@ class LoopbackAdapter:
         return str(shown["ref"])
 
     async def find_preview(
-        self, question: Question, nonce: str, _others: frozenset[str]
+        self, question: MessageRef, nonce: str, _others: frozenset[str]
     ) -> str | None:
         """Look for the preview by its nonce."""
         shown = await self._ask(do="find", chat=question.address.chat, nonce=nonce)
         return None if shown["ref"] is None else str(shown["ref"])
 
-    async def show_working(self, _question: Question) -> None:
+    async def show_working(self, _question: MessageRef) -> None:
         """Show nothing."""
 
-    async def acknowledge(self, _question: Question, _mark: Mark) -> None:
+    async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
         """Show nothing."""
 
     async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:

@@ -9,12 +9,12 @@ from typing import Any
 
 from typing_extensions import override
 
-from agent.loop import Agent
 from agent.models.factory import build_models
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
+from agent.turn import Agent
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec
@@ -50,7 +50,7 @@ def main() -> None:
     """Serve until stdin ends."""
     replace_in(child, Life=ModelLife, Spec=ModelSpec)
     child.TOLD.add("model_call_failed")
-    for name in ("agent.models.anthropic", "agent.models.openai"):
+    for name in ("agent.models.anthropic.client", "agent.models.openai.client"):
         import_module(name)
     nursery.main()
 

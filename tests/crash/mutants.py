@@ -7,12 +7,13 @@ from typing import Any
 from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
-from gateway.intake import GatewayIntake
-from gateway.storage import blame, endings, leases, steps, turns
+from gateway.pipeline.intake import GatewayIntake
+from gateway.pipeline.turn import TurnRunner
+from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import Database
-from gateway.storage.models import conversation, replica
-from gateway.storage.outbox import nonce_of
-from gateway.turn import TurnRunner
+from gateway.storage.queue import blame, leases
+from gateway.storage.queue.outbox import nonce_of
+from gateway.storage.schema import conversation, replica
 
 
 def replace_in(target: object, **replacements: object) -> None:
@@ -53,7 +54,7 @@ def send_before_commit(_: Any) -> None:
         adapters.update(parts["adapters"])
 
     async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if fn is endings.commit:
+        if fn is turn_journal.commit:
             turn, messages, parts, end = args
             address = turn.lease.address
             for part in parts:
@@ -83,7 +84,7 @@ def no_fence(_: Any) -> None:
         ).one()
 
     replace_in(leases, fence=unfenced)
-    for module in (turns, steps, endings):
+    for module in (turns, turn_journal):
         replace_in(module, fence=unfenced)
 
 

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 WARM = (
-    "gateway.storage.migrate",
+    "gateway.storage.migrations",
     "adapters.telegram.adapter",
     "adapters.discord.adapter",
     "adapters.slack.adapter",

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from gateway import notices
-from gateway.worker import POLL_S
+from gateway.pipeline import notices
+from gateway.pipeline.worker import POLL_S
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 
 pytestmark = pytest.mark.timeout(60)

@@ -31,8 +31,14 @@ from tests.support.faulty_models import (
     settings_for,
 )
 from tests.support.model_server import Fault, Reply, prompt_tokens
+from tests.support.thorough import sampled
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("provider", PROVIDERS)]
+pytestmark = pytest.mark.timeout(60)
+
+# Every scenario with both; at the desk they take turns.
+even, odd = (
+    pytest.mark.parametrize("provider", sampled(PROVIDERS, 2, place)) for place in range(2)
+)
 
 Body = dict[str, Any]
 
@@ -174,6 +180,7 @@ def _plain(settings: Any) -> Body:
     return found
 
 
+@even
 async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
     """The turn is on record, the provider knows nothing of it."""
     await scene.crashes.write("a", "note look")
@@ -183,6 +190,7 @@ async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@odd
 async def test_after_the_request_was_received(scene: Scene, provider: ProviderName) -> None:
     """Not a byte has come back."""
     scene.main.answer = lambda _: SILENCE
@@ -191,6 +199,7 @@ async def test_after_the_request_was_received(scene: Scene, provider: ProviderNa
     await scene.recover()
 
 
+@even
 async def test_in_the_stream(scene: Scene, provider: ProviderName) -> None:
     """The chat shows half an answer; the whole one takes its place."""
     scene.main.answer = lambda _: HALF
@@ -199,6 +208,7 @@ async def test_in_the_stream(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@odd
 async def test_in_the_stream_after_tools(scene: Scene, provider: ProviderName) -> None:
     """Their effects are on record, and not repeated."""
     scene.after_tools(HALF)
@@ -207,6 +217,7 @@ async def test_in_the_stream_after_tools(scene: Scene, provider: ProviderName) -
     await scene.recover()
 
 
+@even
 async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) -> None:
     """The provider asked for 50 seconds; the next process asks at once."""
     scene.after_tools(LATER)
@@ -217,6 +228,7 @@ async def test_in_the_wait_before_a_retry(scene: Scene, provider: ProviderName) 
     await scene.recover()
 
 
+@odd
 async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderName) -> None:
     """It has taken over in the middle of the loop."""
     scene.after_tools(OUT)
@@ -226,6 +238,7 @@ async def test_in_the_stream_of_the_fallback(scene: Scene, provider: ProviderNam
     await scene.recover()
 
 
+@even
 async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: ProviderName) -> None:
     """The summary was asked for; the next process meets the same limit and answers."""
     for _ in range(4):
@@ -245,6 +258,7 @@ async def test_in_the_compaction_after_an_overflow(scene: Scene, provider: Provi
     await scene.recover()
 
 
+@odd
 async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     """Inside another fault each time, behind the same tools; the third process answers."""
     await scene.crashes.write("a", "note look put")
@@ -257,6 +271,7 @@ async def test_twice_in_a_row(scene: Scene, provider: ProviderName) -> None:
     await scene.recover()
 
 
+@even
 async def test_in_the_call_that_follows_half_a_group(scene: Scene, provider: ProviderName) -> None:
     """A side effect of unknown outcome is told to the model that takes over; it is not repeated."""
     await scene.crashes.write("a", "note look")

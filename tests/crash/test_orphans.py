@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway import notices
+from gateway.pipeline import notices
 from tests.crash.points import SHOWN
 from tests.crash.test_platforms import answered, sent, up
 from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver, Room
 from tests.support.crash import KILLED, Crashes
 from tests.support.process import free_port
+from tests.support.thorough import products
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -62,9 +63,11 @@ async def live_on(driver: Driver, crashes: Crashes) -> int:
     return pid
 
 
-@pytest.mark.parametrize("where", ["direct", "group"])
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("driver", PLATFORMS, indirect=True)
+@pytest.mark.parametrize(
+    ("driver", "step", "where"),
+    products(PLATFORMS, STEPS, ["direct", "group"]),
+    indirect=["driver"],
+)
 async def test_a_kill_leaves_no_half_answer_unexplained(
     driver: Driver, crashes: Crashes, step: str, where: str
 ) -> None:

@@ -10,6 +10,7 @@ from tests.e2e.platforms.conftest import DRIVERS
 from tests.e2e.platforms.driver import Driver
 from tests.support.crash import KILLED, Crashes
 from tests.support.process import free_port
+from tests.support.thorough import products
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -39,10 +40,9 @@ async def driver(request: pytest.FixtureRequest) -> AsyncIterator[Driver]:
 
 
 PLACES = [
-    pytest.param(name, step, id=f"{name}-{step}")
-    for name in DRIVERS
-    for step in STEPS
-    if not (name in UNMARKED and "mark_sending" in step)
+    place
+    for place in products(list(DRIVERS), STEPS)
+    if not (place.values[0] in UNMARKED and "mark_sending" in place.values[1])
 ]
 
 

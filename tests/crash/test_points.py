@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway import notices
-from gateway.worker import TURNS_PER_LEASE
+from gateway.pipeline import notices
+from gateway.pipeline.worker import TURNS_PER_LEASE
 from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
 from tests.support.crash import KILLED, TRIED_AFTER_S, Crashes, describe
 from tests.support.crash_oracle import is_answer
 from tests.support.crash_script import LONG, RESENT, SMALL_WINDOW
+from tests.support.thorough import products, sampled
 
 pytestmark = pytest.mark.timeout(60)
 
+POINTS = [*around(*COMMON), *OUTSIDE]
 Provoke = Callable[[Crashes, str], Awaitable[None]]
 ROOT = Path(__file__).parents[2]
 
@@ -45,9 +47,9 @@ NOT_A_STEP = {
 }
 """Commits outside of the path of a message: leases are renewed, stuck work is looked for, rows
 are only read, an operator acts, a replay lets time pass, a code is made, somebody is told, words
-are erased (`fn` is any step of gateway/pruning.py)."""
+are erased (`fn` is any step of gateway/lifecycle/pruning.py)."""
 OF_BURIALS = {"bury_behind"}
-"""Points of tests/gateway/test_burials.py: what `bury_message` does, behind a notice that stays."""
+"""Points of test_burials.py: what `bury_message` does, behind a notice that stays."""
 OF_DELEGATES = {"open_child", "end_child", "cut_short", "pause_child"}
 """Points of tests/crash/test_delegates.py."""
 OF_FILES = {"attempt", "store_part", "finish", "fail", "offer", "move"}
@@ -81,8 +83,7 @@ async def recover(crashes: Crashes) -> None:
     assert not (found := crashes.violations()), describe(found, crashes)
 
 
-@pytest.mark.parametrize("point", [*around(*COMMON), *OUTSIDE])
-@pytest.mark.parametrize("mode", ["collect", "followup"])
+@pytest.mark.parametrize(("point", "mode"), products(POINTS, ["collect", "followup"]))
 async def test_a_kill_at_any_point_loses_and_repeats_nothing(
     crashes: Crashes, point: str, mode: str
 ) -> None:
@@ -93,7 +94,7 @@ async def test_a_kill_at_any_point_loses_and_repeats_nothing(
     await recover(crashes)
 
 
-@pytest.mark.parametrize("point", [*around(*COMMON), *OUTSIDE])
+@pytest.mark.parametrize("point", sampled(POINTS, 5))
 async def test_a_kill_during_recovery_loses_and_repeats_nothing(
     crashes: Crashes, point: str
 ) -> None:
@@ -255,8 +256,9 @@ async def test_a_kill_in_rare_cases_loses_and_repeats_nothing(crashes: Crashes, 
     await recover(crashes)
 
 
-@pytest.mark.parametrize("point", [*around("compact"), "summary: asked"])
-@pytest.mark.parametrize("time", [1, 2], ids=["first", "later"])
+@pytest.mark.parametrize(
+    ("point", "time"), products([*around("compact"), "summary: asked"], [1, 2])
+)
 async def test_a_kill_at_a_compaction_loses_and_repeats_nothing(
     crashes: Crashes, point: str, time: int
 ) -> None:
@@ -336,7 +338,7 @@ def test_every_transaction_function_is_a_named_point() -> None:
     """A commit that is added to the gateway must be added here."""
     written = {
         ast.unparse(call.args[which]).rpartition(".")[2].lstrip("_")
-        for path in (ROOT / "gateway").glob("*.py")
+        for path in (ROOT / "gateway").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call)
         for which, named in enumerate((r"(^|database\.|opened\.)write$", r"(steps|anew)\.take$"))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.storage import searchindex
-from gateway.storage.models import search_row
+from gateway.storage.schema import search_row
+from gateway.storage.search import index
 from tests.support.searching import chat, feed, said, tell
 from tests.support.storage import Store
 
@@ -21,7 +21,7 @@ MESSAGES = 200
 def waiting(database_file: Path) -> Path:
     """A database with a transcript that is not in the index."""
     store = Store(database_file)
-    store.run(searchindex.clear)
+    store.run(index.clear)
     store.run(tell, chat(store), [said(f"a zebra {n}") for n in range(MESSAGES)])
     store.close()
     return database_file
@@ -32,7 +32,7 @@ def feed_until_killed(path: Path, after_s: float) -> None:
     child = os.fork()
     if child == 0:
         try:
-            searchindex.BATCH_ROWS = 3
+            index.BATCH_ROWS = 3
             feed(Store(path))
         finally:
             os._exit(0)
@@ -47,7 +47,7 @@ def check(store: Store) -> int:
     assert [row.seq for row in store.rows(search_row)] == list(range(1, fed + 1))
     zebras = text("SELECT rowid FROM search_index WHERE search_index MATCH 'zebra'")
     ids = store.run(lambda conn: conn.execute(zebras).scalars().all())
-    assert ids == [searchindex.row_id(1, seq) for seq in range(1, fed + 1)]
+    assert ids == [index.row_id(1, seq) for seq in range(1, fed + 1)]
     return int(fed)
 
 
@@ -58,7 +58,7 @@ def test_a_kill_leaves_index_and_watermark_one(waiting: Path) -> None:
         feed_until_killed(waiting, chance.uniform(0.005, 0.06))
         store = Store(waiting)
         if check(store) == MESSAGES:
-            store.run(searchindex.clear)
+            store.run(index.clear)
         store.close()
     store = Store(waiting)
     feed(store)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from adapters.telegram.split import RESENT_MARK
-from gateway import notices
+from adapters.telegram.render import RESENT_MARK
+from gateway.pipeline import notices
 from tests.crash.points import COMMON, OUTSIDE, SHOWN, around
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.crash import Crashes, describe, seeds
@@ -32,7 +32,7 @@ async def api() -> AsyncIterator[BotApi]:
         yield api
 
 
-@pytest.mark.parametrize("seed", seeds(1, 20))
+@pytest.mark.parametrize("seed", seeds(1, 1, 20))
 async def test_every_update_is_answered_once_in_order(
     crashes: Crashes, api: BotApi, seed: int
 ) -> None:

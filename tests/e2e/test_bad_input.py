@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.notices import TROUBLE
+from gateway.pipeline.notices import TROUBLE
 from tests.e2e.conftest import bot_settings
 from tests.e2e.relay import Relay
 from tests.e2e.web_chat import WebChat

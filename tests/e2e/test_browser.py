@@ -4,21 +4,22 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
+import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from gateway.commands import DESCRIPTIONS
-from tests.support.browser import page
+from gateway.commands.registry import DESCRIPTIONS
+from tests.support.browser import in_the_browser, page
 from tests.support.pictures import png
 from tests.support.process import ParleyProcess
 
+pytestmark = in_the_browser
 SHOTS = os.environ.get("PARLEY_TEST_SHOTS")
 """A folder for screenshots; without it none are made."""
 
 LONG = "count to 200"
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def parley(tmp_path: Path) -> AsyncIterator[ParleyProcess]:
     """A gateway with default settings."""
     async with ParleyProcess(tmp_path / "home") as process:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage.models import REVISION
+from gateway.storage.schema import REVISION
 from tests.e2e.web_chat import WebChat
 from tests.support.process import Finished, ParleyProcess
 
@@ -35,7 +35,7 @@ async def test_chat_answers_each_piped_line_in_order(parley: ParleyProcess) -> N
 
 async def test_chat_without_a_gateway_says_so(tmp_path: Path) -> None:
     """One line and exit code 1."""
-    finished = await ParleyProcess(tmp_path).run("chat", stdin="hi\n")
+    finished = await ParleyProcess(tmp_path, fresh=True).run("chat", stdin="hi\n")
     assert_one_line(finished, "Start it with `parley run`")
 
 
@@ -114,7 +114,9 @@ async def test_db_current_and_check(parley: ParleyProcess) -> None:
 async def test_config_show_names_origins_and_masks_secrets(tmp_path: Path) -> None:
     """Every value with the place it comes from; the key is nowhere."""
     parley = ParleyProcess(
-        tmp_path, environ={"ANTHROPIC_API_KEY": KEY, "PARLEY_QUEUE__DEBOUNCE_MS": "250"}
+        tmp_path,
+        environ={"ANTHROPIC_API_KEY": KEY, "PARLEY_QUEUE__DEBOUNCE_MS": "250"},
+        fresh=True,
     )
     (tmp_path / "parley.yaml").write_text("access: {mode: open}\n")
     finished = await parley.run("config", "show")
@@ -134,6 +136,14 @@ async def test_a_second_process_on_the_same_home_ends(parley: ParleyProcess) -> 
     assert (await parley.health())[0] == 200
 
 
+async def test_a_fork_does_what_a_new_process_does(tmp_path: Path) -> None:
+    """The same words and the same exit code; the desk's tests have forks for most processes."""
+    new = await ParleyProcess(tmp_path, fresh=True).run("run", "--prot", "0")
+    assert new == await ParleyProcess(tmp_path).run("run", "--prot", "0")
+    assert new.code == 2
+    assert "--port" in new.stderr
+
+
 async def test_a_taken_port_is_named(parley: ParleyProcess, tmp_path: Path) -> None:
     """Another home on the same port: one line that names the setting."""
     other = ParleyProcess(tmp_path / "other")
@@ -144,7 +154,7 @@ async def test_a_taken_port_is_named(parley: ParleyProcess, tmp_path: Path) -> N
 async def test_bad_settings_stop_the_start(tmp_path: Path) -> None:
     """Each problem is one line with file, key, value and what is allowed."""
     (tmp_path / "parley.yaml").write_text("queue: {mode: fifo}\nacess: {}\n")
-    finished = await ParleyProcess(tmp_path).run("run", "--port", "0")
+    finished = await ParleyProcess(tmp_path, fresh=True).run("run", "--port", "0")
     assert finished.code == 1
     lines = finished.stderr.splitlines()
     assert len(lines) == 2

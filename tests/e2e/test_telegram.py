@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.commands import DESCRIPTIONS
+from gateway.commands.registry import DESCRIPTIONS
 from tests.e2e.conftest import bot_settings
 from tests.e2e.web_chat import WebChat
 from tests.support.bot_api import HTML_502, TOKEN, BotApi
@@ -69,7 +69,7 @@ async def test_the_webhook(api: BotApi, model: OpenAIServer, tmp_path: Path) -> 
         "webhook_url": url,
         "webhook_secret": "hook-secret",
     }
-    async with ParleyProcess(tmp_path, settings, port=port) as parley:
+    async with ParleyProcess(tmp_path, settings, port=port, fresh=True) as parley:
         await api.wait_for(lambda: api.webhook)
         update = api.message_update(ANN, "hello")
         assert await api.deliver_webhook(update) == [200]
@@ -160,7 +160,7 @@ async def test_what_was_written_while_it_was_down_is_answered(
 async def test_a_wrong_token_stops_only_its_adapter(api: BotApi, tmp_path: Path) -> None:
     """One clear line, /readyz names it, the web chat goes on; the token is nowhere."""
     wrong = "999:not-the-token-of-this-bot"
-    async with ParleyProcess(tmp_path, bot_settings(api, token=wrong)) as parley:
+    async with ParleyProcess(tmp_path, bot_settings(api, token=wrong), fresh=True) as parley:
         stopped = await parley.event("adapter_stopped")
         status, body = await parley.health()
         assert stopped["adapter"] == "telegram:default"

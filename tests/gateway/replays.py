@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from agent.billing import Tally
 from agent.context_engine import Limits
-from agent.models.base import Usage
-from agent.models.facts import ModelFacts, Prices
-from agent.models.recorded import Bill, Billed, Placing
-from gateway.replaycosts import Tariff
-from gateway.replayreport import Conditions, Replayed
-from gateway.storage.compactions import CompactionRow
-from gateway.storage.history import Work
-from gateway.storage.timeline import Call, Shrinking, Timeline
+from agent.models.catalog import ModelFacts, Prices
+from agent.money.cache_simulator import Tally
+from agent.usage import Usage
+from gateway.replay.costs import Tariff
+from gateway.replay.recorded_model import Bill, Billed, Placing
+from gateway.replay.report import Conditions, Replayed
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.reports.history import Call, Shrinking, Timeline, Work
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
 FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")

@@ -13,8 +13,9 @@ import pytest
 from sqlalchemy import update
 
 from agent.messages import assistant_message
-from agent.models.base import Completion, Usage
-from agent.models.facts import ModelFacts, Prices
+from agent.models.base import Completion
+from agent.models.catalog import ModelFacts, Prices
+from agent.usage import Usage
 from gateway.app import (
     Welcome,
     own_home,
@@ -22,8 +23,8 @@ from gateway.app import (
     run,
 )
 from gateway.errors import GatewayError, SettingsError
-from gateway.settings import Settings
-from gateway.storage import models
+from gateway.settings.tree import Settings
+from gateway.storage import schema
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.faulty_models import forget_certificates
 from tests.support.gateway import (
@@ -71,7 +72,7 @@ async def test_a_stop_begins_no_turn_that_waited_for_its_place(tmp_path: Path) -
         await gateway.chat.say("one", "a")
         await gateway.chat.until(lambda: model.waiting)
         await gateway.chat.say("two", "b")
-        await gateway.chat.until_rows(models.conversation, lambda rows: bool(rows[-1].owner))
+        await gateway.chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
         gateway.stop.set()
         await gateway.chat.logged("gateway_stopping")
         gate.set()
@@ -109,7 +110,7 @@ async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Pa
         await gateway.chat.say("one", "a")
         await gateway.chat.until(lambda: model.waiting)
         await gateway.chat.say("two", "b")
-        await gateway.chat.until_rows(models.conversation, lambda rows: bool(rows[-1].owner))
+        await gateway.chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
         gateway.stop.set()
         await gateway.ended()
     async with running(tmp_path) as chat:
@@ -304,9 +305,9 @@ async def test_old_raw_updates_are_dropped_while_it_runs(tmp_path: Path) -> None
     """`storage.raw_days` after they came in."""
     async with running(tmp_path) as chat:
         await chat.ask("one")
-        await chat.execute(update(models.inbox).values(at=models.inbox.c.at - 31 * 86400))
+        await chat.execute(update(schema.inbox).values(at=schema.inbox.c.at - 31 * 86400))
     async with serving(tmp_path) as gateway:
-        rows = await gateway.chat.until_rows(models.inbox, lambda rows: rows[0].raw is None)
+        rows = await gateway.chat.until_rows(schema.inbox, lambda rows: rows[0].raw is None)
         assert rows[0].text == "one"
 
 

@@ -17,13 +17,13 @@ from agent.models.base import ModelRequest
 from agent.models.scripted import Step, tool_call
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.registry import Tool, ToolContext
-from agent.tools.world import confinement, search
-from agent.tools.world.fetch import make_fetch_url
-from agent.tools.world.files import make_read_file
-from agent.tools.world.search import make_search_files
-from agent.tools.world.terminal import make_terminal
-from gateway import notices
-from gateway.storage import models
+from agent.tools.sandbox import confinement, search
+from agent.tools.sandbox.fetch import make_fetch_url
+from agent.tools.sandbox.files import make_read_file
+from agent.tools.sandbox.search import make_search_files
+from agent.tools.sandbox.terminal import make_terminal
+from gateway.pipeline import notices
+from gateway.storage import schema
 from tests.support.bombs import FORKS
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 
@@ -118,7 +118,7 @@ async def test_bombs_end_and_others_are_answered_meanwhile(chats: Running, tmp_p
     """Each bomb ends with a clear text; every other answer comes while they go off."""
     await chats.say("ready", "regex")
     await chats.answers(1, "regex")
-    [conversation] = await chats.rows(models.conversation)
+    [conversation] = await chats.rows(schema.conversation)
     folder = tmp_path / "workspaces" / str(conversation.id)
     folder.mkdir(parents=True)
     (folder / "bomb").write_text("a" * 60 + "!")
@@ -132,7 +132,7 @@ async def test_bombs_end_and_others_are_answered_meanwhile(chats: Running, tmp_p
         told = await chats.answers(2 if name == "regex" else 1, name)
         assert re.search(end, told[-1]), name
     await chats.until_rows(
-        models.turn, lambda rows: {row.state for row in rows} <= {"done", "cancelled"}
+        schema.turn, lambda rows: {row.state for row in rows} <= {"done", "cancelled"}
     )
     transcript = await chats.transcript()
     assert not any("root:" in text_of(message) for message in transcript)

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from adapters.messages import Attachment
-from agent.compression.edits import IMAGE
+from agent.edits import IMAGE
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
 from agent.models.images import LEAP, MAX_IMAGES, UNSEEN
 from agent.models.scripted import Step
-from gateway.pictures import look_at
+from gateway.storage.conversation.message_content import look_at
 from tests.support.gateway import RecordingModel, Running, running
 from tests.support.long_chats import LongChatModel, compactions
 from tests.support.pictures import png

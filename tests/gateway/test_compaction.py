@@ -16,15 +16,17 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.scripted import Step, tool_call
 from agent.settings import AgentSettings
-from agent.tokens import estimate_messages
+from agent.tokens.estimate import estimate_messages
 from agent.tools.builtin import read_conversation
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.view import NOTE, load_plan
-from gateway import commands, notices
-from gateway.storage import endings, models
-from gateway.storage.opening import database_path
-from gateway.storage.totals import Totals
-from gateway.storage.turns import Turn
+from gateway.commands import registry
+from gateway.pipeline import notices
+from gateway.storage import schema
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.migrations import database_path
+from gateway.storage.reports.usage import Totals
 from tests.support.gateway import Running, agent_of, newest_question, running, settings_of
 from tests.support.long_chats import (
     LongChatModel,
@@ -121,7 +123,7 @@ async def test_compactions_never_touch_the_transcript(tmp_path: Path, engine: st
         await chat.ask("/compress")
         assert await digest(chat, upto_seq) == before
         assert len(await live_tips(chat)) == 1
-        assert [row.seq for row in await chat.rows(models.message)] == [
+        assert [row.seq for row in await chat.rows(schema.message)] == [
             *range(1, len(await chat.transcript()) + 1)
         ]
 
@@ -131,8 +133,8 @@ async def test_segments_form_one_line(tmp_path: Path, engine: str) -> None:
     """Each continues the one before; the conversation is in the newest, which alone lives."""
     async with running(tmp_path, LongChatModel(), context={"engine": engine}) as chat:
         await until_compacted(chat, count=3)
-        segments = await chat.rows(models.session)
-        [conversation] = await chat.rows(models.conversation)
+        segments = await chat.rows(schema.session)
+        [conversation] = await chat.rows(schema.conversation)
     assert [row.parent_session_id for row in segments] == [None, *(row.id for row in segments[:-1])]
     assert [row.end_reason for row in segments] == ["compression"] * (len(segments) - 1) + [None]
     assert [row.number for row in segments] == [*range(1, len(segments) + 1)]
@@ -194,7 +196,7 @@ async def test_one_long_turn_is_compacted_inside_of_it(tmp_path: Path) -> None:
     model = LongChatModel(script, context_length=20_000)
     async with running(tmp_path, agent_of(model, tools=[tool_of(run)])) as chat:
         assert await chat.ask("look everywhere") == "found it"
-        assert len(await chat.rows(models.turn)) == 1
+        assert len(await chat.rows(schema.turn)) == 1
         assert len(await chat.transcript()) == 122
         assert {row.trigger for row in await compactions(chat)} == {"threshold"}
     assert model.wrong == []
@@ -300,12 +302,12 @@ async def test_a_prepared_summary_is_used_without_a_call(tmp_path: Path) -> None
         while not chat.events("summary_prepared"):
             await chatted(chat, n, n)
             n += 1
-        [prepared] = await chat.rows(models.summary_candidate)
+        [prepared] = await chat.rows(schema.summary_candidate)
         model.writing.clear()
         await until_compacted(chat, n)
         [row] = await compactions(chat)
-        plan = load_plan((await chat.rows(models.session))[-1].view_plan)
-        assert await chat.rows(models.summary_candidate) == []
+        plan = load_plan((await chat.rows(schema.session))[-1].view_plan)
+        assert await chat.rows(schema.summary_candidate) == []
     assert len(model.prompts) == 1
     assert plan.summaries[0].text == prepared.text
     assert (plan.summaries[0].source, row.failure) == ("model", None)
@@ -320,7 +322,7 @@ async def test_a_summary_that_is_not_ready_is_not_waited_for_forever(tmp_path: P
         model.writing.clear()
         await until_compacted(chat, count=4)
         model.writing.set()
-        assert await chat.rows(models.summary_candidate) == []
+        assert await chat.rows(schema.summary_candidate) == []
         assert {row.summary_model for row in await compactions(chat)} == {None}
     assert model.wrong == []
 
@@ -334,10 +336,10 @@ async def test_a_summary_for_an_ended_segment_is_dropped(tmp_path: Path) -> None
         while not model.prompts:
             await chatted(chat, n, n)
             n += 1
-        assert await chat.ask("/new") == commands.NEW_TEXT
+        assert await chat.ask("/new") == registry.NEW_TEXT
         model.writing.set()
         await chat.logged("summary_prepared")
-        assert await chat.rows(models.summary_candidate) == []
+        assert await chat.rows(schema.summary_candidate) == []
         await chatted(chat, n, n)
 
 
@@ -403,7 +405,7 @@ async def test_compress_survives_a_crash(tmp_path: Path) -> None:
     async with running(tmp_path, after, compression={"protect_last_n": 2}) as chat:
         told = await chat.answers(1)
         assert len(await compactions(chat)) == 1
-        assert [row.state for row in await chat.rows(models.inbox)] == ["done"] * 6
+        assert [row.state for row in await chat.rows(schema.inbox)] == ["done"] * 6
         await chatted(chat, 6, 6)
         assert len(chat.texts()) == 2
     assert told[0].startswith("Condensed: ")
@@ -415,15 +417,15 @@ async def test_compress_is_answered_for_what_was_done_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compaction is on record and its answer is not: it is told, not done once more."""
-    monkeypatch.setattr("gateway.worker.RETRY_AFTER_S", 0.0)
-    commit, failures = endings.commit, [KeyError("bug")]
+    monkeypatch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
+    commit, failures = turn_journal.commit, [KeyError("bug")]
 
     def breaking(conn: Connection, turn: Turn, *args: Any) -> Totals:
         if turn.command is not None and failures:
             raise failures.pop()
         return commit(conn, turn, *args)
 
-    monkeypatch.setattr(endings, "commit", breaking)
+    monkeypatch.setattr(turn_journal, "commit", breaking)
     model = LongChatModel()
     async with running(tmp_path, model, compression={"protect_last_n": 2}) as chat:
         await chatted(chat, 1, 4)
@@ -438,9 +440,9 @@ async def test_compress_is_answered_for_what_was_done_before(
 async def test_compress_with_nothing_to_compress(tmp_path: Path) -> None:
     """A short chat stays as it is, without a row."""
     async with running(tmp_path, LongChatModel()) as chat:
-        assert await chat.ask("/compress") == commands.NOTHING_TO_COMPRESS
+        assert await chat.ask("/compress") == registry.NOTHING_TO_COMPRESS
         await chat.ask("hello")
-        assert await chat.ask("/compress") == commands.NOTHING_TO_COMPRESS
+        assert await chat.ask("/compress") == registry.NOTHING_TO_COMPRESS
         assert await compactions(chat) == []
         assert "- **Last turn**: nothing to compress" in await chat.ask("/status")
 
@@ -462,9 +464,9 @@ async def test_status_and_usage_tell_what_the_rows_say(tmp_path: Path) -> None:
         n = await until_compacted(chat, count=3)
         await chatted(chat, n, n)
         status, usage = await chat.ask("/status"), await chat.ask("/usage")
-        rows, turns = await compactions(chat), await chat.rows(models.turn)
-        calls = await chat.rows(models.ledger)
-        here = (await chat.rows(models.session))[-1]
+        rows, turns = await compactions(chat), await chat.rows(schema.turn)
+        calls = await chat.rows(schema.ledger)
+        here = (await chat.rows(schema.session))[-1]
     tokens = here.prompt_tokens + here.prompt_output_tokens
     context = f"{tokens:,} of 8,000 tokens ({tokens / 8000:.0%}), reported"
     assert context in status
@@ -531,7 +533,7 @@ async def test_new_after_a_compaction_starts_without_a_summary(tmp_path: Path) -
         await chat.ask("/new")
         assert await digest(chat) == before
         await chatted(chat, n, n)
-        rows = await chat.rows(models.session)
+        rows = await chat.rows(schema.session)
     assert [text_of(m) for m in model.views[-1].messages[1:]] == [question(n)]
     assert NOTE not in systems(model.views)[-1]
     assert (rows[-2].end_reason, rows[-1].start_reason) == ("new", "new")
@@ -548,7 +550,7 @@ async def test_a_pause_begins_anew(tmp_path: Path, reset: str, pause_s: float, r
     sessions = {"reset": reset, "idle_minutes": 60}
     async with running(tmp_path, model, sessions=sessions) as chat:
         n = await until_compacted(chat)
-        await chat.execute(update(models.message).values(at=models.message.c.at - pause_s))
+        await chat.execute(update(schema.message).values(at=schema.message.c.at - pause_s))
         before, upto_seq = await digest(chat), len(await chat.transcript())
         await chatted(chat, n, n + 1)
         assert await digest(chat, upto_seq) == before
@@ -562,7 +564,7 @@ async def test_without_resets_a_pause_is_none(tmp_path: Path) -> None:
     model = LongChatModel()
     async with running(tmp_path, model) as chat:
         await chatted(chat, 1, 1)
-        await chat.execute(update(models.message).values(at=models.message.c.at - 365 * 86_400))
+        await chat.execute(update(schema.message).values(at=schema.message.c.at - 365 * 86_400))
         await chatted(chat, 2, 2)
         assert await reasons(chat) == [("first_message", None)]
     assert question(1) in shown(model.views[-1])

@@ -21,7 +21,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.errors import ModelUnreachable as Unreachable
-from gateway import notices
+from gateway.pipeline import notices
 from tests.support.faulty_models import (
     ANSWER,
     KEYS,
@@ -33,6 +33,7 @@ from tests.support.faulty_models import (
     bench,
 )
 from tests.support.model_server import Fault, Reply
+from tests.support.thorough import products
 
 Open = Callable[..., AbstractAsyncContextManager[Bench]]
 
@@ -209,8 +210,7 @@ async def lost(at: Bench, row: Row) -> list[tuple[str, int, int]]:
     return calls
 
 
-@every_provider
-@pytest.mark.parametrize("fault", MATRIX)
+@pytest.mark.parametrize(("fault", "provider"), products([*MATRIX], PROVIDERS))
 async def test_a_fault_that_stays_ends_the_turn_with_a_notice(
     opened: Open, provider: ProviderName, fault: str
 ) -> None:
@@ -231,8 +231,7 @@ async def test_a_fault_that_stays_ends_the_turn_with_a_notice(
         await at.check()
 
 
-@every_provider
-@pytest.mark.parametrize("fault", WITH_A_WAY_OUT)
+@pytest.mark.parametrize(("fault", "provider"), products([*WITH_A_WAY_OUT], PROVIDERS))
 async def test_a_fault_that_stays_leads_to_the_fallback(
     opened: Open, provider: ProviderName, fault: str
 ) -> None:
@@ -251,8 +250,7 @@ async def test_a_fault_that_stays_leads_to_the_fallback(
         await at.check()
 
 
-@every_provider
-@pytest.mark.parametrize("fault", OF_A_KEY)
+@pytest.mark.parametrize(("fault", "provider"), products([*OF_A_KEY], PROVIDERS))
 async def test_a_fault_of_a_key_leads_to_the_next_key(
     opened: Open, provider: ProviderName, fault: str
 ) -> None:
@@ -273,8 +271,7 @@ async def test_a_fault_of_a_key_leads_to_the_next_key(
         await at.check()
 
 
-@every_provider
-@pytest.mark.parametrize("fault", PASSING)
+@pytest.mark.parametrize(("fault", "provider"), products([*PASSING], PROVIDERS))
 async def test_a_fault_that_passes_is_not_noticed(
     opened: Open, provider: ProviderName, fault: str
 ) -> None:

@@ -10,14 +10,17 @@ from sqlalchemy import update
 
 from agent.errors import ModelError, ModelNotFound, ModelRefused
 from agent.messages import assistant_message
-from agent.models.base import Completion, Usage
-from agent.models.facts import ModelFacts, Prices
+from agent.models.base import Completion
+from agent.models.catalog import ModelFacts, Prices
 from agent.models.scripted import ScriptedModel, Step, tool_call
-from agent.tokens import estimate_tokens
+from agent.tokens.estimate import estimate_tokens
 from agent.tools.registry import Arguments, Tool, ToolContext
-from gateway import notices
-from gateway.storage import endings, leases, models
-from gateway.storage import ledger as books
+from agent.usage import Usage
+from gateway.pipeline import notices
+from gateway.storage import schema
+from gateway.storage.conversation import turn_journal
+from gateway.storage.queue import leases
+from gateway.storage.reports import ledger as books
 from tests.support.faulty_models import Counting
 from tests.support.gateway import HeldModel, Running, agent_of, running, serving
 
@@ -33,11 +36,11 @@ def part(text: str) -> Completion:
 
 async def ledger(chat: Running) -> list[str]:
     """Return what each call was booked as."""
-    return [row.purpose for row in await chat.rows(models.ledger)]
+    return [row.purpose for row in await chat.rows(schema.ledger)]
 
 
 async def outcomes(chat: Running) -> list[str]:
-    return [row.outcome for row in await chat.rows(models.turn)]
+    return [row.outcome for row in await chat.rows(schema.turn)]
 
 
 # What people have seen
@@ -96,7 +99,7 @@ async def test_a_stop_of_the_gateway_books_the_call_that_it_cut_off(tmp_path: Pa
         await gateway.chat.until(lambda: gateway.chat.adapter.previews)
         gateway.stop.set()
         await gateway.ended()
-        [lost] = await gateway.chat.rows(models.ledger)
+        [lost] = await gateway.chat.rows(schema.ledger)
     assert (lost.purpose, lost.estimated) == ("lost", True)
     assert lost.input_tokens > 10
     assert lost.output_tokens == estimate_tokens("Once upon a time", "scripted")
@@ -121,7 +124,7 @@ async def test_a_lost_lease_books_the_answer_that_it_dropped(tmp_path: Path) -> 
         await taken_over(chat)
         gate.set()
         await chat.logged("lease_lost")
-        [lost] = await chat.rows(models.ledger)
+        [lost] = await chat.rows(schema.ledger)
     assert (lost.purpose, lost.estimated) == ("lost", False)
     assert (lost.input_tokens, lost.output_tokens) == (70, 5)
 
@@ -185,10 +188,10 @@ async def test_a_stop_that_comes_while_the_answer_is_committed_books_it_once(
     async with running(tmp_path, model) as chat:
         await chat.say("one")
         await chat.until(lambda: model.waiting)
-        await chat.execute(update(models.conversation).values(cancel_upto_seq=1))
+        await chat.execute(update(schema.conversation).values(cancel_upto_seq=1))
         gate.set()
         line = await chat.logged("turn_finished")
-        [lost] = await chat.rows(models.ledger)
+        [lost] = await chat.rows(schema.ledger)
     assert (line["outcome"], line["input_tokens"], line["output_tokens"]) == ("interrupted", 70, 5)
     assert (lost.purpose, lost.input_tokens, lost.estimated) == ("lost", 70, False)
 
@@ -203,7 +206,7 @@ async def test_a_cancelled_commit_that_took_place_books_its_call_once(
 
         async def cancelled(fn: Any, *args: Any, **named: Any) -> Any:
             done = await write(fn, *args, **named)
-            if fn is endings.commit:
+            if fn is turn_journal.commit:
                 raise asyncio.CancelledError
             if fn is books.book:
                 booked.set()

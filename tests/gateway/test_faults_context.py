@@ -11,8 +11,8 @@ import pytest
 from agent.errors import ContextOverflow
 from agent.recovery import STANDARD_WINDOW_TOKENS
 from agent.view import MARKER
-from gateway import notices
-from gateway.storage import models as tables
+from gateway.pipeline import notices
+from gateway.storage import schema as tables
 from tests.support.crash_script import SUMMARY
 from tests.support.faulty_models import (
     ACT,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import LongContextRefused
-from gateway import notices
+from gateway.pipeline import notices
 from tests.support.faulty_models import ACT, ANSWER, SPARE_ANSWER, Bench, Counting, bench
 from tests.support.model_server import Fault, Reply
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import ModelUnreachable
-from agent.loop import Agent
 from agent.messages import text_of
-from gateway import notices
-from gateway.storage import models as tables
+from agent.turn import Agent
+from gateway.pipeline import notices
+from gateway.storage import schema as tables
 from tests.support.faulty_models import (
     ACT,
     ANSWER,

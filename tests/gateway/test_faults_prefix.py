@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from agent.loop import Agent
 from agent.messages import ChatMessage
-from agent.models.base import Completion, Usage
-from agent.models.facts import ModelFacts, Prices
+from agent.models.base import Completion
+from agent.models.catalog import ModelFacts, Prices
 from agent.models.scripted import Step, tool_call
 from agent.prefix import report_stale_thinking
 from agent.tools.registry import Tool
-from gateway.spending import Budgets
+from agent.turn import Agent
+from agent.usage import Usage
+from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.long_chats import SUMMARY, is_summary

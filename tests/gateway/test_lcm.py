@@ -1,4 +1,4 @@
-"""The engine `lcm` in a running gateway: its nodes, its tools, restarts, other engines."""
+"""The engine `lcm` in a running gateway: its compactions, its tools, restarts, other engines."""
 
 import asyncio
 import re
@@ -12,10 +12,11 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.scripted import Step, tool_call
 from agent.view import ViewPlan, load_plan
-from gateway.archive import Archive
-from gateway.lineageview import node_lines
-from gateway.storage import models, nodes
-from gateway.storage.transcript import END
+from gateway.agent_ports.journal import Archive
+from gateway.cli.lineageview import node_lines
+from gateway.storage import schema
+from gateway.storage.conversation.compactions import nodes_of
+from gateway.storage.conversation.transcript import END
 from tests.support.gateway import RecordingModel, Running, running
 from tests.support.long_chats import (
     LongChatModel,
@@ -30,7 +31,7 @@ LCM: dict[str, Any] = {"context": {"engine": "lcm"}, "compression": {"protect_la
 
 
 async def plan_of(chat: Running) -> ViewPlan:
-    return load_plan((await chat.rows(models.session))[-1].view_plan)
+    return load_plan((await chat.rows(schema.session))[-1].view_plan)
 
 
 async def test_a_long_chat_grows_a_tree(tmp_path: Path) -> None:
@@ -38,7 +39,7 @@ async def test_a_long_chat_grows_a_tree(tmp_path: Path) -> None:
     model = LongChatModel()
     async with running(tmp_path, model, **LCM) as chat:
         await until_compacted(chat, count=6)
-        stored = await chat.gateway.database.read(nodes.of_conversation, 1)
+        stored = await chat.gateway.database.read(nodes_of, 1)
         plan, rows = await plan_of(chat), await compactions(chat)
     assert model.wrong == []
     assert {row.engine for row in rows} == {"lcm"}
@@ -61,10 +62,10 @@ async def test_a_leaf_is_written_ahead(tmp_path: Path) -> None:
         while not chat.events("summary_prepared"):
             await chatted(chat, n, n)
             n += 1
-        [ahead] = await chat.rows(models.summary_candidate)
+        [ahead] = await chat.rows(schema.summary_candidate)
         model.writing.clear()
         await until_compacted(chat, n)
-        leaves = await chat.gateway.database.read(nodes.of_conversation, 1)
+        leaves = await chat.gateway.database.read(nodes_of, 1)
     assert {leaf.source for leaf in leaves} == {"model"}
     assert all(leaf.text in ahead.text for leaf in leaves)
     assert (leaves[0].first_seq, leaves[-1].last_seq) == (ahead.first_seq, ahead.last_seq)
@@ -81,13 +82,13 @@ async def test_the_tree_survives_restart_new_and_other_engines(tmp_path: Path) -
     model = LongChatModel()
     async with running(tmp_path, model, **LCM) as chat:
         n = await until_compacted(chat, n)
-        stored = await chat.gateway.database.read(nodes.of_conversation, 1)
+        stored = await chat.gateway.database.read(nodes_of, 1)
         assert any({each.node for each in before.summaries} <= set(it.children) for it in stored)
         await chat.ask("/new")
         await chatted(chat, n, n)
         assert "node" not in str(sent(model.views[-1])[1])
         await until_compacted(chat, n + 1, count=2)
-        later = await chat.gateway.database.read(nodes.of_conversation, 1)
+        later = await chat.gateway.database.read(nodes_of, 1)
     assert later[: len(stored)] == stored
     assert [node.number for node in later] == [*range(1, len(later) + 1)]
     assert all(one.number < two.number for one, two in pairwise(later))
@@ -111,10 +112,10 @@ async def test_the_model_finds_and_opens_what_is_out_of_view(tmp_path: Path) -> 
     async with running(tmp_path, LongChatModel(script), **LCM) as chat:
         await until_compacted(chat, count=3)
         assert await chat.ask("please look up") == "found"
-        [leaf, *_] = await chat.gateway.database.read(nodes.of_conversation, 1)
-        rows = await chat.rows(models.message)
-        base = (await chat.rows(models.prompt_base))[-1]
-        texts = {text.id: text.body for text in await chat.rows(models.prompt_text)}
+        [leaf, *_] = await chat.gateway.database.read(nodes_of, 1)
+        rows = await chat.rows(schema.message)
+        base = (await chat.rows(schema.prompt_base))[-1]
+        texts = {text.id: text.body for text in await chat.rows(schema.prompt_text)}
     assert "* #1 user: Question 1: where is order ORD-7037" in asked[1]
     within = [row.body for row in rows if leaf.first_seq <= row.seq <= leaf.last_seq]
     assert asked[2].partition("\n")[2] == "".join(f"{body}\n" for body in within)

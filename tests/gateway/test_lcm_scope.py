@@ -15,10 +15,11 @@ from agent.engines.lcm import tools
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.models.scripted import tool_call
 from agent.view import ViewPlan, load_plan
-from gateway.archive import Archive
-from gateway.storage import delegates, hiding, lineage, models, steps, transcript
-from gateway.storage.transcript import END, Place
-from gateway.storage.turns import Turn
+from gateway.agent_ports.journal import Archive
+from gateway.storage import schema
+from gateway.storage.conversation import delegates, sessions, transcript, turn_journal, turns
+from gateway.storage.conversation.transcript import END, MessagePlace
+from gateway.storage.conversation.turns import Turn
 from tests.support.storage import BASE, Store, begin_anew, copy_database, turn_of
 
 _copies = count()
@@ -82,16 +83,16 @@ def after(store: Store, turn: Turn, step: str, text: str) -> Turn:
         session = store.run(begin_anew, own)
         return replace(turn, session=session)
     if step == "retry":
-        store.run(hiding.hide, own, turn.id)
-        return replace(turn, session=store.run(lineage.active, own))
+        store.run(turns.hide, own, turn.id)
+        return replace(turn, session=store.run(sessions.active, own))
     if step == "child":
         call = tool_call("delegate_task", {"task": text}, f"d{text[:5]}")
-        store.run(steps.start_tool, turn, call, "idempotent")
+        store.run(turn_journal.start_tool, turn, call, "idempotent")
         child = store.run(delegates.open_child, turn, call["id"], text, BASE)
         assert isinstance(child, Turn)
         store.run(transcript.append, child.place, group(text))
         return turn
-    place = Place(own, turn.session.id, turn.id)
+    place = MessagePlace(own, turn.session.id, turn.id)
     store.run(transcript.append, place, group(text))
     return turn
 
@@ -99,12 +100,12 @@ def after(store: Store, turn: Turn, step: str, text: str) -> Turn:
 async def check(store: Store, max_tokens: int) -> None:
     """Hold the records of every conversation against its views and against all others."""
     loop = asyncio.get_running_loop()
-    rows = store.rows(models.message)
-    for talk in store.rows(models.conversation):
+    rows = store.rows(schema.message)
+    for talk in store.rows(schema.conversation):
         records = Archive(cast("Any", Rows(store)), talk.id, loop)
         own = [(row.seq, row.body) for row in rows if row.conversation == talk.id]
         plans = [
-            load_plan(row.view_plan) for row in store.rows(models.session, conversation=talk.id)
+            load_plan(row.view_plan) for row in store.rows(schema.session, conversation=talk.id)
         ]
         views = [store.run(transcript.load_rows, talk.id, plan) for plan in (ViewPlan(), *plans)]
         assert set().union(*views) == set(own)

@@ -1,6 +1,7 @@
 """docs/models.md and the code agree: what is done about each failure, how a turn may end."""
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import yaml
 
 from agent import errors
 from agent.errors import ModelError
-from agent.loop import Outcome
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
 from agent.recovery import RetryPolicy, Shrink, Situation, decide
 from agent.settings import ModelSettings
+from agent.turn import Outcome
+from gateway.pipeline import turn
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "models.md").read_text("utf-8")
@@ -81,7 +83,7 @@ ENDING = {"TurnEnd": 0, "self._broken_off": 1}
 
 def turn_ends() -> set[str]:
     """Return the outcomes that the gateway itself gives a turn."""
-    source = (ROOT / "gateway" / "turn.py").read_text("utf-8")
+    source = inspect.getsource(turn)
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     ends = [
         (ENDING[name], call.args) for call in calls if (name := ast.unparse(call.func)) in ENDING

@@ -1,20 +1,21 @@
 """A broken network between each platform and its real client: nothing is lost, or shown twice.
 
-`PARLEY_TEST_DEEP=1` tries the whole matrix; `python -m tests.bench faults` prints it.
+`make test-all` tries a sixth of the matrix, `make test-deep` all of it, and the desk a few cells;
+`python -m tests.bench faults` prints it.
 """
 
 import asyncio
+from itertools import product
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select
 
-from adapters.telegram import sender
-from gateway.delivery import Delivery
-from gateway.storage import models
-from gateway.storage.opening import open_database
-from gateway.storage.outbox import Due
-from tests.support.crash import DEEP
+from adapters.telegram import send
+from gateway.pipeline.delivery import Delivery
+from gateway.storage import schema
+from gateway.storage.migrations import open_database
+from gateway.storage.queue.outbox import Due
 from tests.support.fault_matrix import (
     DURATIONS_S,
     FAULTS,
@@ -23,12 +24,14 @@ from tests.support.fault_matrix import (
     Cell,
     Outcome,
     cells,
+    few_cells,
     some_cells,
     table,
     try_cell,
 )
 from tests.support.fault_proxy import FaultKind
 from tests.support.storage import copy_database
+from tests.support.thorough import ALL, DEEP
 from tests.support.virtual_time import follow, run_virtually, virtual_loop
 
 LONGEST_LATE_S = 450.0
@@ -43,12 +46,22 @@ def test_a_fault_loses_nothing_and_shows_nothing_twice(
     tmp_path: Path, database_template: Path, platform: str, fault: FaultKind
 ) -> None:
     """Whatever is sent, and however long the fault lasts; the order is kept."""
-    tried = [cell for cell in (cells if DEEP else some_cells)(platform) if cell.fault == fault]
+    every = cells(platform) if DEEP else some_cells(platform) if ALL else few_cells(platform)
+    tried = [cell for cell in every if cell.fault == fault]
     for n, cell in enumerate(tried):
         outcome = try_cell(cell, copy_database(database_template, tmp_path / f"{n}.db"))
         assert outcome.is_clean, (cell, outcome)
         assert outcome.tries > 0, f"{cell} met no fault"
         assert outcome.late_s <= LONGEST_LATE_S, (cell, outcome)
+
+
+def test_the_desk_tries_each_fault_and_all_durations() -> None:
+    """One cell for each fault; what no platform is tried with waits for `make test-all`."""
+    chosen = [cell for platform in PLATFORMS for cell in few_cells(platform)]
+    assert set(chosen) < {cell for platform in PLATFORMS for cell in some_cells(platform)}
+    assert {(cell.platform, cell.fault) for cell in chosen} == set(product(PLATFORMS, FAULTS))
+    assert len(chosen) == len(PLATFORMS) * len(FAULTS)
+    assert {cell.for_s for cell in chosen} == set(DURATIONS_S)
 
 
 def test_the_short_matrix_has_each_fault_with_each_duration_and_most_kinds() -> None:
@@ -83,7 +96,7 @@ def test_the_matrix_sees_what_is_shown_twice(
     tmp_path: Path, database_template: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without its mark a message that is sent again stands there twice."""
-    monkeypatch.setattr(sender, "RESENT_MARK", "")
+    monkeypatch.setattr(send, "RESENT_MARK", "")
     cell = Cell("telegram", "lost reply", 3.0, "short")
     outcome = try_cell(cell, copy_database(database_template, tmp_path / "parley.db"))
     assert outcome.doubled == ("An answer that falls into the fault.",)
@@ -113,7 +126,7 @@ def test_virtual_time_waits_for_nothing(database_file: Path) -> None:
         async with open_database(database_file) as database:
             with pytest.MonkeyPatch.context() as patch:
                 follow(database, patch)
-                query = select(models.now_s())
+                query = select(schema.now_s())
                 before = await database.write(lambda conn: conn.scalar(query))
                 loop_before = virtual_loop().time()
                 await asyncio.sleep(86_400)

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import orjson
 import pytest
 
-from agent.models.base import Usage
-from gateway.storage import ledger
+from agent.usage import Usage
+from gateway.storage.reports import ledger
 from tests.support.command_line import Run, one_line
 from tests.support.lists import CONVERSATIONS, fill_lists
 from tests.support.searching import feed
 from tests.support.storage import Store, model_call
+from tests.support.thorough import products
 
 LISTS = (
     "sessions list",
@@ -104,8 +105,7 @@ def test_behind_the_end_of_a_list_there_is_nothing_more(
     assert (result.code, result.out.strip()) == (0, "there is nothing more")
 
 
-@pytest.mark.parametrize("command", LISTS)
-@pytest.mark.parametrize("limit", ["0", "-1", "10001", "many"])
+@pytest.mark.parametrize(("command", "limit"), products([*LISTS], ["0", "-1", "10001", "many"]))
 def test_a_page_has_a_line_at_least(parley: Run, lived: Store, command: str, limit: str) -> None:
     """And not too many; the error names the option."""
     result = parley(*command.split(), "--limit", limit)

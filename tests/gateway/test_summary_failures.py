@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from agent.context.planner import PAUSED
 from agent.errors import (
     BadRequest,
     CredentialsRefused,
@@ -21,10 +22,9 @@ from agent.errors import (
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.scripted import Step
-from agent.planner import PAUSED
 from agent.view import Summary, load_plan
-from gateway.journal import Reader
-from gateway.storage import models
+from gateway.agent_ports.journal import Reader
+from gateway.storage import schema
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.gateway import Running, running
 from tests.support.long_chats import (
@@ -40,6 +40,7 @@ from tests.support.long_chats import (
     until_compacted,
 )
 from tests.support.model_server import Fault, Reply
+from tests.support.thorough import products
 
 pytestmark = pytest.mark.untraced
 
@@ -91,12 +92,10 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("time_", [1, 2], ids=["first", "later"])
-@pytest.mark.parametrize("failure", FAILURES.values(), ids=FAILURES)
-async def test_a_failing_summary_model_loses_nothing(
-    tmp_path: Path, failure: Failure, time_: int
-) -> None:
+@pytest.mark.parametrize(("name", "time_"), products([*FAILURES], [1, 2]))
+async def test_a_failing_summary_model_loses_nothing(tmp_path: Path, name: str, time_: int) -> None:
     """The extractor writes the summary: every fact is in view, every original can be read."""
+    failure = FAILURES[name]
     model = LongChatModel(context_length=WINDOW_TOKENS, summary=faithful)
     block = {"timeout_s": TIMEOUT_S if failure.hangs else 60}
     async with running(
@@ -125,7 +124,7 @@ async def the_extractor_took_over(chat: Running, failure: Failure) -> None:
     assert row.duration_ms < BOUND_MS
     assert (await summaries(chat))[-1].source == "extract"
     assert row.retained_share >= 0.9
-    session = (await chat.rows(models.session))[-1]
+    session = (await chat.rows(schema.session))[-1]
     left_s = orjson.loads(session.planner_state)["summary_not_before"] - time.time()
     assert failure.cooldown_s - 30 < max(left_s, 0) <= failure.cooldown_s
 
@@ -143,7 +142,7 @@ async def nothing_is_lost(chat: Running, model: LongChatModel, count: int) -> No
 
 async def summaries(chat: Running) -> list[Summary]:
     """Return the summaries of all segments that have one, oldest first."""
-    plans = [load_plan(row.view_plan) for row in await chat.rows(models.session)]
+    plans = [load_plan(row.view_plan) for row in await chat.rows(schema.session)]
     return [plan.summaries[0] for plan in plans if plan.summaries]
 
 
@@ -186,7 +185,7 @@ async def test_a_summary_model_that_recovers_is_asked_again(tmp_path: Path) -> N
 
 async def over(chat: Running) -> None:
     """Have the cooldown end."""
-    await chat.execute(models.session.update().values(planner_state="{}"))
+    await chat.execute(schema.session.update().values(planner_state="{}"))
 
 
 # The real client of another model

@@ -10,13 +10,13 @@ import orjson
 import pytest
 from sqlalchemy import update
 
-from agent.loop import Agent
 from agent.messages import text_of
 from agent.settings import McpServerSettings
 from agent.tools.mcp.servers import mcp_tools
 from agent.tools.registry import Arguments, Tool, ToolContext
-from gateway.storage import models
-from tests.gateway.test_inquiries import (
+from agent.turn import Agent
+from gateway.storage import schema
+from tests.gateway.agent_ports.test_questions import (
     CONVERSATION,
     GROUP,
     MEMBER,
@@ -33,7 +33,7 @@ from tests.support import mcp_server
 from tests.support.gateway import RecordingModel, Running, agent_of, running
 from tests.support.recording_adapter import RecordingAdapter
 
-IS_DUE = update(models.inquiry).values(expires_at=1.0)
+IS_DUE = update(schema.inquiry).values(expires_at=1.0)
 
 
 class Number(Arguments):
@@ -67,7 +67,7 @@ async def told(chat: Running) -> str:
     """Return the one result that the model was given, once its turn is over."""
     await chat.logged("turn_finished")
     [result] = [text_of(m) for m in await chat.transcript() if m["role"] == "tool"]
-    [turn] = await chat.rows(models.turn)
+    [turn] = await chat.rows(schema.turn)
     assert turn.state == "done"
     return result
 
@@ -149,7 +149,7 @@ async def test_a_model_that_is_gone(tmp_path: Path) -> None:
     """The default goes on with the turn, and the call runs as it was approved."""
     acts = Acting()
     async with asked(tmp_path, acting(acts)) as chat:
-        await chat.execute(update(models.conversation).values(model="gone"))
+        await chat.execute(update(schema.conversation).values(model="gone"))
     async with running_quietly(tmp_path, acting(acts)) as chat:
         await chat.say(ONCE)
         await chat.until(lambda: "did it" in chat.texts())

@@ -7,7 +7,7 @@ import pytest
 from typing_extensions import override
 
 from adapters.messages import Address, Attachment
-from gateway.storage import models
+from gateway.storage import schema
 from tests.support.gateway import Running, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -74,10 +74,10 @@ async def test_a_waiting_conversation_is_claimed_once(tmp_path: Path, slow: Slow
     """Not again and again: it has no work until its file is there."""
     async with running(tmp_path, adapter=slow) as chat:
         await send_file(chat)
-        await chat.until_rows(models.conversation, lambda rows: rows[0].epoch == 1)
-        await chat.until_rows(models.conversation, lambda rows: rows[0].owner is None)
+        await chat.until_rows(schema.conversation, lambda rows: rows[0].epoch == 1)
+        await chat.until_rows(schema.conversation, lambda rows: rows[0].owner is None)
         assert await chat.ask("hello", "other") == "re: hello"
-        waiting = (await chat.rows(models.conversation))[0]
+        waiting = (await chat.rows(schema.conversation))[0]
         assert (waiting.owner, waiting.ready_no, waiting.epoch) == (None, None, 1)
 
 
@@ -87,7 +87,7 @@ async def test_a_stop_reaches_a_download(tmp_path: Path, slow: Slow) -> None:
         await send_file(chat)
         assert "One waiting message was dropped" in await chat.ask("/stop")
         assert await chat.ask("hello") == "re: hello"
-        await chat.until_rows(models.attachment, lambda rows: rows[0].state == "failed")
+        await chat.until_rows(schema.attachment, lambda rows: rows[0].state == "failed")
         assert slow.fetched == ["f"]
 
 

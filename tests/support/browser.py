@@ -1,6 +1,8 @@
 """A real browser for tests: Debian's Chromium, headless, driven by Playwright, where it exists.
 
 Browser tests define themselves only `if CHROMIUM`; the terminal summary tells when it is missing.
+All of a worker share one browser, each page has a context of its own. Playwright belongs to the
+event loop in which it began: these tests, and the fixtures that they await, run in the session's.
 """
 
 from collections.abc import AsyncIterator
@@ -8,7 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page, ViewportSize, async_playwright, expect
+import pytest
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 _PATH = Path("/usr/bin/chromium")
 CHROMIUM: str | None = str(_PATH) if _PATH.exists() else None
@@ -28,9 +31,30 @@ _ARGS = (
 )
 
 
+in_the_browser = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.usefixtures("the_browser"),
+]
+"""The marks of tests that open pages."""
+_running: list[Browser] = []
+
+
+@asynccontextmanager
+async def browser() -> AsyncIterator[None]:
+    """Run the browser that `page` opens pages in."""
+    async with async_playwright() as playwright:
+        launched = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGS))
+        _running.append(launched)
+        try:
+            yield
+        finally:
+            _running.remove(launched)
+            await launched.close()
+
+
 @asynccontextmanager
 async def page(*, width: int = 1280, height: int = 800, **context: Any) -> AsyncIterator[Page]:
-    """Open a page in a fresh browser; leave with an error if its console showed one.
+    """Open a page that shares nothing with others; leave with an error if its console showed one.
 
     Args:
         width: Of the viewport, in CSS pixels.
@@ -38,16 +62,16 @@ async def page(*, width: int = 1280, height: int = 800, **context: Any) -> Async
         **context: Further options of Playwright's `new_context` (`color_scheme`, …).
     """
     problems: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=list(_ARGS))
-        try:
-            viewport = ViewportSize(width=width, height=height)
-            tab = await (await browser.new_context(viewport=viewport, **context)).new_page()
-            tab.on("pageerror", lambda error: problems.append(str(error)))
-            tab.on("console", lambda message: _note(message, problems))
-            yield tab
-        finally:
-            await browser.close()
+    [launched] = _running
+    viewport = ViewportSize(width=width, height=height)
+    opened = await launched.new_context(viewport=viewport, **context)
+    try:
+        tab = await opened.new_page()
+        tab.on("pageerror", lambda error: problems.append(str(error)))
+        tab.on("console", lambda message: _note(message, problems))
+        yield tab
+    finally:
+        await opened.close()
     assert problems == []
 
 

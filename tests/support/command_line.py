@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import structlog
 
-from gateway import cli
+from gateway.cli import main
 
 
 class Result(NamedTuple):
@@ -48,7 +48,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         monkeypatch.setattr(sys, "argv", ["parley", *arguments])
         code = 0
         try:
-            cli.main()
+            main.main()
         except SystemExit as ended:
             code = int(ended.code or 0)
         return Result(code, *capsys.readouterr())

@@ -1,6 +1,6 @@
 """The crash harness: starts gateways in forked processes, kills them, gathers the evidence.
 
-`PARLEY_TEST_DEEP=1` multiplies the seeds; `PARLEY_TEST_SEED=n` runs one given seed.
+`make test-deep` multiplies the seeds; `PARLEY_TEST_SEED=n` runs one given seed.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.storage.files import upgrade
+from gateway.storage.maintenance import upgrade
 from tests.support.crash_oracle import Evidence, finished_ids, is_answer, read_events, violations
 from tests.support.crash_platform import LoopbackPlatform
 from tests.support.crash_script import LAST_PAYLOAD, RESENT
+from tests.support.thorough import DEEP, thorough
 
-DEEP = os.environ.get("PARLEY_TEST_DEEP") == "1"
 _ONE_SEED = os.environ.get("PARLEY_TEST_SEED")
 ENDED_IN_S = 40.0
 TRIED_AFTER_S = 3.0
@@ -34,11 +34,12 @@ Point = list[Any]
 """[name, which time it is reached]."""
 
 
-def seeds(usual: int, deep: int) -> list[int]:
+def seeds(desk: int, everything: int, deep: int) -> list[Any]:
     """Return the seeds to run; the test's id names them."""
     if _ONE_SEED is not None:
         return [int(_ONE_SEED)]
-    return list(range(deep if DEEP else usual))
+    others = range(desk, deep if DEEP else everything)
+    return [*range(desk), *(thorough(seed) for seed in others)]
 
 
 @dataclass(frozen=True, slots=True)

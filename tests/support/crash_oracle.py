@@ -17,7 +17,7 @@ from typing import Any
 
 from agent.loop import OUTCOME_UNKNOWN
 from agent.messages import ChatMessage, decode, open_calls, text_of
-from gateway import notices
+from gateway.pipeline import notices
 from tests.support.crash_script import (
     PAYLOADS,
     RESENT,

@@ -22,21 +22,23 @@ from sqlalchemy import Connection, func, select
 
 from adapters.base import Adapter
 from adapters.discord.adapter import DiscordAdapter
-from adapters.messages import Address, Attachment, Choice, InboundMessage, Question
-from adapters.settings import DiscordSettings, SlackSettings, TelegramSettings
+from adapters.discord.platform import DiscordSettings
+from adapters.messages import Address, Attachment, Choice, InboundMessage, MessageRef
 from adapters.slack.adapter import SlackAdapter
+from adapters.slack.platform import SlackSettings
 from adapters.telegram import client as telegram_client
 from adapters.telegram.adapter import TelegramAdapter
-from gateway.access import Access
-from gateway.burials import Burials
-from gateway.delivery import Delivery
-from gateway.owners import Owners
-from gateway.settings import AccessSettings
-from gateway.storage import attachments, leases, models, outbox
+from adapters.telegram.platform import TelegramSettings
+from gateway.access.policy import Access, Owners
+from gateway.lifecycle.supervision import Traffic
+from gateway.pipeline.delivery import Burials, Delivery
+from gateway.settings.tree import AccessSettings
+from gateway.storage import schema
+from gateway.storage.conversation import attachments
 from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
-from gateway.storage.outbox import Part, file_part, parts_of
-from gateway.traffic import Traffic
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases, outbox
+from gateway.storage.queue.outbox import OutboxPart, file_part, parts_of
 from tests.support.bot_api import TOKEN as TELEGRAM_TOKEN
 from tests.support.bot_api import BotApi
 from tests.support.discord.server import TOKEN as DISCORD_TOKEN
@@ -113,6 +115,16 @@ def some_cells(platform: str) -> list[Cell]:
         return n % sizes[0] + n // sizes[0] % sizes[1] + n // (sizes[0] * sizes[1])
 
     return [cell for n, cell in every if place(n) % len(KINDS) == 0]
+
+
+def few_cells(platform: str) -> list[Cell]:
+    """Return one of these for each fault; durations and kinds take turns, also by platforms."""
+    first = list(PLATFORMS).index(platform)
+    chosen = []
+    for n, fault in enumerate(FAULTS):
+        of_fault = [cell for cell in some_cells(platform) if cell.fault == fault]
+        chosen.append(of_fault[(first + n) % len(of_fault)])
+    return chosen
 
 
 class Double(Protocol):
@@ -280,16 +292,18 @@ def _trust_the_proxy() -> None:
 async def _try_cell(cell: Cell, path: Path, patch: pytest.MonkeyPatch) -> Outcome:
     double = PLATFORMS[cell.platform]()
     async with _at_work(double, cell, path, patch) as work:
-        await work.say("before", Part("before:1", *_payload(work, "said before")))
+        await work.say("before", OutboxPart("before:1", *_payload(work, "said before")))
         await asyncio.sleep(_QUIET_S)
         parts = await work.message(cell.kind)
         await asyncio.sleep(_QUIET_S)
         async with work.proxy.broken(cell.fault, cell.for_s):
             await work.say("message", *parts)
             await asyncio.sleep(cell.for_s / 2)
-            await work.say("meanwhile", Part("meanwhile:1", *_payload(work, "said meanwhile")))
+            await work.say(
+                "meanwhile", OutboxPart("meanwhile:1", *_payload(work, "said meanwhile"))
+            )
         over_at = virtual_loop().time()
-        await work.say("after", Part("after:1", *_payload(work, "said after")))
+        await work.say("after", OutboxPart("after:1", *_payload(work, "said after")))
         async with asyncio.timeout(_LONGEST_S):
             await work.delivery.wait_idle()
         return await work.outcome(virtual_loop().time() - over_at)
@@ -329,7 +343,7 @@ class _Work:
         await self._database.write(leases.register, "test")
         self._conversation, _ = await self._database.write(admit, message)
 
-    async def say(self, key: str, *parts: Part) -> None:
+    async def say(self, key: str, *parts: OutboxPart) -> None:
         """Enter rows of the outbox."""
         if not parts:
             await self._database.write(self._notice, key)
@@ -338,7 +352,7 @@ class _Work:
             self._said += [self._text(part) for part in parts]
         self.delivery.notify(self._conversation)
 
-    async def message(self, kind: Kind) -> list[Part]:
+    async def message(self, kind: Kind) -> list[OutboxPart]:
         """Return what is in the way of the fault; nothing stands for a notice."""
         render = self.adapter.render
         if kind == "notice":
@@ -374,11 +388,11 @@ class _Work:
             violations=tuple(self._double.violations),
         )
 
-    def _text(self, part: Part) -> str:
+    def _text(self, part: OutboxPart) -> str:
         return _FILE[0] if part.attachment else self._double.text(part.payload)
 
     def _notice(self, conn: Connection, key: str) -> None:
-        place = conn.execute(models.conversation.select()).one()
+        place = conn.execute(schema.conversation.select()).one()
         text = "I gave messages up."
         self._owners.say(conn, place, f"{outbox.DEAD_NOTICE}{key}", text)
         [payload] = self.adapter.render(text)
@@ -390,7 +404,7 @@ class _Work:
 
     async def _preview(self) -> str:
         """Show the beginning of the answer before the fault begins."""
-        question = Question(self._double.address, "7")
+        question = MessageRef(self._double.address, "7")
         ref = await self.adapter.preview(question, "An answer that grows and grows", None)
         assert ref is not None
         return ref
@@ -421,7 +435,7 @@ async def _at_work(
 
 
 def _failures(conn: Connection) -> int:
-    return conn.scalar(select(func.sum(models.outbox.c.failures))) or 0
+    return conn.scalar(select(func.sum(schema.outbox.c.failures))) or 0
 
 
 def _port(url: str) -> int:

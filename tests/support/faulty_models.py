@@ -11,13 +11,13 @@ from typing import Any, Literal
 import pytest
 from typing_extensions import override
 
-from agent.loop import Agent
 from agent.models.base import ChatModel
 from agent.models.factory import build_models
 from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
 from agent.settings import ModelSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
-from gateway.storage import models as tables
+from agent.turn import Agent
+from gateway.storage import schema as tables
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.conversations import faults
 from tests.support.gateway import Running, agent_of, running
@@ -286,7 +286,7 @@ async def bench(
     forget_certificates(home, monkeypatch)
     clock = Clock()
     timed = partial(complete_with_recovery, timing=clock.timing)
-    monkeypatch.setattr("agent.asking.complete_with_recovery", timed)
+    monkeypatch.setattr("agent.request.complete_with_recovery", timed)
     other: ProviderName = PROVIDERS[1 - PROVIDERS.index(provider)]
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(SERVERS[provider]())

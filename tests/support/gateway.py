@@ -18,7 +18,6 @@ from sqlalchemy import Row, Table, select
 from typing_extensions import override
 
 from adapters.messages import Address, Admission, InboundMessage
-from agent.loop import Agent
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
 from agent.models.scripted import Script, ScriptedModel
@@ -26,12 +25,13 @@ from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.gate import ApprovalMode, ApprovalRules
 from agent.tools.registry import Tool, ToolRegistry
+from agent.turn import Agent
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
-from gateway.settings import Settings
-from gateway.storage import models
-from gateway.storage.blame import Death
-from gateway.storage.opening import database_path, open_database
+from gateway.settings.tree import Settings
+from gateway.storage import schema
+from gateway.storage.migrations import database_path, open_database
+from gateway.storage.queue.blame import Death
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 
 NO_WAIT = RetryPolicy(retry_for_s=5, backoff_s=(0,))
@@ -200,7 +200,7 @@ class Running:
 
     async def transcript(self) -> list[ChatMessage]:
         """Return all messages of all transcripts."""
-        return [decode(row.body) for row in await self.rows(models.message)]
+        return [decode(row.body) for row in await self.rows(schema.message)]
 
     async def execute(self, statement: Any) -> None:
         """Change rows behind the gateway's back."""
@@ -209,7 +209,7 @@ class Running:
 
 def fail_once(patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
     """Have the disk fail at the first call of a transaction function, to be tried again at once."""
-    patch.setattr("gateway.worker.RETRY_AFTER_S", 0.0)
+    patch.setattr("gateway.pipeline.worker.RETRY_AFTER_S", 0.0)
     function, failures = getattr(owner, name), [StorageUnavailable("disk full")]
 
     def failing(*args: Any, **options: Any) -> Any:

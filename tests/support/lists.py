@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, update
 
-from gateway.storage.models import member, memory, outbox, pairing, step, turn
+from gateway.storage.schema import member, memory, outbox, pairing, step, turn
 from tests.support.storage import Store, turn_of
 
 CONVERSATIONS = 6

@@ -14,9 +14,9 @@ from agent.errors import ContextOverflow
 from agent.messages import ChatMessage, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.scripted import Script, Step
-from agent.tokens import estimate_messages, estimate_tools
+from agent.tokens.estimate import estimate_messages, estimate_tools
 from agent.view import MARKER, NOTE
-from gateway.storage import models
+from gateway.storage import schema
 from tests.support.conversations import faults
 from tests.support.gateway import RecordingModel, Running, newest_question
 
@@ -167,7 +167,7 @@ async def digest(chat: Running, upto_seq: int | None = None) -> str:
     """Return a hash of the transcript's rows, of all or of those up to a position."""
     rows = [
         tuple(row)
-        for row in await chat.rows(models.message)
+        for row in await chat.rows(schema.message)
         if upto_seq is None or row.seq <= upto_seq
     ]
     return hashlib.sha256(repr(rows).encode()).hexdigest()
@@ -175,17 +175,17 @@ async def digest(chat: Running, upto_seq: int | None = None) -> str:
 
 async def live_tips(chat: Running) -> list[int]:
     """Return the segments that have not ended."""
-    return [row.id for row in await chat.rows(models.session) if row.ended_at is None]
+    return [row.id for row in await chat.rows(schema.session) if row.ended_at is None]
 
 
 async def compactions(chat: Running) -> list[Row[Any]]:
     """Return the rows about compactions, oldest first."""
-    return await chat.rows(models.compaction)
+    return await chat.rows(schema.compaction)
 
 
 async def reasons(chat: Running) -> list[tuple[str, str | None]]:
     """Return why each segment began and ended."""
-    return [(row.start_reason, row.end_reason) for row in await chat.rows(models.session)]
+    return [(row.start_reason, row.end_reason) for row in await chat.rows(schema.session)]
 
 
 def questions(messages: Sequence[ChatMessage]) -> list[str]:

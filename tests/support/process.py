@@ -13,10 +13,13 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import aiohttp
 import yaml
+
+from tests.support.forks import Forked
+from tests.support.thorough import ALL
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -41,18 +44,25 @@ class ParleyProcess:
 
     Leaving it stops the process. Nothing may have been logged with a traceback then.
 
+    At the desk it is forked from a process that has imported everything, but where it is to be
+    `fresh`; in `make test-all` each is a new Python.
+
     Args:
         home: PARLEY_HOME.
         settings: Written to `parley.yaml` there at each start.
         environ: Variables; no others are set but PARLEY_HOME, HOME, PATH and COLUMNS.
         port: Where it listens at its first start; 0 for any free port.
         descriptors: Hard limit of its file descriptors; None for that of the tests.
+        fresh: Whether it is always a new Python, as when a person types the command.
 
     Attributes:
         port: Where it listens, once it was ready; `restart` uses the same one.
         records: The lines of its log, of all its lives, in order.
         stderr: The lines that were written beside the log.
+        program: What Python is called with.
     """
+
+    program: ClassVar = ("-m", "gateway")
 
     def __init__(
         self,
@@ -61,7 +71,11 @@ class ParleyProcess:
         environ: dict[str, str] | None = None,
         port: int = 0,
         descriptors: int | None = None,
+        *,
+        fresh: bool = False,
     ) -> None:
+        is_own = self.program == ParleyProcess.program
+        self._is_fresh = fresh or ALL or descriptors is not None or not is_own
         limit = f'ulimit -n {descriptors}; exec "$@"'
         self._limited = [] if descriptors is None else ["/bin/sh", "-c", limit, "sh"]
         self.home = home
@@ -71,7 +85,7 @@ class ParleyProcess:
         self.stderr: list[str] = []
         self._environ = environ or {}
         self._changed = asyncio.Condition()
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | Forked | None = None
         self._life: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -200,29 +214,31 @@ class ParleyProcess:
         bodies = [json.loads(body) for (body,) in self.rows(query, conversation)]
         return [(body["role"], _words(body)) for body in bodies]
 
-    async def execute(self, *arguments: str) -> asyncio.subprocess.Process:
+    async def execute(self, *arguments: str) -> asyncio.subprocess.Process | Forked:
         """Start a command of `parley` on the same PARLEY_HOME."""
+        environ = {
+            "PATH": _SYSTEM_PATH,
+            "HOME": str(self.home),
+            "PARLEY_HOME": str(self.home),
+            "COLUMNS": "200",
+            **self._environ,
+        }
+        if not self._is_fresh:
+            return await Forked.start(arguments, environ, _LONGEST_LINE_BYTES)
         return await asyncio.create_subprocess_exec(
             *self._limited,
             sys.executable,
-            "-m",
-            "gateway",
+            *self.program,
             *arguments,
             cwd=_ROOT,
-            env={
-                "PATH": _SYSTEM_PATH,
-                "HOME": str(self.home),
-                "PARLEY_HOME": str(self.home),
-                "COLUMNS": "200",
-                **self._environ,
-            },
+            env=environ,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_LONGEST_LINE_BYTES,
         )
 
-    async def _follow(self, process: asyncio.subprocess.Process) -> None:
+    async def _follow(self, process: asyncio.subprocess.Process | Forked) -> None:
         """Read what the process writes until it has ended."""
         assert process.stdout is not None
         assert process.stderr is not None

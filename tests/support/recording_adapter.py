@@ -7,7 +7,15 @@ from typing import Any, NamedTuple
 
 from adapters.base import UNANNOUNCED, PreviewIntent
 from adapters.errors import FetchRejected
-from adapters.messages import Address, Attachment, Mark, Outgoing, Question, Receipt, Withdrawal
+from adapters.messages import (
+    Address,
+    Attachment,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
 
 WAIT_S = 30.0
 """Longest wait of a test for something that should happen at once."""
@@ -90,7 +98,7 @@ class RecordingAdapter:
         self.files: dict[str, bytes] = {}
         self.fetched: list[str] = []
         self.fetch_failures: dict[str, deque[Exception]] = defaultdict(deque)
-        self.marks: list[tuple[str | None, Mark]] = []
+        self.marks: list[tuple[str | None, Reaction]] = []
         self.looked_up: list[str] = []
         self.findings: deque[str | Exception] = deque()
         self._previews = previews
@@ -141,7 +149,7 @@ class RecordingAdapter:
 
     async def preview(
         self,
-        question: Question,
+        question: MessageRef,
         text: str,
         ref: str | None,
         *,
@@ -160,7 +168,7 @@ class RecordingAdapter:
         return ref or f"p{len(self.previews)}"
 
     async def find_preview(
-        self, _question: Question, nonce: str, _others: frozenset[str]
+        self, _question: MessageRef, nonce: str, _others: frozenset[str]
     ) -> str | None:
         self.looked_up.append(nonce)
         self.watch.note()
@@ -169,9 +177,9 @@ class RecordingAdapter:
             raise finding
         return finding
 
-    async def show_working(self, _question: Question) -> None:
+    async def show_working(self, _question: MessageRef) -> None:
         """Show nothing."""
 
-    async def acknowledge(self, question: Question, mark: Mark) -> None:
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         self.marks.append((question.message_ref, mark))
         self.watch.note()

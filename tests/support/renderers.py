@@ -9,7 +9,7 @@ import orjson
 from hypothesis import strategies as st
 
 from adapters.discord import render as discord
-from adapters.markdown import parse
+from adapters.rendering.markdown import parse
 from adapters.slack import render as slack
 from adapters.telegram import render as telegram
 from tests.support.discord_markdown import discord_text, read

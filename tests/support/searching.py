@@ -7,8 +7,9 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address
 from agent.messages import ChatMessage
-from gateway.storage import lineage, search, searchindex, transcript
-from gateway.storage.transcript import Place
+from gateway.storage.conversation import conversations, sessions, transcript
+from gateway.storage.conversation.transcript import MessagePlace
+from gateway.storage.search import index, query
 from tests.support.storage import Store, admit, inbound
 
 
@@ -26,19 +27,19 @@ def said(text: str, role: Any = "user", **more: Any) -> ChatMessage:
 
 def tell(conn: Connection, conversation_id: int, messages: Sequence[ChatMessage]) -> int:
     """Append to a transcript, which is not fed; returns the newest seq."""
-    session = lineage.active(conn, conversation_id)
-    return transcript.append(conn, Place(conversation_id, session.id, None), messages)
+    session = sessions.active(conn, conversation_id)
+    return transcript.append(conn, MessagePlace(conversation_id, session.id, None), messages)
 
 
 def feed(store: Store) -> None:
     """Bring the index up, as the gateway does in the background."""
-    if not store.run(searchindex.is_current):
-        store.run(searchindex.clear)
-    while found := store.run(searchindex.behind, 100):
+    if not store.run(index.is_current):
+        store.run(index.clear)
+    while found := store.run(conversations.unsearched, 100):
         for conversation_id in found:
-            waiting = store.run(searchindex.waiting, conversation_id)
+            waiting = store.run(index.waiting, conversation_id)
             assert waiting is not None
-            assert store.run(searchindex.feed, searchindex.prepared(waiting))
+            assert store.run(index.feed, index.prepared(waiting))
 
 
 def talk(store: Store, *texts: str, **changes: Any) -> int:
@@ -52,4 +53,4 @@ def talk(store: Store, *texts: str, **changes: Any) -> int:
 
 def found(store: Store, where: Sequence[int] | None, question: str, **more: Any) -> list[int]:
     """Return the seqs that a search finds, best first."""
-    return [match.seq for match in store.run(search.find, where, question, **more)]
+    return [match.seq for match in store.run(query.find, where, question, **more)]

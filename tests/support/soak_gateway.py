@@ -28,9 +28,10 @@ from adapters.base import PoolUse
 from adapters.telegram import client
 from adapters.telegram.adapter import TelegramAdapter
 from agent.messages import assistant_message
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
+from agent.models.base import Completion, ModelRequest, TextSink
+from agent.usage import Usage
 from gateway.app import Gateway, assembled, serve, settle_memory, share_arenas
-from gateway.building import build_adapters
+from gateway.wiring import build_adapters
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, logged_database
 from tests.support.cancelling import Slowed

@@ -14,29 +14,22 @@ from sqlalchemy import Connection, Row, Table, event, select
 
 from adapters.messages import Address, InboundMessage, Receipt
 from agent.messages import ChatMessage, Content
-from agent.models.base import Usage
 from agent.ports import Compaction, ModelCall, PlannerState
-from agent.prompt import SystemPrompt
+from agent.prompt.system import SystemPrompt
+from agent.usage import Usage
 from agent.view import ViewPlan, render
-from gateway.sessions import session_key, sole_sender
-from gateway.storage import (
-    compactions,
-    inbox,
-    leases,
-    lineage,
-    migrate,
-    outbox,
-    transcript,
-    turns,
-)
+from gateway.session_keys import session_key, sole_sender
+from gateway.storage import migrations
+from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
+from gateway.storage.conversation.sessions import PromptBase, Session
+from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import connect
-from gateway.storage.inbox import Entry, InboxKind, InboxState
-from gateway.storage.leases import Lease
-from gateway.storage.lineage import PromptBase, Session
-from gateway.storage.models import SEARCH_INDEX, conversation, message
-from gateway.storage.opening import prepare_schema
-from gateway.storage.outbox import Part
-from gateway.storage.turns import Turn
+from gateway.storage.migrations import prepare_schema
+from gateway.storage.queue import inbox, leases, outbox
+from gateway.storage.queue.inbox import InboxEntry, InboxKind, InboxState
+from gateway.storage.queue.leases import Lease
+from gateway.storage.queue.outbox import OutboxPart
+from gateway.storage.schema import SEARCH_INDEX, conversation, message
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -204,7 +197,7 @@ def admit(
     key, user = session_key(incoming, "per_user"), sole_sender(incoming, "per_user")
     row = inbox.find_or_create(conn, key, incoming, user)
     seq = inbox.append(conn, row.id, incoming, kind=kind, state=state)
-    leases.make_ready(conn, row.id)
+    conversations.make_ready(conn, row.id)
     return row.id, seq
 
 
@@ -227,7 +220,7 @@ def begin_turn(conn: Connection, lease: Lease) -> Turn:
 def begin(
     conn: Connection,
     lease: Lease,
-    entries: Sequence[Entry],
+    entries: Sequence[InboxEntry],
     asked: Content | None,
     base: PromptBase = BASE,
     others: Sequence[str] = (),
@@ -253,12 +246,12 @@ def model_call(usage: Usage | None = None, **changes: Any) -> ModelCall:
     return ModelCall(**(values | {"usage": usage} | changes))
 
 
-def part(source_key: str, text: str = "an answer") -> Part:
+def part(source_key: str, text: str = "an answer") -> OutboxPart:
     """Return one outbox row to be."""
-    return Part(source_key, text, text)
+    return OutboxPart(source_key, text, text)
 
 
-def parts(current: Turn, text: str = "an answer", kind: str = "answer") -> list[Part]:
+def parts(current: Turn, text: str = "an answer", kind: str = "answer") -> list[OutboxPart]:
     """Return the rows of a turn's answer."""
     return outbox.parts_of(lambda markdown: [markdown], f"turn:{current.id}:{kind}", text)
 
@@ -270,11 +263,11 @@ def seqs(rows: Sequence[Row[Any]]) -> list[int]:
 
 def begin_anew(conn: Connection, conversation_id: int, reason: str = "new") -> Session:
     """End the lineage and begin another one behind the newest message, as `/new` does."""
-    lineage.end(conn, lineage.active(conn, conversation_id).id, reason)
+    sessions.end(conn, sessions.active(conn, conversation_id).id, reason)
     head = conn.scalar(
         select(conversation.c.message_head).where(conversation.c.id == conversation_id)
     )
-    return lineage.start_root(conn, conversation_id, reason, first_seq=int(head or 0) + 1)
+    return sessions.start_root(conn, conversation_id, reason, first_seq=int(head or 0) + 1)
 
 
 def compaction(plan: ViewPlan, **changes: Any) -> Compaction:
@@ -305,7 +298,7 @@ def outdated_file(path: Path, revision: str) -> Path:
     """Create a database with the schema of an earlier revision."""
     store = Store(path)
     with store.connection.begin():
-        command.upgrade(migrate._config(store.connection), revision)
+        command.upgrade(migrations._config(store.connection), revision)
     store.close()
     return path
 

@@ -3,16 +3,17 @@
 from sqlalchemy import Connection, update
 
 from agent.messages import ChatMessage, ToolCall, decode
-from agent.models.base import Usage
 from agent.models.scripted import tool_call
 from agent.ports import Effect
-from gateway.storage import leases, steps
-from gateway.storage.endings import TurnEnd
-from gateway.storage.leases import Lease
-from gateway.storage.models import conversation, ledger, message, session, step, turn
-from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import Turn
+from agent.usage import Usage
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.queue import leases
+from gateway.storage.queue.leases import Lease
+from gateway.storage.schema import conversation, ledger, message, session, step, turn
+from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.schema import outbox as outbox_table
 from tests.support.storage import BASE, Store, claim_one, find_running, model_call
 
 USAGE = Usage(100, 20, 30, 4, 5)
@@ -27,9 +28,9 @@ def asked(*calls: ToolCall, text: str | None = None) -> ChatMessage:
 def ask(store: Store, current: Turn, *ids: str, effect: Effect = "read") -> list[ToolCall]:
     """Record an assistant message with these calls, and start them."""
     calls = [tool_call("look", {}, call_id) for call_id in ids]
-    store.run(steps.record_message, current, asked(*calls), model_call(USAGE))
+    store.run(turn_journal.record_message, current, asked(*calls), model_call(USAGE))
     for call in calls:
-        store.run(steps.start_tool, current, call, effect)
+        store.run(turn_journal.start_tool, current, call, effect)
     return calls
 
 

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from agent.compression.assemble import around
-from agent.compression.boundaries import protected_tail
-from agent.compression.convergence import Converged, converge, target_tokens
-from agent.compression.edits import outlined
-from agent.compression.sizes import Sizes
+from agent.context.phases.assemble import around
+from agent.context.phases.boundaries import protected_tail
+from agent.context.phases.convergence import Converged, converge, target_tokens
+from agent.context.phases.sizes import Sizes
 from agent.context_compressor import clip_only
-from agent.context_engine import Compressed, CompressionRequest, Level
+from agent.context_engine import Compressed, CompressionRequest, Level, Node
+from agent.edits import outlined
 from agent.engines.lcm.frontier import Frontier, Run, due, next_run, pressed
 from agent.engines.lcm.writing import Scribe, Told, parted, span_of
-from agent.nodes import Node
 from agent.settings import LcmSettings
 from agent.view import Entry, Summary, ViewPlan
 

@@ -8,26 +8,23 @@ agent/engines/lcm/tools.py.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
-from agent.compression.boundaries import Newest, protected_tail
-from agent.compression.convergence import target_tokens
-from agent.compression.sizes import Sizes
+from agent.context.phases.boundaries import Newest, protected_tail
+from agent.context.phases.convergence import target_tokens
+from agent.context.phases.sizes import Sizes
 from agent.context_compressor import prune_old_results, thorough
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
+from agent.context_engine import Archive, Compressed, CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm import tools
 from agent.engines.lcm.compaction import Compaction
 from agent.engines.lcm.frontier import opened
 from agent.engines.lcm.writing import joined
 from agent.errors import SummaryFailed, ToolError
-from agent.models.base import ToolSchema
+from agent.messages import ToolSchema
 from agent.settings import LcmSettings
 from agent.view import Edit, Summary
-
-if TYPE_CHECKING:
-    from agent.ports import Archive
 
 
 class LcmEngine(ContextEngine):
@@ -44,7 +41,7 @@ class LcmEngine(ContextEngine):
         self._archive: Archive | None = None
 
     @override
-    def attach(self, archive: "Archive") -> None:
+    def attach(self, archive: Archive) -> None:
         """Read the conversation's records with this."""
         self._archive = archive
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
-from agent.compression.boundaries import Boundaries, cuts, head_end_of, starts_before
-from agent.compression.sizes import Sizes
-from agent.context_engine import CompressionRequest
-from agent.nodes import Node
+from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
+from agent.context.phases.sizes import Sizes
+from agent.context_engine import CompressionRequest, Node
 from agent.settings import LcmSettings
 from agent.view import Entry, Summary
 

@@ -9,21 +9,17 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import regex  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from agent.context_engine import Archive, Node
 from agent.errors import ToolError
-from agent.messages import decode, full_text
-from agent.models.base import ToolSchema
-from agent.nodes import Node
-from agent.tokens import estimate_tokens
+from agent.messages import ToolSchema, decode, full_text
+from agent.tokens.estimate import estimate_tokens
 from agent.tools.excerpt import place_of
 from agent.tools.registry import Arguments, parameter_schema
-
-if TYPE_CHECKING:
-    from agent.ports import Archive
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
@@ -92,7 +88,7 @@ class ExpandArguments(Arguments):
         return self
 
 
-def answer(name: str, arguments: Mapping[str, Any], archive: "Archive") -> str:
+def answer(name: str, arguments: Mapping[str, Any], archive: Archive) -> str:
     """Run one of the tools.
 
     Raises:
@@ -112,7 +108,7 @@ def answer(name: str, arguments: Mapping[str, Any], archive: "Archive") -> str:
     return run(checked, archive)
 
 
-def grep(arguments: GrepArguments, archive: "Archive") -> str:
+def grep(arguments: GrepArguments, archive: Archive) -> str:
     """Return the messages that were found, under the nodes that cover them."""
     first = (arguments.page - 1) * arguments.limit
     most = min(MOST_FOUND, first + arguments.limit + 1)
@@ -134,7 +130,7 @@ def grep(arguments: GrepArguments, archive: "Archive") -> str:
     return "\n".join([*_found_lines(page, arguments, archive, end), *lines])
 
 
-def _out_of_view_upto(archive: "Archive") -> int:
+def _out_of_view_upto(archive: Archive) -> int:
     """Return the last message that may be recalled: what the running turn has in view may not.
 
     A long turn is compacted while it runs; what nodes stand for is out of view then.
@@ -143,7 +139,7 @@ def _out_of_view_upto(archive: "Archive") -> int:
 
 
 def _matching(
-    arguments: GrepArguments, archive: "Archive", last: int, most: int
+    arguments: GrepArguments, archive: Archive, last: int, most: int
 ) -> tuple[list[int], str]:
     """Return the seqs of messages that a pattern matches, and where to go on looking."""
     pattern = _compiled(arguments.pattern or "")
@@ -165,7 +161,7 @@ def _matching(
     return found, f"[looked at no message behind {seq - 1}; go on with from_seq={seq}]"
 
 
-def _compiled(text: str) -> "regex.Pattern[str]":
+def _compiled(text: str) -> regex.Pattern[str]:
     counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
     if math.prod(max(1, count) for count in counts) > MOST_REPEATED:
         raise ToolError("the pattern repeats too often; use * or + in place of large counts")
@@ -175,7 +171,7 @@ def _compiled(text: str) -> "regex.Pattern[str]":
         raise ToolError(f"the pattern is no regular expression: {exc}") from exc
 
 
-def _matches(pattern: "regex.Pattern[str]", text: str, deadline: float) -> bool:
+def _matches(pattern: regex.Pattern[str], text: str, deadline: float) -> bool:
     left_s = deadline - time.monotonic()
     try:
         if left_s > 0:
@@ -199,7 +195,7 @@ def _covering(seq: int, nodes: Sequence[Node]) -> Node | None:
 
 
 def _found_lines(
-    page: Sequence[int], arguments: GrepArguments, archive: "Archive", end: int
+    page: Sequence[int], arguments: GrepArguments, archive: Archive, end: int
 ) -> Iterator[str]:
     look_for = arguments.query or arguments.pattern or ""
     for node, seqs in _by_node(page, archive.nodes()).items():
@@ -222,7 +218,7 @@ def _excerpt(text: str, look_for: str) -> str:
     return f"{'…' if start else ''}{flat[start:end]}{'…' if end < len(flat) else ''}"
 
 
-def describe(arguments: DescribeArguments, archive: "Archive") -> str:
+def describe(arguments: DescribeArguments, archive: Archive) -> str:
     """Return one node with its text, or a line for each."""
     nodes = archive.nodes()
     if arguments.node is None:
@@ -265,7 +261,7 @@ class Page:
     next: tuple[int, int] | None
 
 
-def expand(arguments: ExpandArguments, archive: "Archive") -> str:
+def expand(arguments: ExpandArguments, archive: Archive) -> str:
     """Return a page of originals, byte for byte; the pages put together are all of them.
 
     The first line tells what is shown and where to go on, what follows is the page.
@@ -283,7 +279,7 @@ def expand(arguments: ExpandArguments, archive: "Archive") -> str:
     return f"[messages {first} to {last} as they are stored; {more}]\n{page.text}"
 
 
-def _range(arguments: ExpandArguments, archive: "Archive") -> tuple[int, int]:
+def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
     """Return the first and the last seq that are asked for."""
     if arguments.node is None:
         first = arguments.from_seq or 1
@@ -293,7 +289,7 @@ def _range(arguments: ExpandArguments, archive: "Archive") -> tuple[int, int]:
 
 
 def page_of(
-    archive: "Archive", first: int, last: int, from_char: int, max_tokens: int
+    archive: Archive, first: int, last: int, from_char: int, max_tokens: int
 ) -> Page | None:
     """Return one page of a range; None where there is nothing.
 
@@ -317,7 +313,7 @@ def page_of(
     return Page("".join(parts), None) if parts else None
 
 
-def _stored_lines(archive: "Archive", first: int, last: int) -> Iterator[tuple[int, str]]:
+def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:
     while rows := archive.bodies(first, last, ROWS_AT_ONCE):
         for seq, body in rows:
             yield seq, f"{body}\n"
@@ -335,7 +331,7 @@ def _fitting(text: str, room_tokens: int) -> str:
     return part
 
 
-def _expanded_output(arguments: ExpandArguments, archive: "Archive") -> str:
+def _expanded_output(arguments: ExpandArguments, archive: Archive) -> str:
     text = archive.output(arguments.output_id or "")
     if text is None:
         raise ToolError(f"this conversation has no stored output {arguments.output_id!r}")
@@ -345,7 +341,7 @@ def _expanded_output(arguments: ExpandArguments, archive: "Archive") -> str:
     return f"[output {arguments.output_id}, {len(text):,} characters; {more}]\n{part}"
 
 
-_TOOLS: dict[str, tuple[type[BaseModel], Callable[[Any, "Archive"], str]]] = {
+_TOOLS: dict[str, tuple[type[BaseModel], Callable[[Any, Archive], str]]] = {
     "lcm_grep": (GrepArguments, grep),
     "lcm_describe": (DescribeArguments, describe),
     "lcm_expand": (ExpandArguments, expand),

@@ -9,13 +9,12 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.compression.extract import extract, key_facts, merged, retained_share
-from agent.compression.summary import Written, merge_summaries, write_summary
-from agent.compression.terms import words_of
-from agent.context_engine import CompressionRequest, Level
+from agent.context.extractor.extract import extract, key_facts, merged, retained_share
+from agent.context.extractor.terms import words_of
+from agent.context.phases.summary import Written, merge_summaries, write_summary
+from agent.context_engine import CompressionRequest, Level, NodeSource
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
-from agent.nodes import NodeSource
 from agent.view import Entry, Summary
 
 ByModel = Callable[[int, bool], Written]

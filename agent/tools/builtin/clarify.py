@@ -5,8 +5,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.services import Inquiry
+from agent.tools.registry import Arguments, Inquiry, Tool, ToolContext
 
 MOST_CHOICES = 5
 LABEL_CHARS = 60

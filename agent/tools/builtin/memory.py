@@ -10,8 +10,7 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.messages import clean_text
-from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.services import MemoryTarget
+from agent.tools.registry import Arguments, MemoryTarget, Tool, ToolContext
 
 MAX_CHARS = 4_000
 """Of one note as it is written; what may be kept is less (`tools.memory`)."""

@@ -8,8 +8,7 @@ from pydantic import Field, StringConstraints
 from agent.errors import ToolError
 from agent.ports import PastMessage
 from agent.tools.excerpt import place_of
-from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.services import Findings, Hit, SearchQuery
+from agent.tools.registry import Arguments, Findings, Hit, SearchQuery, Tool, ToolContext
 
 TOTAL_CHARS = 10_000
 """Text of one answer; 4 bytes each, and marks beside them, stay under tools.output.max_bytes."""

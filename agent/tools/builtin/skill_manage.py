@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.skills import SkillShelf
+from agent.prompt.skills import SkillShelf
 from agent.tools.registry import Arguments, Tool, ToolContext
 
 

@@ -5,8 +5,8 @@ import asyncio
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.skills import SkillShelf
-from agent.threats import scan
+from agent.prompt.skills import SkillShelf
+from agent.safety.threats import scan
 from agent.tools.registry import Arguments, Tool, ToolContext
 
 

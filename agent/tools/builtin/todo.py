@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.services import TodoItem
+from agent.tools.registry import Arguments, TodoItem, Tool, ToolContext
 
 MAX_ITEMS = 50
 MAX_CHARS = 300

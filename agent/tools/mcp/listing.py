@@ -15,7 +15,7 @@ import orjson
 from jsonschema import SchemaError  # type: ignore[import-untyped]
 from jsonschema.validators import Draft202012Validator  # type: ignore[import-untyped]
 
-from agent.threats import scan
+from agent.safety.threats import scan
 
 MAX_NAME_CHARS = 64
 """Longest name of a tool. Source: Anthropic and OpenAI, `^[a-zA-Z0-9_-]{1,64}$`."""

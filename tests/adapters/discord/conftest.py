@@ -12,8 +12,8 @@ from discord.http import Route
 from pydantic import SecretStr
 
 from adapters.discord.adapter import DiscordAdapter
-from adapters.messages import Address, Outgoing, Question
-from adapters.settings import DiscordSettings
+from adapters.discord.platform import DiscordSettings
+from adapters.messages import Address, MessageRef, Outgoing
 from tests.support.discord.limits import LIMITS
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.discord.world import Channel, Message
@@ -101,9 +101,9 @@ def where(channel: Channel, account: str = "default") -> Address:
     return Address("discord", account, channel.parent.ref, channel.ref)
 
 
-def asked(message: Message, address: Address | None = None) -> Question:
+def asked(message: Message, address: Address | None = None) -> MessageRef:
     """Return the question that a message is."""
-    return Question(address or where(message.channel), message.author.ref, message.ref)
+    return MessageRef(address or where(message.channel), message.author.ref, message.ref)
 
 
 def row(adapter: DiscordAdapter, text: str, address: Address, **fields: Any) -> Outgoing:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from adapters.discord.commands import is_same, menu_of
+from adapters.discord.buttons import is_same, menu_of
 
 COMMANDS = [("new", "Start anew"), ("/Stop", "x" * 120)]
 

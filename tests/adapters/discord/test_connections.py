@@ -6,7 +6,7 @@ import pytest
 from aiohttp.test_utils import unused_port
 
 from adapters.base import PoolUse
-from adapters.discord import api
+from adapters.discord import client
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import SendDelayed
 from tests.adapters.discord.conftest import MakeAdapter, asked, row, where
@@ -78,7 +78,7 @@ async def test_a_login_that_ends_behind_the_close_leaves_no_connection(
     server: DiscordServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that is there too late is closed, and the row waits."""
-    monkeypatch.setattr(api, "CLOSE_WITHIN_S", 0)
+    monkeypatch.setattr(client, "CLOSE_WITHIN_S", 0)
     adapter = make()
     server.fail("login", SLOW)
     sending = asyncio.get_running_loop().create_task(

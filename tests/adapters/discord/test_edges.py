@@ -10,16 +10,17 @@ import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
-from adapters.discord import pending, receiver, session
+from adapters.discord import receive, threads
+from adapters.discord import receive as ingest
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.backfill import Backfill
 from adapters.discord.client import Http
-from adapters.discord.lanes import Lanes
-from adapters.discord.pending import Pending
+from adapters.discord.platform import DiscordSettings
+from adapters.discord.receive import Lanes
+from adapters.discord.threads import Pending
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
-from adapters.messages import Admission, Cursor, InboundMessage, Question
+from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
 from adapters.pacing import Pacer
-from adapters.settings import DiscordSettings
 from tests.adapters.discord.conftest import COMMANDS, MakeAdapter, asked, row, running, where
 from tests.support.discord.faults import (
     CUT,
@@ -137,7 +138,7 @@ async def test_thinking_is_shown_by_discord_itself(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
     """A command gets neither typing, nor a preview, nor a reaction."""
-    question = Question(where(server.direct()), "7", "interaction:1:token:5")
+    question = MessageRef(where(server.direct()), "7", "interaction:1:token:5")
     await adapter.show_working(question)
     await adapter.acknowledge(question, "received")
     assert await adapter.preview(question, "text", None) is None
@@ -148,7 +149,7 @@ async def test_a_preview_that_may_stand_there(
     server: DiscordServer, adapter: DiscordAdapter
 ) -> None:
     """No second one is begun before the answer is sent."""
-    question = Question(where(server.direct()))
+    question = MessageRef(where(server.direct()))
     server.fail("send", CUT)
     assert await adapter.preview(question, "one", None) is None
     assert await adapter.preview(question, "one two", None) is None
@@ -240,7 +241,7 @@ async def test_a_server_that_does_not_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its outage does not keep the bot from starting."""
-    monkeypatch.setattr(session, "_GUILDS_S", 0.05)
+    monkeypatch.setattr(ingest, "_GUILDS_S", 0.05)
     emitted = server.gateway._greet
 
     def greet(opened: Any) -> None:
@@ -261,7 +262,7 @@ async def test_a_socket_that_never_holds(
     server: DiscordServer, adapter: DiscordAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK would try again at once and for ever."""
-    monkeypatch.setattr(receiver, "MOST_DROPS", 2)
+    monkeypatch.setattr(receive, "MOST_DROPS", 2)
     server.gateway.refuse_identifies = 9
     with pytest.raises(AdapterDisconnected):
         await adapter.run()
@@ -270,7 +271,7 @@ async def test_a_socket_that_never_holds(
 
 async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that hangs while it is opened does not hold up its answer for long."""
-    monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(threads, "LONGEST_WAIT_S", 0.01)
     waiting = Pending()
     waiting.begin("a")
     answer = asyncio.ensure_future(waiting.wait("a"))
@@ -324,7 +325,7 @@ def backfill(intake: RecordingIntake) -> Any:
 
 async def test_a_lane_that_gets_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: a new connection reads again what was not taken."""
-    monkeypatch.setattr("adapters.discord.lanes.MOST_WAITING", 2)
+    monkeypatch.setattr("adapters.discord.receive.MOST_WAITING", 2)
     done: list[int] = []
 
     async def job() -> None:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from adapters.discord import patience, receiver, session
+from adapters.discord import client, receive
+from adapters.discord import receive as ingest
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected
 from tests.adapters.discord.conftest import MakeAdapter, running
@@ -51,7 +52,7 @@ async def test_more_gaps_than_are_read_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The chats that were silent longest are read as well."""
-    monkeypatch.setattr(session, "_GAPS_AT_ONCE", 2)
+    monkeypatch.setattr(ingest, "_GAPS_AT_ONCE", 2)
     people = [server.add_person(f"P{number}") for number in range(9)]
     async with running(make(), server):
         for person in people:
@@ -72,7 +73,7 @@ async def test_who_writes_does_not_wait_for_other_gaps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A gap is read at once where somebody writes, whatever keeps the others."""
-    monkeypatch.setattr(session, "_GAPS_AT_ONCE", 1)
+    monkeypatch.setattr(ingest, "_GAPS_AT_ONCE", 1)
     older, newer = server.direct(server.add_person("Old")), server.direct()
     async with running(make(), server):
         server.write(older, "one", author=older.people[1])
@@ -97,7 +98,7 @@ async def test_a_channel_that_cannot_be_looked_up(
     fault: Fault,
 ) -> None:
     """Its own messages wait; the bot stays connected and hears the others."""
-    monkeypatch.setattr(patience, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(client, "_FIRST_PAUSE_S", 0.05)
     chat = await known(server, intake, make)
     server.write(chat, "while away")
     server.fail("channel", *[fault] * 2)
@@ -118,7 +119,7 @@ async def test_a_session_that_does_not_last(
         server.gateway.drop()
         with pytest.raises(AdapterDisconnected, match="6 times"):
             await asyncio.wait_for(task, 30)
-    assert server.gateway.resumed == receiver.MOST_DROPS
+    assert server.gateway.resumed == receive.MOST_DROPS
 
 
 async def test_drops_far_between(server: DiscordServer, make: MakeAdapter) -> None:
@@ -126,8 +127,8 @@ async def test_drops_far_between(server: DiscordServer, make: MakeAdapter) -> No
     now = [0.0]
     adapter = make(clock=lambda: now[-1])
     async with running(adapter, server) as task:
-        for _ in range(2 * receiver.MOST_DROPS):
-            now.append(now[-1] + receiver.STEADY_S)
+        for _ in range(2 * receive.MOST_DROPS):
+            now.append(now[-1] + receive.STEADY_S)
             await drop(server, adapter)
         assert not task.done()
 
@@ -140,7 +141,7 @@ async def test_heartbeats_that_nobody_answers(
 ) -> None:
     """A connection is given up although events keep coming, and nothing is lost."""
     monkeypatch.setattr("adapters.discord.client.HEARTBEAT_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(receiver, "LOOK_S", 0.05)
+    monkeypatch.setattr(receive, "LOOK_S", 0.05)
     server.gateway.heartbeat_s, server.gateway.acks = 0.1, False
     async with running(adapter, server):
 

@@ -7,30 +7,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.discord.inbound import (
-    MAX_TITLE_CHARS,
-    Bot,
-    Scene,
-    file_name,
-    title_of,
-    to_inbound,
-)
-from adapters.discord.interactions import (
+from adapters.discord.buttons import (
     Callback,
     Interaction,
     snowflake_at,
     snowflake_s,
     to_interaction,
 )
-from adapters.discord.places import DM, Place, place_of
+from adapters.discord.inbound import (
+    DM,
+    MAX_TITLE_CHARS,
+    Bot,
+    ChannelKind,
+    Scene,
+    file_name,
+    kind_of,
+    title_of,
+    to_inbound,
+)
 from adapters.messages import Address, InboundMessage, Poison
 
 BOT = Bot("main", "42")
 ANN = {"id": "7", "username": "ann", "global_name": "Ann"}
 BEN = {"id": "8", "username": "ben", "global_name": None}
 PARLEY = {"id": "42", "username": "parley", "bot": True}
-CHANNEL = Scene(Place(guild="900"))
-THREAD = Scene(Place(parent="100", opens_threads=False, guild="900"))
+CHANNEL = Scene(ChannelKind(guild="900"))
+THREAD = Scene(ChannelKind(parent="100", opens_threads=False, guild="900"))
 DIRECT = Scene(DM)
 
 
@@ -90,7 +92,7 @@ def test_a_mention_where_threads_are_off() -> None:
 
 def test_a_mention_where_no_thread_can_be_opened() -> None:
     """The text chat of a voice channel has no threads: it is answered there."""
-    assert mention("hi", Scene(Place(opens_threads=False))).address.thread is None
+    assert mention("hi", Scene(ChannelKind(opens_threads=False))).address.thread is None
 
 
 def test_talk_in_a_channel_is_overheard() -> None:
@@ -127,7 +129,7 @@ def test_a_forum_post() -> None:
 
 def test_a_role_of_the_bot_is_the_bot() -> None:
     """Mentioning a role that the bot has is mentioning it."""
-    scene = Scene(Place(), roles=frozenset({"55"}))
+    scene = Scene(ChannelKind(), roles=frozenset({"55"}))
     message = read("<@&55> hi", scene, mention_roles=["55"])
     assert (message.addressed, message.text) == ("direct", "hi")
 
@@ -399,15 +401,15 @@ def test_a_title_is_neither_empty_nor_long(text: str) -> None:
     ("data", "place"),
     [
         ({"type": 1}, DM),
-        ({"type": 0, "guild_id": "9"}, Place(guild="9")),
-        ({"type": 5}, Place()),
-        ({"type": 2}, Place(opens_threads=False)),
-        ({"type": 11, "parent_id": "4"}, Place(parent="4", opens_threads=False)),
+        ({"type": 0, "guild_id": "9"}, ChannelKind(guild="9")),
+        ({"type": 5}, ChannelKind()),
+        ({"type": 2}, ChannelKind(opens_threads=False)),
+        ({"type": 11, "parent_id": "4"}, ChannelKind(parent="4", opens_threads=False)),
     ],
 )
-def test_kinds_of_places(data: dict[str, Any], place: Place) -> None:
+def test_kinds_of_places(data: dict[str, Any], place: ChannelKind) -> None:
     """Direct chats, text channels, others, threads."""
-    assert place_of(data) == place
+    assert kind_of(data) == place
 
 
 def interaction(kind: int, data: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -7,16 +7,16 @@ from pydantic import SecretStr
 from sqlalchemy import Connection, select
 
 from adapters.discord.adapter import DiscordAdapter
+from adapters.discord.platform import DiscordSettings
 from adapters.discord.render import render
-from adapters.settings import DiscordSettings
-from gateway.access import Access
-from gateway.commands import StatusFacts
-from gateway.intake import GatewayIntake, IntakeRules
-from gateway.settings import AccessSettings, QueueSettings
-from gateway.storage import models
+from gateway.access.policy import Access
+from gateway.commands.registry import StatusFacts
+from gateway.lifecycle.supervision import Traffic
+from gateway.pipeline.intake import GatewayIntake, IntakeRules
+from gateway.settings.tree import AccessSettings, QueueSettings
+from gateway.signals import Wakeups
+from gateway.storage import schema
 from gateway.storage.engine import Database
-from gateway.traffic import Traffic
-from gateway.wakeups import Wakeups
 from tests.adapters.discord.conftest import COMMANDS, running, where
 from tests.support.discord.server import TOKEN, DiscordServer
 from tests.support.recording_intake import FAST
@@ -47,9 +47,9 @@ async def at_gateway(
 
 def _queued(conn: Connection) -> list[tuple[int, str]]:
     rows = conn.execute(
-        select(models.inbox.c.conversation, models.inbox.c.text)
-        .where(models.inbox.c.state == "queued")
-        .order_by(models.inbox.c.conversation, models.inbox.c.seq)
+        select(schema.inbox.c.conversation, schema.inbox.c.text)
+        .where(schema.inbox.c.state == "queued")
+        .order_by(schema.inbox.c.conversation, schema.inbox.c.seq)
     )
     return [(row[0], row[1]) for row in rows]
 

@@ -10,9 +10,9 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected
-from adapters.messages import Address, Outgoing, Question
-from adapters.settings import SlackSettings
+from adapters.messages import Address, MessageRef, Outgoing
 from adapters.slack.adapter import SlackAdapter
+from adapters.slack.platform import SlackSettings
 from tests.support.recording_intake import FAST, NotStored, RecordingIntake
 from tests.support.slack.people import ANN, ANNS_DM
 from tests.support.slack.server import SlackServer
@@ -138,9 +138,9 @@ def outgoing(payload: str, address: Address = DM, **changes: Any) -> Outgoing:
     return Outgoing(payload=payload, **(row | changes))
 
 
-def question(address: Address = DM, ref: str | None = None) -> Question:
+def question(address: Address = DM, ref: str | None = None) -> MessageRef:
     """Return a question of Ann's."""
-    return Question(address, ANN, ref)
+    return MessageRef(address, ANN, ref)
 
 
 def thread_in(channel: str, thread: str) -> Address:

@@ -12,12 +12,10 @@ from pydantic import SecretStr
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from adapters.settings import SlackSettings
-from adapters.slack.bolt import bolt_app
 from adapters.slack.client import Client, api_root
-from adapters.slack.connection import Connection
 from adapters.slack.ingest import Update
-from adapters.slack.socketmode import Delivery
+from adapters.slack.platform import SlackSettings
+from adapters.slack.socketmode import Connection, Delivery, bolt_app
 from tests.adapters.slack.conftest import until
 from tests.support.recording_intake import NotStored
 

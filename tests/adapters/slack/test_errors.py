@@ -2,7 +2,13 @@
 
 import aiohttp
 import pytest
-from slack_sdk.errors import SlackApiError, SlackRequestError
+from slack_sdk.errors import (
+    SlackApiError,
+    SlackClientConfigurationError,
+    SlackClientError,
+    SlackObjectFormationError,
+    SlackRequestError,
+)
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from adapters.errors import (
@@ -25,6 +31,7 @@ from adapters.slack.errors import (
     retry_after_s,
     send_error,
 )
+from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
 
 
 def answer(code: str | None, status: int = 200, **headers: str) -> SlackApiError:
@@ -49,31 +56,161 @@ def failure(exc: Exception) -> CallFailed:
     return caught.value
 
 
-@pytest.mark.parametrize(
-    ("exc", "kind"),
-    [
-        (answer("is_archived"), Refused),
-        (answer("ratelimited", 429), Limited),
-        (answer("rate_limited"), Limited),
-        (answer("internal_error"), Unanswered),
-        (answer("fatal_error"), Unanswered),
-        (answer(None, 502), Unanswered),
-        (answer(None), Unanswered),
-        (answer("streaming_state_conflict"), NotTaken),
-        (SlackRequestError("bad"), Unanswered),
-        (AttributeError(), Unanswered),
-        (aiohttp.ServerDisconnectedError(), Unanswered),
-        (TimeoutError(), Unanswered),
-        (ConnectionResetError(), Unanswered),
-        (aiohttp.InvalidURL("x"), NotTaken),
-        (aiohttp.ConnectionTimeoutError(), NotTaken),
-    ],
-)
-def test_what_became_of_a_call(exc: Exception, kind: type[CallFailed]) -> None:
+# What Slack answers with status 200. Sources: https://docs.slack.dev/reference/methods/chat.postMessage
+# and the errors of chat.update, chat.startStream, files.completeUploadExternal, auth.test.
+LIMITED = ["ratelimited", "rate_limited"]
+IN_DOUBT = ["internal_error", "fatal_error", "service_unavailable"]
+NOT_NOW = [
+    "request_timeout",
+    "update_failed",
+    "external_channel_migrating",
+    "streaming_state_conflict",
+    "team_added_to_org",
+    "message_limit_exceeded",
+]
+TOKEN_REFUSED = [
+    "invalid_auth",
+    "not_authed",
+    "account_inactive",
+    "token_revoked",
+    "token_expired",
+    "not_allowed_token_type",
+    "missing_args",
+]
+MENDABLE = [
+    "missing_scope",
+    "no_permission",
+    "access_denied",
+    "accesslimited",
+    "ekm_access_denied",
+    "org_login_required",
+    "team_access_not_granted",
+    "two_factor_setup_required",
+]
+FINAL = [
+    "as_user_not_supported",
+    "attachment_payload_limit_exceeded",
+    "cannot_reply_to_message",
+    "cant_update_message",
+    "channel_not_found",
+    "channel_type_not_supported",
+    "deprecated_endpoint",
+    "duplicate_channel_not_found",
+    "duplicate_message_not_found",
+    "edit_window_closed",
+    "enterprise_is_restricted",
+    "file_not_found",
+    "invalid_arg_name",
+    "invalid_arguments",
+    "invalid_array_arg",
+    "invalid_blocks",
+    "invalid_blocks_format",
+    "invalid_charset",
+    "invalid_form_data",
+    "invalid_metadata_format",
+    "invalid_metadata_schema",
+    "invalid_post_type",
+    "is_archived",
+    "is_inactive",
+    "markdown_text_conflict",
+    "message_not_found",
+    "message_not_in_streaming_state",
+    "message_not_owned_by_app",
+    "messages_tab_disabled",
+    "metadata_must_be_sent_from_app",
+    "metadata_too_large",
+    "method_deprecated",
+    "missing_post_type",
+    "msg_blocks_too_long",
+    "msg_too_long",
+    "no_text",
+    "not_in_channel",
+    "restricted_action",
+    "restricted_action_non_threadable_channel",
+    "restricted_action_read_only_channel",
+    "restricted_action_thread_locked",
+    "restricted_action_thread_only_channel",
+    "slack_connect_canvas_sharing_blocked",
+    "slack_connect_file_link_sharing_blocked",
+    "slack_connect_lists_sharing_blocked",
+    "thread_not_found",
+    "too_many_attachments",
+    "too_many_contact_cards",
+    "user_not_found",
+    "a_code_of_next_year",
+]
+BY_CODE = {
+    **dict.fromkeys(LIMITED, (Limited, SendDelayed, SendDelayed)),
+    **dict.fromkeys(IN_DOUBT, (Unanswered, SendUnknown, SendDelayed)),
+    **dict.fromkeys(NOT_NOW, (NotTaken, SendDelayed, SendDelayed)),
+    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (Refused, SendDelayed, SendDelayed)),
+    **dict.fromkeys(FINAL, (Refused, SendRejected, SendRejected)),
+}
+"""What became of the call, and what that means for a post and for an edit."""
+BY_STATUS = {
+    429: (Limited, SendDelayed, SendDelayed),
+    **dict.fromkeys(
+        (200, 302, 400, 401, 403, 404, 408, 413, 500, 501, 502, 503, 504, 599),
+        (Unanswered, SendUnknown, SendDelayed),
+    ),
+}
+"""The same for answers in which Slack says nothing: pages of something in front of it."""
+OF_THE_SDK = [
+    SlackClientError(),
+    SlackRequestError("bad"),
+    SlackObjectFormationError(),
+    SlackClientConfigurationError(),
+]
+NEVER_MET = {
+    "BotUserAccessError": "of the old real-time API",
+    "SlackApiError": "an answer, as in the tables above",
+    "SlackClientNotConnectedError": "of the SDK's own socket client",
+    "SlackTokenRotationError": "no token is rotated",
+}
+NOT_TAKEN = (NotTaken, SendDelayed, SendDelayed)
+UNANSWERED = (Unanswered, SendUnknown, SendDelayed)
+
+
+Outcomes = tuple[type[CallFailed], type[AdapterError], type[AdapterError]]
+CASES: list[tuple[Exception, Outcomes]] = [
+    *[(answer(code), outcomes) for code, outcomes in BY_CODE.items()],
+    *[(answer(None, status), outcomes) for status, outcomes in BY_STATUS.items()],
+    (answer("ratelimited", 429), (Limited, SendDelayed, SendDelayed)),
+    *[(answer("internal_error", status), UNANSWERED) for status in (500, 502, 503, 504)],
+    (answer("channel_not_found", 500), UNANSWERED),
+    (answer("channel_not_found", 404), (Refused, SendRejected, SendRejected)),
+    *[(exc, NOT_TAKEN) for exc in NOT_SENT],
+    *[(exc, UNANSWERED) for exc in (*MAYBE_SENT, *OF_THE_SDK)],
+]
+
+
+def name_of(exc: Exception) -> str:
+    if not isinstance(exc, SlackApiError):
+        return type(exc).__name__
+    return f"{exc.response.status_code}-{exc.response.get('error')}"
+
+
+@pytest.mark.parametrize(("exc", "outcomes"), CASES, ids=[name_of(exc) for exc, _ in CASES])
+def test_what_became_of_a_call(exc: Exception, outcomes: Outcomes) -> None:
     """Only what never left, or what Slack refuses, has certainly not been done."""
     found = failure(exc)
-    assert type(found) is kind
+    assert (type(found), type(send_error(found)), type(edit_error(found))) == outcomes
     assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize("code", BY_CODE)
+def test_what_ends_a_connection(code: str) -> None:
+    """A token or a scope that Slack refuses ends the adapter; anything else is a matter of time."""
+    ends = code in TOKEN_REFUSED or code == "missing_scope"
+    found = receiving_error(failure(answer(code)), "bot_token")
+    assert type(found) is (AdapterRefused if ends else AdapterDisconnected)
+
+
+def test_no_error_of_the_libraries_is_left_out() -> None:
+    """A class that a new version brings needs a decision."""
+    met = {type(exc) for exc in [*NOT_SENT, *MAYBE_SENT, *OF_THE_SDK]}
+    assert missing_in(met, aiohttp.ClientError) == []
+    assert missing_in(met, SlackClientError) == sorted(NEVER_MET)
 
 
 def test_an_answer_that_is_no_json_is_in_doubt() -> None:

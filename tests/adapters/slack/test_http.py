@@ -256,7 +256,7 @@ async def test_a_token_that_was_revoked_later_ends_the_adapter(
     slack: SlackServer, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody connects in HTTP mode, so the token is looked at now and then."""
-    monkeypatch.setattr("adapters.slack.receiver._CHECK_INTERVAL_S", 0.02)
+    monkeypatch.setattr("adapters.slack.receive._CHECK_INTERVAL_S", 0.02)
     async with running(make(mode="http")) as task:
         await slack.wait_for(lambda: len(slack.made("auth.test")) >= 2)
         slack.revoked = "token_revoked"

@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.messages import Address, Choice, InboundMessage, Poison
-from adapters.slack.envelopes import Envelopes
-from adapters.slack.inbound import Identity, Reading, people_in, read_message
-from adapters.slack.ingest import Update, in_order, is_bare_mention, newer_than, position_of, ts_of
-from adapters.slack.interactions import (
+from adapters.slack.buttons import (
     choice_blocks,
     pressed_blocks,
     read_command,
@@ -21,7 +18,20 @@ from adapters.slack.interactions import (
     read_stop,
     response_url,
 )
-from adapters.slack.text import escaped, mentioned, quote, readable, unescaped, without_address
+from adapters.slack.inbound import (
+    Identity,
+    Reading,
+    escaped,
+    mentioned,
+    people_in,
+    quote,
+    read_message,
+    readable,
+    unescaped,
+    without_address,
+)
+from adapters.slack.ingest import Update, in_order, is_bare_mention, newer_than, position_of, ts_of
+from adapters.slack.socketmode import Envelopes
 
 NAMES = {"U1": "Ann", "U2": "Bob"}
 READING = Reading(

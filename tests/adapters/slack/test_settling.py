@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.slack.settling import settled
+from adapters.slack.preview import settled
 
 
 @pytest.mark.parametrize(

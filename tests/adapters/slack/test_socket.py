@@ -13,8 +13,8 @@ from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
 from adapters.slack.adapter import SlackAdapter
-from adapters.slack.envelopes import Envelopes
 from adapters.slack.ingest import Update
+from adapters.slack.socketmode import Envelopes
 from tests.adapters.slack.conftest import (
     Clock,
     MakeAdapter,
@@ -178,7 +178,7 @@ async def test_a_half_open_connection_is_noticed(
     slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that takes frames and answers nothing is replaced."""
-    monkeypatch.setattr("adapters.slack.connection.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("adapters.slack.socketmode.HEARTBEAT_S", 0.1)
     async with supervised(make()):
         await connected(slack)
         slack.delivering.freeze()
@@ -282,7 +282,7 @@ async def test_a_connection_that_does_not_greet_is_given_up(
     greeting: str | None,
 ) -> None:
     """Without `hello` nothing would ever come."""
-    monkeypatch.setattr("adapters.slack.connection._HELLO_S", 0.2)
+    monkeypatch.setattr("adapters.slack.socketmode._HELLO_S", 0.2)
     slack.delivering.greeting = greeting
     with pytest.raises(AdapterDisconnected):
         await adapter.run()

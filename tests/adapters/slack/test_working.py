@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from adapters.errors import AdapterRefused, FetchDelayed, FetchRejected
-from adapters.messages import Address, Attachment, Mark
+from adapters.messages import Address, Attachment, Reaction
 from adapters.slack.adapter import SlackAdapter
 from tests.adapters.slack.conftest import (
     DM,
@@ -108,7 +108,7 @@ async def test_reactions_can_be_switched_off(slack: SlackServer, make: MakeAdapt
 @pytest.mark.parametrize("mark", ["received", "answered"])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_mark_that_cannot_be_set_costs_nothing(
-    slack: SlackServer, adapter: SlackAdapter, mark: Mark, fault: Fault
+    slack: SlackServer, adapter: SlackAdapter, mark: Reaction, fault: Fault
 ) -> None:
     """The message may be gone, or the scope missing."""
     ts = slack.write(ANNS_DM, "hello", tell=False)

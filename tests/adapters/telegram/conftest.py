@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from adapters.settings import TelegramSettings
 from adapters.telegram.adapter import TelegramAdapter
+from adapters.telegram.platform import TelegramSettings
 from tests.support.bot_api import TOKEN, BotApi
 from tests.support.recording_intake import FAST, RecordingIntake
 

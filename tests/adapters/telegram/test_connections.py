@@ -9,7 +9,7 @@ from adapters.base import PoolUse
 from adapters.errors import SendDelayed
 from adapters.telegram import client
 from tests.adapters.telegram.conftest import MakeAdapter
-from tests.adapters.telegram.test_sender import ANN, asked, row
+from tests.adapters.telegram.test_send import ANN, asked, row
 from tests.support.bot_api import HANG, BotApi, Fault
 from tests.support.cancelling import cancelled_at
 
@@ -36,6 +36,7 @@ async def test_a_send_cancelled_at_any_await_loses_no_connection(
             await adapter.send(row(adapter, "before"))
         is_cancelled = await cancelled_at(adapter.send(row(adapter, "cancelled")), n)
         await adapter.send(row(adapter, "after"))
+        assert adapter.pool == PoolUse(in_use=0, limit=1, replaced=0)
         if not is_cancelled:
             return
     pytest.fail("a send has more awaits than were tried")

@@ -10,8 +10,7 @@ from aiohttp.test_utils import unused_port
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.addressing import BotIdentity
-from adapters.telegram.inbound import Reader
+from adapters.telegram.inbound import BotIdentity, Reader
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
     BLOCKED,

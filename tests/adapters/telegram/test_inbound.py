@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.messages import Address, InboundMessage, Move, Poison
-from adapters.telegram.addressing import BotIdentity
-from adapters.telegram.inbound import Reader
+from adapters.telegram.inbound import BotIdentity, Reader
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}

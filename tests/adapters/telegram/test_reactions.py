@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from adapters.messages import Address, Mark, Question
+from adapters.messages import Address, MessageRef, Reaction
 from adapters.pacing import PaceLimits
 from adapters.telegram.adapter import LIMITS, TelegramAdapter
 from adapters.telegram.reactions import EMOJI
@@ -13,14 +13,14 @@ from tests.support.bot_wire import REACTIONS
 
 
 @pytest.fixture
-def question(api: BotApi) -> Question:
+def question(api: BotApi) -> MessageRef:
     """Something that Ann asked in chat 7."""
     return question_in(api, 7)
 
 
-def question_in(api: BotApi, chat: int) -> Question:
+def question_in(api: BotApi, chat: int) -> MessageRef:
     number = api.message_update(chat, "?")["message"]["message_id"]
-    return Question(Address("telegram", "default", str(chat)), "7", str(number))
+    return MessageRef(Address("telegram", "default", str(chat)), "7", str(number))
 
 
 def test_telegram_allows_all_of_them() -> None:
@@ -30,10 +30,10 @@ def test_telegram_allows_all_of_them() -> None:
 
 
 async def test_a_reaction_takes_the_place_of_the_one_before(
-    api: BotApi, adapter: TelegramAdapter, question: Question
+    api: BotApi, adapter: TelegramAdapter, question: MessageRef
 ) -> None:
     """Received, then answered or failed; there is one at a time."""
-    marks: list[Mark] = ["received", "answered", "failed"]
+    marks: list[Reaction] = ["received", "answered", "failed"]
     seen = []
     for mark in marks:
         await adapter.acknowledge(question, mark)
@@ -42,7 +42,7 @@ async def test_a_reaction_takes_the_place_of_the_one_before(
 
 
 async def test_reactions_can_be_switched_off(
-    api: BotApi, make: MakeAdapter, question: Question
+    api: BotApi, make: MakeAdapter, question: MessageRef
 ) -> None:
     """With `reactions: false` there are none."""
     await make(reactions=False).acknowledge(question, "received")
@@ -51,7 +51,7 @@ async def test_reactions_can_be_switched_off(
 
 async def test_a_message_without_an_id(api: BotApi, adapter: TelegramAdapter) -> None:
     """There is nothing to react to."""
-    await adapter.acknowledge(Question(Address("telegram", "default", "7")), "received")
+    await adapter.acknowledge(MessageRef(Address("telegram", "default", "7")), "received")
     assert api.calls == []
 
 
@@ -68,7 +68,7 @@ async def test_chats_without_reactions_are_remembered(
 
 
 async def test_a_deleted_message_says_nothing_of_its_chat(
-    api: BotApi, adapter: TelegramAdapter, question: Question
+    api: BotApi, adapter: TelegramAdapter, question: MessageRef
 ) -> None:
     """The next message of the chat is reacted to."""
     api.delete_message(7, int(question.message_ref or 0))
@@ -79,7 +79,7 @@ async def test_a_deleted_message_says_nothing_of_its_chat(
 
 @pytest.mark.parametrize("fault", [flood(5), HTML_502, CUT, BLOCKED])
 async def test_reactions_are_best_effort(
-    api: BotApi, adapter: TelegramAdapter, question: Question, fault: Fault
+    api: BotApi, adapter: TelegramAdapter, question: MessageRef, fault: Fault
 ) -> None:
     """A reaction that fails does not raise."""
     api.fail("setMessageReaction", fault)
@@ -109,7 +109,7 @@ async def test_the_own_budgets_are_no_flood(api: BotApi, make: MakeAdapter) -> N
 
 
 async def test_a_busy_bot_leaves_the_first_mark_out(
-    api: BotApi, make: MakeAdapter, question: Question
+    api: BotApi, make: MakeAdapter, question: MessageRef
 ) -> None:
     """Where the overall budget is used up "received" is dropped, and nothing waits for it."""
     adapter = make(limits=LIMITS, clock=lambda: 1000.0)

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from adapters.chunks import is_blank
-from adapters.markdown import MAX_MARKDOWN_CHARS
-from adapters.styled import styled
-from adapters.telegram.render import CONVENTIONS, preview_text, render
-from adapters.telegram.split import MAX_ENTITIES, MAX_TEXT_UNITS
+from adapters.rendering.chunks import is_blank
+from adapters.rendering.markdown import MAX_MARKDOWN_CHARS
+from adapters.rendering.styled import styled
+from adapters.telegram.render import CONVENTIONS, MAX_ENTITIES, MAX_TEXT_UNITS, preview_text, render
 
 
 def parts(markdown: str) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer, unused_port
 from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from adapters.telegram import receiver
+from adapters.telegram import receive
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.client import ALLOWED_UPDATES
 from tests.adapters.telegram.conftest import MakeAdapter, running
@@ -183,7 +183,7 @@ async def test_telegram_is_asked_now_and_then(
     api: BotApi, hooked: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In webhook mode too it is noticed when Telegram is out of reach or refuses the token."""
-    monkeypatch.setattr(receiver, "_CHECK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(receive, "_CHECK_INTERVAL_S", 0.01)
     api.fail("getMe", Fault("slow"), Fault("slow"), Fault("html", 502))
     with pytest.raises(AdapterDisconnected):
         await hooked.run()

@@ -1,6 +1,7 @@
 """A served web chat on a real socket."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from pydantic import SecretStr
 
 from adapters.messages import Address, Outgoing
-from adapters.settings import WebSettings
 from adapters.web.adapter import WebAdapter
+from adapters.web.platform import WebSettings
 from tests.support.browser import CHROMIUM
 from tests.support.history import MemoryHistory
 
@@ -63,9 +64,9 @@ COMMANDS = [("stop", "stop the answer"), ("model", "show the models"), ("status"
 Serve = Callable[..., Awaitable[Served]]
 
 
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Start a web chat; streams end and servers stop after the test."""
+@asynccontextmanager
+async def serving() -> AsyncIterator[Serve]:
+    """Return what starts a web chat; at the end streams end and servers stop."""
     running: list[Served] = []
 
     async def start(
@@ -91,6 +92,13 @@ async def serve() -> AsyncIterator[Serve]:
     yield start
     for served in running:
         await served.stop()
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Start a web chat, which ends with the test."""
+    async with serving() as start:
+        yield start
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 """The web chat as an adapter."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
-from adapters.settings import WebSettings
+from adapters.base import Adapter
 from adapters.web.adapter import WebAdapter
+from adapters.web.platform import WebSettings
 from tests.adapters.web.conftest import Served, send
 from tests.support.history import MemoryHistory
-
-if TYPE_CHECKING:
-    from adapters.base import Adapter
 
 
 def test_it_fulfils_the_port() -> None:

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.base import ChatItem
-from adapters.messages import Address, Choice, OutgoingFile, Question
-from adapters.web.events import Position, page_html, positions
-from adapters.web.hub import Hub
+from adapters.messages import Address, Choice, MessageRef, OutgoingFile
+from adapters.web.events import Hub, Position, page_html, positions
 from tests.adapters.web.conftest import Serve, Served
 from tests.adapters.web.streams import Event, listen
 
-C1 = Question(Address("web", "default", "c1"))
+C1 = MessageRef(Address("web", "default", "c1"))
 
 
 def keys(events: list[Event]) -> list[tuple[int, int]]:

@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from adapters.settings import WebSettings
 from adapters.web.adapter import WebAdapter
-from adapters.web.guard import names_loopback
+from adapters.web.platform import WebSettings
+from adapters.web.requests import names_loopback
 from tests.adapters.web.conftest import Serve, Served
 from tests.support.history import MemoryHistory
 

@@ -3,16 +3,34 @@
 import asyncio
 import base64
 import re
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import FilePayload, Page, Route, expect
 
-from adapters.messages import Address, Choice, Question
-from tests.adapters.web.conftest import COMMANDS, Serve, Served
-from tests.support.browser import page
+from adapters.messages import Address, Choice, MessageRef
+from tests.adapters.web.conftest import COMMANDS, Serve, Served, serving
+from tests.support.browser import in_the_browser, page
 from tests.support.history import MemoryHistory
 
-C1 = Question(Address("web", "default", "c1"))
+C1 = MessageRef(Address("web", "default", "c1"))
+
+
+pytestmark = in_the_browser
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def serve() -> AsyncIterator[Serve]:
+    """Start a web chat, which ends with the test."""
+    async with serving() as start:
+        yield start
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def chat(serve: Serve) -> Served:
+    """A web chat without a token."""
+    return await serve()
 
 
 async def open_chat(tab: Page, served: Served, chat: str = "c1") -> None:

@@ -13,12 +13,12 @@ import pytest
 from rich.console import Console
 from typing_extensions import override
 
-from adapters.messages import Address, Choice, OutgoingFile, Question
-from adapters.settings import WebSettings
+from adapters.messages import Address, Choice, MessageRef, OutgoingFile
 from adapters.web.adapter import WebAdapter
-from gateway.chat import Refused, asker, chat, growing
+from adapters.web.platform import WebSettings
+from gateway.cli.chat import Refused, asker, growing, talk_over
 from gateway.errors import GatewayNotRunning, StorageUnavailable
-from gateway.http import HttpServer
+from gateway.http.server import HttpServer
 from tests.adapters.web.conftest import send
 from tests.support.history import MemoryHistory
 
@@ -88,7 +88,7 @@ def shown(console: Console) -> str:
 async def test_each_line_gets_its_answer(gateway: Gateway) -> None:
     """Piped lines are sent one after another, and the answers printed as they were written."""
     out = piped()
-    await chat(gateway.path, "t", ask=lines("one\n", "\n", "  two \n"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("one\n", "\n", "  two \n"), console=out)
     assert shown(out) == "**one**!\n**two**!\n"
     assert [message.text for message in gateway.history.messages] == ["one", "two"]
 
@@ -104,7 +104,7 @@ async def test_files_are_named(gateway: Gateway, console: str) -> None:
 
     gateway.reply = reply
     out = piped() if console == "piped" else terminal()
-    await chat(gateway.path, "t", ask=lines("a file, please"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("a file, please"), console=out)
     assert "[file: a [b].md]\n" in shown(out)
     assert "here it is" in shown(out)
 
@@ -114,7 +114,7 @@ async def test_earlier_messages_are_not_shown_again(gateway: Gateway) -> None:
     gateway.history.write("t", "old")
     gateway.history.answer("t", "old answer")
     out = piped()
-    await chat(gateway.path, "t", ask=lines("new"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("new"), console=out)
     assert shown(out) == "**new**!\n"
 
 
@@ -131,7 +131,7 @@ async def test_buttons_are_chosen_by_number_or_label(gateway: Gateway) -> None:
 
     gateway.reply = reply
     out = piped()
-    await chat(gateway.path, "t", ask=lines("go", "1", "again", "deny", "2"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("go", "1", "again", "deny", "2"), console=out)
     texts = [message.text for message in gateway.history.messages]
     assert texts == ["go", "/approve 1 once", "again", "/deny 1", "2"]
     asked = "May I?\n  1. Approve once\n  2. Deny\n"
@@ -152,7 +152,7 @@ async def test_buttons_of_a_question_that_is_over_cannot_be_chosen(gateway: Gate
 
     gateway.reply = reply
     out = piped()
-    await chat(gateway.path, "t", ask=lines("go", "/stop", "2", "1"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("go", "/stop", "2", "1"), console=out)
     assert [message.text for message in gateway.history.messages] == [
         "go",
         "/stop",
@@ -177,7 +177,7 @@ async def test_a_question_stays_open_behind_other_messages(gateway: Gateway) -> 
     """Its button can be chosen until it is over; one that belongs to no question goes."""
     asking(gateway, go=Choice("Yes", "/approve 1 once"), fail=Choice("Try again", "/retry"))
     said = ("go", "second", "1", "fail", "third", "1")
-    await chat(gateway.path, "t", ask=lines(*said), console=piped())
+    await talk_over(gateway.path, "t", ask=lines(*said), console=piped())
     texts = [message.text for message in gateway.history.messages]
     assert texts == ["go", "second", "/approve 1 once", "fail", "third", "1"]
 
@@ -195,7 +195,7 @@ async def test_a_line_that_nothing_is_said_to_is_not_waited_for(
         return None if text == "third" else f"re: {text}"
 
     gateway.reply = reply
-    await chat(gateway.path, "t", ask=lines("go", "third", "/approve"), console=console)
+    await talk_over(gateway.path, "t", ask=lines("go", "third", "/approve"), console=console)
     assert [message.text for message in gateway.history.messages] == ["go", "third", "/approve"]
     assert "answer to the third" in shown(console)
     assert "re: /approve" in shown(console)
@@ -216,7 +216,7 @@ async def test_a_question_about_an_older_message_can_be_answered(
         return "It is done."
 
     gateway.reply = reply
-    await chat(gateway.path, "t", ask=lines("mine", "yes"), console=console)
+    await talk_over(gateway.path, "t", ask=lines("mine", "yes"), console=console)
     assert gateway.history.messages[-1].text == yes.text
     assert "It is done." in shown(console)
 
@@ -231,7 +231,7 @@ async def test_an_answer_to_an_older_message_is_not_taken_for_this_one(gateway: 
 
     gateway.reply = reply
     out = piped()
-    await chat(gateway.path, "t", ask=lines("mine"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("mine"), console=out)
     assert shown(out) == "answer to mine\n"
 
 
@@ -242,7 +242,7 @@ async def test_a_notice_is_not_taken_for_the_answer(gateway: Gateway, console: C
     told = asyncio.Event()
     screen = Screen("Please wait.", told.set)
     console.file = screen
-    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("hi"), console=console))
+    talking = asyncio.ensure_future(talk_over(gateway.path, "t", ask=lines("hi"), console=console))
     await gateway.history.admitted.wait()
     await gateway.answer("Please wait.", 1, notice=True)
     await told.wait()
@@ -254,14 +254,14 @@ async def test_a_notice_is_not_taken_for_the_answer(gateway: Gateway, console: C
 
 async def test_quit_leaves(gateway: Gateway) -> None:
     """`/quit` ends the dialogue and is not sent."""
-    await chat(gateway.path, "t", ask=lines("/quit", "never"), console=piped())
+    await talk_over(gateway.path, "t", ask=lines("/quit", "never"), console=piped())
     assert gateway.history.messages == []
 
 
 async def test_a_refused_line_is_reported_and_the_next_one_sent(gateway: Gateway) -> None:
     """What the gateway will never take does not end the dialogue."""
     out = piped()
-    await chat(gateway.path, "t", ask=lines("x" * 200_001, "ok"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("x" * 200_001, "ok"), console=out)
     assert "Not sent: The message has 200,001 characters" in shown(out).replace("\n", " ")
     assert shown(out).endswith("**ok**!\n")
 
@@ -276,7 +276,7 @@ async def test_what_could_not_be_stored_is_reported_at_once(gateway: Gateway) ->
 
     gateway.reply = reply
     out = piped()
-    await chat(gateway.path, "t", ask=lines("lost", "ok"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("lost", "ok"), console=out)
     told = "Not sent: Parley cannot store messages right now. Please try again. kept "
     assert shown(out).replace("\n", " ") == told
 
@@ -295,7 +295,7 @@ async def test_a_stop_that_could_not_be_stored_is_reported(gateway: Gateway) -> 
 
     gateway.reply = reply
     screen = Screen("working", interrupted)
-    await chat(gateway.path, "t", ask=lines("a long story"), console=terminal(screen))
+    await talk_over(gateway.path, "t", ask=lines("a long story"), console=terminal(screen))
     assert "The end." in screen.getvalue()
 
 
@@ -309,7 +309,7 @@ async def test_a_gateway_that_cannot_read_says_so(
 
     monkeypatch.setattr(gateway.history, "chats", failing)
     with pytest.raises(Refused, match="right now"):
-        await chat(gateway.path, "t", ask=lines("x"), console=piped())
+        await talk_over(gateway.path, "t", ask=lines("x"), console=piped())
 
 
 async def test_piped_answers_are_printed_as_they_were_written(
@@ -317,20 +317,20 @@ async def test_piped_answers_are_printed_as_they_were_written(
 ) -> None:
     """What looks like markup or like the name of an emoji stays as it is."""
     gateway.reply = lambda text: text
-    await chat(gateway.path, "t", ask=lines("root:x:0:0 a:100:b [red]"))
+    await talk_over(gateway.path, "t", ask=lines("root:x:0:0 a:100:b [red]"))
     assert capsys.readouterr().out == "root:x:0:0 a:100:b [red]\n"
 
 
 async def test_bytes_that_are_no_text_are_replaced(gateway: Gateway) -> None:
     """Input that is not UTF-8 still reaches the gateway."""
-    await chat(gateway.path, "t", ask=lines("a\udcffb"), console=piped())
+    await talk_over(gateway.path, "t", ask=lines("a\udcffb"), console=piped())
     assert gateway.history.messages[0].text == "a?b"
 
 
 async def test_no_socket_means_no_gateway(tmp_path: Path) -> None:
     """Without a socket file the error names what to do."""
     with pytest.raises(GatewayNotRunning, match="parley run"):
-        await chat(tmp_path / "parley.sock", "t", ask=lines("x"), console=piped())
+        await talk_over(tmp_path / "parley.sock", "t", ask=lines("x"), console=piped())
 
 
 async def test_a_stale_socket_means_no_gateway(gateway: Gateway) -> None:
@@ -338,14 +338,14 @@ async def test_a_stale_socket_means_no_gateway(gateway: Gateway) -> None:
     await gateway.stop()
     gateway.path.touch()
     with pytest.raises(GatewayNotRunning):
-        await chat(gateway.path, "t", ask=lines("x"), console=piped())
+        await talk_over(gateway.path, "t", ask=lines("x"), console=piped())
 
 
 async def test_the_answer_comes_after_a_restart(gateway: Gateway) -> None:
     """A gateway that restarts in the middle of an answer loses nothing of the dialogue."""
     gateway.reply = lambda text: None
     out = piped()
-    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("hi"), console=out))
+    talking = asyncio.ensure_future(talk_over(gateway.path, "t", ask=lines("hi"), console=out))
     await gateway.history.admitted.wait()
     await gateway.stop()
     await gateway.start()
@@ -359,7 +359,7 @@ async def test_a_gateway_that_stays_away_ends_the_dialogue(gateway: Gateway) -> 
     """After its patience the client gives up and says why."""
     gateway.reply = lambda text: None
     talking = asyncio.ensure_future(
-        chat(gateway.path, "t", ask=lines("hi"), console=piped(), patience_s=1)
+        talk_over(gateway.path, "t", ask=lines("hi"), console=piped(), patience_s=1)
     )
     await gateway.history.admitted.wait()
     await gateway.stop()
@@ -371,7 +371,7 @@ async def test_a_gateway_that_stays_away_ends_the_dialogue(gateway: Gateway) -> 
 async def test_a_terminal_shows_rendered_answers(gateway: Gateway) -> None:
     """On a terminal markdown is rendered, and a hint says how to leave."""
     out = terminal()
-    await chat(gateway.path, "t", ask=lines("hi"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("hi"), console=out)
     assert "/quit leaves" in shown(out)
     assert "hi!" in shown(out)
     assert "**hi**" not in shown(out)
@@ -398,9 +398,9 @@ async def test_a_terminal_shows_the_growing_answer(gateway: Gateway) -> None:
     gateway.reply = lambda text: None
     painted = asyncio.Event()
     out = terminal(Screen("Once upon", painted.set))
-    talking = asyncio.ensure_future(chat(gateway.path, "t", ask=lines("a story"), console=out))
+    talking = asyncio.ensure_future(talk_over(gateway.path, "t", ask=lines("a story"), console=out))
     await gateway.history.admitted.wait()
-    await gateway.adapter.preview(Question(HERE), "Once upon", None)
+    await gateway.adapter.preview(MessageRef(HERE), "Once upon", None)
     await painted.wait()
     await gateway.answer("The end.", 1)
     await talking
@@ -411,7 +411,7 @@ async def test_ctrl_c_stops_the_answer(gateway: Gateway) -> None:
     """An interrupt while an answer is made asks the gateway to stop it; the dialogue goes on."""
     gateway.reply = lambda text: "Stopped." if text == "/stop" else None
     out = terminal(Screen("working", lambda: os.kill(os.getpid(), signal.SIGINT)))
-    await chat(gateway.path, "t", ask=lines("a long story"), console=out)
+    await talk_over(gateway.path, "t", ask=lines("a long story"), console=out)
     assert [message.text for message in gateway.history.messages] == ["a long story", "/stop"]
     assert "Stopped." in shown(out)
 

@@ -9,25 +9,24 @@ import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from agent.compression.sanitise import sanitise
+from agent.context.phases.sanitise import sanitise
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, Limits
+from agent.context_engine import Compressed, CompressionRequest, Limits, Node
 from agent.engines.lcm.engine import LcmEngine
 from agent.errors import SummaryFailed
 from agent.library import compact_messages
 from agent.messages import ChatMessage
-from agent.nodes import Node
-from agent.tokens import estimate_message
+from agent.tokens.estimate import estimate_message
 from agent.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
 from tests.agent.tools.doubles import MemoryArchive
 from tests.support.conversations import conversation_of, faults, plain
-from tests.support.crash import DEEP
+from tests.support.thorough import amount
 
 pytestmark = pytest.mark.untraced
 
 SHARDS = 4
-CASES = (150_000 if DEEP else 6_000) // SHARDS
-LOSSLESS_CASES = (50_000 if DEEP else 2_000) // SHARDS
+CASES = amount(400, 6_000, 150_000) // SHARDS
+LOSSLESS_CASES = amount(160, 2_000, 50_000) // SHARDS
 
 WINDOWS = (24_000, 60_000, 200_000)
 SYSTEM = ChatMessage(role="system", content="You are a careful assistant. " * 20)

@@ -2,7 +2,7 @@
 
 from agent.engines.archive import HEADING, counted, written
 from agent.messages import assistant_message, user_message
-from agent.tokens import estimate_tokens
+from agent.tokens.estimate import estimate_tokens
 from agent.view import Entry
 from tests.agent.engines.views import conversation, request_of
 

@@ -10,16 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, Limits
-from agent.engines.checks import problems
+from agent.context_engine import Compressed, CompressionRequest, Limits, Node
 from agent.engines.lcm.compaction import GOAL_SHARE
 from agent.engines.lcm.engine import LcmEngine
 from agent.engines.lcm.writing import POINTER, Scribe, joined, parted
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
-from agent.nodes import Node
-from agent.tokens import estimate_message
+from agent.plugins.engines.checks import problems
+from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, View, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.tools.doubles import MemoryArchive

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.context_engine import Node
 from agent.engines.lcm import tools
 from agent.errors import ToolError
 from agent.messages import assistant_message, encode, user_message
-from agent.nodes import Node
 from tests.agent.tools.doubles import MemoryArchive
 from tests.support.effort import effort
 

@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, Limits
-from agent.engines.checks import problems
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed
 from agent.messages import assistant_message, user_message
+from agent.plugins.engines.checks import problems
 from agent.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
 from tests.agent.engines.views import conversation, request_of
 

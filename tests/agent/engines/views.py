@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from agent.context_engine import CompressionRequest, Limits
-from agent.engines.plugins import PLUGINS
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.models.scripted import tool_call
-from agent.tokens import estimate_message
+from agent.plugins.engines.loading import PLUGINS
+from agent.tokens.estimate import estimate_message
 from agent.view import Entry, View, ViewPlan
 
 FIXED_TOKENS = 50

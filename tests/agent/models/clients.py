@@ -3,10 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from agent.messages import ChatMessage, ToolCall, user_message
-from agent.models.anthropic import AnthropicModel
-from agent.models.base import Completion, ModelRequest, ToolSchema
-from agent.models.openai import OpenAIModel
+from agent.messages import ChatMessage, ToolCall, ToolSchema, user_message
+from agent.models.anthropic.client import AnthropicModel
+from agent.models.base import Completion, ModelRequest
+from agent.models.openai.client import OpenAIModel
 from agent.settings import ModelSettings
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import ModelServer, SinkSpy

@@ -8,13 +8,15 @@ from openai.types import ChatModel
 
 from agent.models.catalog import (
     DEFAULT_NAMES,
+    FREE,
+    ModelFacts,
+    Prices,
     bills_writes,
     context_length,
     facts_of,
     find_facts,
     output_limit,
 )
-from agent.models.facts import FREE, ModelFacts, Prices
 from agent.settings import FactsSettings
 
 CLAUDES = (

@@ -7,9 +7,10 @@ import pytest
 
 from agent.errors import ContextOverflow, ModelError, ModelUnreachable, RateLimited
 from agent.models.api import answer_chars
-from agent.models.base import ModelRequest, Usage
+from agent.models.base import ModelRequest
 from agent.settings import ModelSettings
-from agent.tokens import estimate_tokens
+from agent.tokens.estimate import estimate_tokens
+from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer, Reply, SinkSpy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, user_message
 from agent.models import images
-from agent.models.facts import ModelFacts
+from agent.models.catalog import ModelFacts
 from agent.models.images import (
     LEAP,
     MAX_IMAGES,

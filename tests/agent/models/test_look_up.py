@@ -3,13 +3,13 @@
 import pytest
 
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnreachable, RateLimited
-from agent.models import anthropic as anthropic_model
-from agent.models import openai as openai_model
+from agent.models.anthropic import client as anthropic_model
 from agent.models.base import ModelInfo
-from agent.models.offline import OfflineModel
-from agent.models.openai import OpenAIModel
-from agent.models.openai_models import info_from_list
+from agent.models.openai import client as openai_model
+from agent.models.openai.client import OpenAIModel
+from agent.models.openai.listing import info_from_list
 from agent.models.scripted import ScriptedModel
+from agent.offline.model import OfflineModel
 from agent.settings import ModelSettings
 from tests.agent.models.clients import BOTH, Double, connected
 from tests.support.anthropic_server import AnthropicServer

@@ -4,8 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from agent.messages import ChatMessage, user_message
-from agent.models.base import ToolSchema
+from agent.messages import ChatMessage, ToolSchema, user_message
 from agent.models.parts import (
     ENTRY_BYTES,
     Remembered,

@@ -4,13 +4,13 @@ import pytest
 
 from agent.errors import BadRequest, CredentialsRefused
 from agent.messages import tool_message, user_message
-from agent.models.anthropic import AnthropicModel, is_official
+from agent.models.anthropic.client import AnthropicModel, is_official
 from agent.models.base import ModelRequest
+from agent.models.catalog import FREE
 from agent.models.factory import build_models
-from agent.models.facts import FREE
-from agent.models.offline import OfflineModel
-from agent.models.openai import OpenAIModel
+from agent.models.openai.client import OpenAIModel
 from agent.models.scripted import ScriptedModel
+from agent.offline.model import OfflineModel
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ModelSettings
 from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
@@ -176,7 +176,7 @@ async def test_only_the_newest_conversations_are_remembered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ids do not pile up."""
-    monkeypatch.setattr("agent.models.anthropic.REMEMBERED_ANSWERS", 2)
+    monkeypatch.setattr("agent.models.anthropic.client.REMEMBERED_ANSWERS", 2)
     async with AnthropicServer(default=Reply(text="ok")) as server, connected(server) as model:
         for name in ("a", "b", "a", "c"):
             await model.complete(ModelRequest(ASK, conversation=name), SinkSpy())

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import Usage
+from agent.usage import Usage
 from tests.agent.models.clients import ask
 from tests.support.model_server import Reply
 from tests.support.openai_server import OpenAIServer

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.plugins.active import LoadedPlugin, Plugins
-from agent.plugins.hooks import TurnHooks
+from agent.plugins.active import LoadedPlugin, Plugins, TurnHooks
 from agent.tools.registry import ToolContext, ToolOutcome
 from tests.agent.plugins.plugins import active, plugins
 from tests.agent.tools.doubles import context

@@ -10,12 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from agent.engines import registry
 from agent.plugins.active import Plugins
 from agent.plugins.contracts import MemoryProvider, Query
+from agent.plugins.engines import registry
 from agent.plugins.finding import PLUGINS, PluginInfo, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
-from agent.prompt import Told
+from agent.prompt.system import Told
 from agent.settings import PluginSettings
 from tests.agent.plugins.plugins import BOMB, install, tool, write_plugin
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.settings import PluginSettings
-from gateway.settings import Settings, secret_values
+from gateway.settings.loading import secret_values
+from gateway.settings.tree import Settings
 
 BLOCK = {
     "api_key": "abcdefgh1",

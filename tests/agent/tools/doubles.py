@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
+from agent.context.summary_model import Timing
+from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.scripted import ScriptedModel
-from agent.nodes import Node
 from agent.ports import (
-    Archive,
     Compaction,
     JournaledEffect,
     ModelCall,
@@ -22,7 +22,6 @@ from agent.ports import (
     PlannerState,
     ToolStatus,
 )
-from agent.summariser import Timing
 from agent.tools.registry import ToolContext
 from agent.view import Summary
 

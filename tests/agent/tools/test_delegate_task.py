@@ -7,8 +7,7 @@ import orjson
 from agent.models.scripted import tool_call
 from agent.tools.builtin import calculate, current_time, delegate_task
 from agent.tools.lacking import Lacking
-from agent.tools.registry import ToolContext, ToolRegistry
-from agent.tools.services import Delegated
+from agent.tools.registry import Delegated, ToolContext, ToolRegistry
 from tests.agent.tools.doubles import context as tool_context
 
 BOX = ToolRegistry([calculate.TOOL, current_time.TOOL, delegate_task.TOOL])

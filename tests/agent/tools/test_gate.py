@@ -8,16 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
-from adapters.markdown import parse
+from adapters.rendering.markdown import parse
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import text_of
-from agent.redaction import MASK, Redactor
+from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalMode, ApprovalRules, approval_question
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
-from agent.tools.services import Inquiry, Reply
+from agent.tools.registry import (
+    Arguments,
+    Inquiry,
+    Reply,
+    Tool,
+    ToolContext,
+    ToolOutcome,
+    ToolRegistry,
+)
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 SECRET = 'sec"ret\\value'

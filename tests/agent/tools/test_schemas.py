@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, RootModel
 from agent.engines.lcm import tools as lcm
 from agent.errors import ToolError
 from agent.settings import ToolSettings
-from agent.tokens import estimate_tools
+from agent.tokens.estimate import estimate_tools
 from agent.tools.catalog import builtin_tools
 from agent.tools.registry import Arguments, Tool, parse_arguments
 from agent.tools.schemas import LONG_TEXT_CHARS, shown_schema

@@ -9,14 +9,13 @@ import sys
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-if TYPE_CHECKING:
-    from adapters.messages import Outgoing
-    from agent.messages import ChatMessage
-    from agent.models.base import ChatModel
+from adapters.messages import Outgoing
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel
 
 
 class Gateway:
@@ -38,11 +37,11 @@ class Gateway:
             running.running(Path(home), self._sent, model)
         )
 
-    async def build_model(self) -> "ChatModel | None":
+    async def build_model(self) -> ChatModel | None:
         """Return the model; None for the echo in this process."""
         return None
 
-    def _sent(self, message: "Outgoing") -> None:
+    def _sent(self, message: Outgoing) -> None:
         self.on_send(message.address.chat, message.payload)
 
     async def submit(self, chat: str, text: str, mid: int) -> None:
@@ -62,7 +61,7 @@ class Gateway:
         await self._stack.aclose()
 
 
-def _corpus(n: int) -> "list[ChatMessage]":
+def _corpus(n: int) -> list[ChatMessage]:
     import paths  # type: ignore[import-not-found] # noqa: PLC0415 - a module of peerbench
 
     corpus = json.loads(Path(paths.CORPORA, "synth_1000.json").read_text(encoding="utf-8"))

@@ -9,7 +9,6 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
@@ -17,15 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import gw_ours  # type: ignore[import-not-found]
 import paths  # type: ignore[import-not-found]
 
-if TYPE_CHECKING:
-    from agent.models.base import ChatModel
+from agent.models.base import ChatModel
 
 
 class Gateway(gw_ours.Gateway):  # type: ignore[misc] # its module has no name of its own
     name = "ours_full"
 
     @override
-    async def build_model(self) -> "ChatModel":
+    async def build_model(self) -> ChatModel:
         from pydantic import SecretStr  # noqa: PLC0415 - the import is measured
 
         from agent.models.factory import build_model  # noqa: PLC0415

@@ -10,13 +10,15 @@ from typing import Any
 from peers.base import CTX, TAIL, TRIGGER, Peer
 from wireblocks import TOOLS, anthropic_blocks, openai_blocks
 
-from agent.compression.sanitise import sanitise
+from agent.context.meter import TokenMeter
+from agent.context.phases.sanitise import sanitise
 from agent.library import compact_messages
-from agent.meter import TokenMeter
-from agent.models import anthropic_wire, openai_wire
-from agent.models.base import ModelRequest, Usage
+from agent.models.anthropic import wire as anthropic_wire
+from agent.models.base import ModelRequest
+from agent.models.openai import wire as openai_wire
 from agent.prompt_caching import apply_cache_control
-from agent.tokens import estimate_messages, estimate_tokens
+from agent.tokens.estimate import estimate_messages, estimate_tokens
+from agent.usage import Usage
 from agent.view import MARKER, Entry, View, ViewPlan
 
 MODEL = "claude-sonnet-4-5"

@@ -10,22 +10,20 @@ process: the row "two processes" is refused with DatabaseLocked.
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from agent.messages import ChatMessage
 from agent.ports import Compaction, PlannerState
 from agent.view import Summary, ViewPlan
-from gateway.storage import compactions, transcript
-from gateway.storage.opening import open_database
+from gateway.storage.conversation import compactions, transcript
+from gateway.storage.conversation.transcript import MessagePlace
+from gateway.storage.engine import Database
+from gateway.storage.migrations import open_database
 from tests.bench.running import inbound
 from tests.bench.seeding import begun, open_place
 from tests.support.storage import load_view
-
-if TYPE_CHECKING:
-    from gateway.storage.engine import Database
-    from gateway.storage.transcript import Place
 
 SUMMARY = "Order 4711 left the warehouse on 2026-05-07. " * 900
 
@@ -40,7 +38,7 @@ class Store:
         self._path = Path(path) / "parley.db"
         self._stack = AsyncExitStack()
         self._database: Database = await self._stack.enter_async_context(open_database(self._path))
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, MessagePlace] = {}
         await self.create("warm up")
         await self.compact("warm up", [])
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Self
 
-from adapters.previews import PREVIEW_END
+from adapters.rendering.chunks import PREVIEW_END
 from tests.e2e.platforms.driver import plain
 from tests.support.discord.faults import CUT, flood
 from tests.support.discord.server import TOKEN, DiscordServer

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.loop import Agent
 from agent.messages import ChatMessage, decode
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin import clarify, send_file
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.turn import Agent
 from gateway.app import Gateway, assembled, serve
-from gateway.building import build_adapters
-from gateway.storage import models
-from gateway.storage.opening import database_path, open_database
+from gateway.storage import schema
+from gateway.storage.migrations import database_path, open_database
+from gateway.wiring import build_adapters
 from tests.e2e.platforms.driver import Driver, Room
 from tests.support.gateway import HeldModel, log_lines, settings_of
 from tests.support.recording_adapter import Watch
@@ -61,7 +61,7 @@ class Scene:
     async def transcript(self) -> list[ChatMessage]:
         """Return all messages of all transcripts, in order."""
         rows = await self.gateway.database.read(
-            lambda conn: list(conn.execute(models.message.select().order_by("conversation", "seq")))
+            lambda conn: list(conn.execute(schema.message.select().order_by("conversation", "seq")))
         )
         return [decode(row.body) for row in rows]
 

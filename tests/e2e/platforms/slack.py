@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Self
 
-from adapters.previews import PREVIEW_END
+from adapters.rendering.chunks import PREVIEW_END
 from tests.e2e.platforms.driver import plain
 from tests.support.slack import events, faults
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Self
 
-from adapters.previews import PREVIEW_END
+from adapters.rendering.chunks import PREVIEW_END
 from adapters.telegram.reactions import EMOJI
 from tests.support.bot_api import CUT, DROP, TOKEN, USERNAME, BotApi, Shown, flood
 

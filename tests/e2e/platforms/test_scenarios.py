@@ -13,7 +13,8 @@ from agent.errors import ModelUnreachable
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.models.scripted import Step, tool_call
-from gateway import delivery, pairing
+from gateway.access import pairing
+from gateway.pipeline import delivery
 from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.scenario import Scene, scene
 from tests.support.gateway import HeldModel, newest_question
@@ -281,6 +282,7 @@ async def test_an_edit_of_a_failed_message_asks_again(play: Play) -> None:
     await on.until(lambda: on.ann.buttons() == ["Try again"])
     await on.ann.edit(ref, "work")
     await on.until(lambda: "re: work" in on.ann.texts())
+    assert newest_question(on.model.requests[-1]) == "work"
 
 
 async def test_an_edit_of_an_answered_message_offers_to_ask_again(play: Play) -> None:

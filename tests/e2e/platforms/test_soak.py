@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.crash import DEEP
 from tests.support.soak import Figures, Soaking, soaking
+from tests.support.thorough import DEEP
 
 LONGEST_S = 3 * 3600
 

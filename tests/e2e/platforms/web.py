@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import aiohttp
 
-from gateway.chat import events
+from gateway.cli.chat import events
 from tests.e2e.platforms.driver import plain
 
 

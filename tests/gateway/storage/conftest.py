@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import files
-from gateway.storage.models import REVISION
-from gateway.storage.turns import Turn
+from gateway.storage import maintenance
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.schema import REVISION
 from tests.support.storage import Store, turn_of
 
 
@@ -20,7 +20,7 @@ def current(store: Store) -> Turn:
 @pytest.fixture
 def migrated(old_file: Path) -> Iterator[Store]:
     """The `old_file` of the test after its migration."""
-    assert files.upgrade(old_file) == REVISION
+    assert maintenance.upgrade(old_file) == REVISION
     store = Store(old_file)
     yield store
     store.close()

@@ -11,9 +11,10 @@ import pytest
 
 from adapters.messages import InboundMessage
 from agent.messages import assistant_message
-from agent.models.base import Completion, ModelRequest, TextSink, Usage
-from gateway import indexing
-from gateway.storage import inbox
+from agent.models.base import Completion, ModelRequest, TextSink
+from agent.usage import Usage
+from gateway.agent_ports import search
+from gateway.storage.queue import inbox
 from tests.bench.echo import EchoModel
 from tests.bench.running import Chats, inbound, running
 
@@ -63,7 +64,7 @@ def _fed_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     How many messages are fed together decides about the pages of the index, by 14 bytes of each
     message: that must not depend on how busy the machine is.
     """
-    monkeypatch.setattr(indexing, "GATHER_S", 3_600.0)
+    monkeypatch.setattr(search, "GATHER_S", 3_600.0)
 
 
 async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, first: int) -> int:

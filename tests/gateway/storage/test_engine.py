@@ -22,7 +22,7 @@ from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage import engine
 from gateway.storage import engine as engine_module
 from gateway.storage.engine import BATCH, Database, connect, filesystem_of, lock_database
-from gateway.storage.opening import open_database, prepare_schema
+from gateway.storage.migrations import open_database, prepare_schema
 from tests.support.storage import Store, copy_database, raw_bytes
 
 NOBODY = 65534
@@ -611,7 +611,7 @@ def test_an_interrupted_process_leaves_whole_transactions(tmp_path: Path) -> Non
     script = (
         "import asyncio, os, sys; from pathlib import Path\n"
         "from sqlalchemy import text\n"
-        "from gateway.storage.opening import open_database\n"
+        "from gateway.storage.migrations import open_database\n"
         'add = lambda c: [c.execute(text("INSERT INTO replica (name, heartbeat_until)'
         " VALUES ('r', 0)\")) for _ in range(3)]\n"
         "async def main():\n"

@@ -3,10 +3,12 @@
 from dataclasses import replace
 
 from agent.messages import ChatMessage, context_message, decode, encode, user_message
-from gateway.lineageview import speaker
-from gateway.sessionsexport import OMITTED, lines
-from gateway.storage import history, inbox, lineage, transcript, turns
-from gateway.storage.transcript import Place
+from gateway.cli.lineageview import speaker
+from gateway.cli.sessionsexport import OMITTED, lines
+from gateway.storage.conversation import sessions, transcript, turns
+from gateway.storage.conversation.transcript import MessagePlace
+from gateway.storage.queue import inbox
+from gateway.storage.reports import history
 from tests.support.storage import BASE, Store, admit, begin, claim_one, find_running, inbound
 
 EXAMPLE = ChatMessage(role="user", content="2+2?", synthetic=True, ephemeral=True)
@@ -73,8 +75,8 @@ def test_people_see_that_they_are_context(store: Store) -> None:
 def test_a_root_that_goes_on_has_its_examples_already(store: Store) -> None:
     """A child of it does not begin with them again."""
     current = begun(store)
-    store.run(lineage.split, current.session, "compression", current.session.plan)
-    root = store.run(lineage.active, current.lease.conversation)
+    store.run(sessions.split, current.session, "compression", current.session.plan)
+    root = store.run(sessions.active, current.lease.conversation)
     assert root.system_prompt is not None
-    place = Place(current.lease.conversation, root.id, None)
+    place = MessagePlace(current.lease.conversation, root.id, None)
     assert store.run(transcript.append, place, ()) == 3

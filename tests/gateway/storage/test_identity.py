@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from gateway.errors import DatabaseReplaced, StorageUnavailable
 from gateway.storage import identity
 from gateway.storage.engine import Database
-from gateway.storage.opening import open_database
+from gateway.storage.migrations import open_database
 from tests.support.storage import Store, admit, inbound, migrated_file
 
 
@@ -140,6 +140,7 @@ async def test_scrubbing_is_not_taken_for_harm(file: Path) -> None:
         await database.write(add, "before")
         await database.scrub()
         await database.write(add, "after")
+        assert await database.read(names) == ["before", "after"]
 
 
 async def test_scrubbing_a_file_that_is_gone_is_refused(file: Path) -> None:
@@ -197,7 +198,8 @@ async def test_a_log_after_a_kill_is_whole_or_refused(
     log = wal_of(killed / "parley.db")
     os.truncate(log, int(log.stat().st_size * kept))
     if kept == 1.0:
-        await write_some(killed / "parley.db")
+        async with open_database(killed / "parley.db") as database:
+            assert len(await database.read(names)) == 20
     else:
         with pytest.raises(DatabaseReplaced, match="commits are missing"):
             await write_some(killed / "parley.db")

@@ -27,28 +27,19 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.base import Usage
 from agent.models.scripted import tool_call
+from agent.usage import Usage
 from agent.view import Entry as Message
 from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
-from gateway.storage import (
-    deadletters,
-    endings,
-    hiding,
-    inbox,
-    leases,
-    lineage,
-    outbox,
-    steps,
-    transcript,
-)
-from gateway.storage.endings import TurnEnd
-from gateway.storage.leases import Lease
-from gateway.storage.models import conversation, message, metadata, session, turn
-from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import outbox as outbox_table
-from gateway.storage.turns import Turn
+from gateway.storage.conversation import sessions, transcript, turn_journal, turns
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.queue import dead_letters, inbox, leases, outbox
+from gateway.storage.queue.leases import Lease
+from gateway.storage.schema import conversation, message, metadata, session, turn
+from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.schema import outbox as outbox_table
 from tests.support.storage import (
     BASE,
     RECEIPT,
@@ -136,7 +127,7 @@ class LifeMachine(RuleBasedStateMachine):
             return
         made = [tool_call("look", {}, f"c{n}") for n in range(calls)]
         asked = ChatMessage(role="assistant", content=None, tool_calls=made)
-        self.store.run(steps.record_message, self.current(), asked, model_call(USAGE))
+        self.store.run(turn_journal.record_message, self.current(), asked, model_call(USAGE))
 
     @rule(newest=st.booleans())
     def run_tool(self, newest: bool) -> None:
@@ -144,8 +135,8 @@ class LifeMachine(RuleBasedStateMachine):
         if waiting:
             call = waiting[-1 if newest else 0]
             result = tool_message(call["id"], "look", "seen")
-            self.store.run(steps.start_tool, self.current(), call, "side_effect")
-            self.store.run(steps.record_result, self.current(), result, "ok")
+            self.store.run(turn_journal.start_tool, self.current(), call, "side_effect")
+            self.store.run(turn_journal.record_result, self.current(), result, "ok")
 
     @rule(twice=st.booleans())
     def answer(self, twice: bool) -> None:
@@ -154,7 +145,7 @@ class LifeMachine(RuleBasedStateMachine):
         current, end = self.current(), TurnEnd("final_text", model_call(USAGE))
         final = [assistant_message("answer")]
         for _ in range(1 + twice):
-            self.store.run(endings.commit, current, final, parts(current), end)
+            self.store.run(turn_journal.commit, current, final, parts(current), end)
         self.close()
 
     @rule(late=st.booleans())
@@ -172,7 +163,7 @@ class LifeMachine(RuleBasedStateMachine):
     def try_to_compact(self, plan: ViewPlan) -> Turn | None:
         """Return the turn as it goes on; None where its session is not the active one."""
         current, before = self.current(), self.books()
-        active = self.store.run(lineage.active, self.chat)
+        active = self.store.run(sessions.active, self.chat)
         try:
             return self.store.run(compact, current, plan)
         except LeaseLost:
@@ -187,15 +178,15 @@ class LifeMachine(RuleBasedStateMachine):
     def cancel(self, partial: str) -> None:
         current = self.current()
         shown = parts(current, "stopped", "stopped") if partial else []
-        self.store.run(steps.notify, current, parts(current, "wait", "trouble"))
-        self.store.run(endings.cancel, current, partial, shown, TurnEnd("interrupted"))
+        self.store.run(turn_journal.notify, current, parts(current, "wait", "trouble"))
+        self.store.run(turn_journal.cancel, current, partial, shown, TurnEnd("interrupted"))
         self.close()
 
     @rule()
     def bury(self) -> None:
         current = self.current()
         gone = parts(current, "gave up", "buried")
-        self.store.run(endings.bury, current, gone, TurnEnd("gave_up", error="crashed"))
+        self.store.run(turn_journal.bury, current, gone, TurnEnd("gave_up", error="crashed"))
         self.close()
 
     @precondition(lambda self: self.turn is None)
@@ -203,7 +194,7 @@ class LifeMachine(RuleBasedStateMachine):
     def hide(self) -> None:
         self.held()
         if self.store.run(find_running, self.held(), BASE) is None:
-            self.store.run(hiding.hide_newest, self.chat)
+            self.store.run(turns.hide_newest, self.chat)
 
     @precondition(lambda self: self.turn is None)
     @rule()
@@ -214,9 +205,9 @@ class LifeMachine(RuleBasedStateMachine):
 
     @rule(retry=st.booleans())
     def tend_dead_letter(self, retry: bool) -> None:
-        letters = self.store.run(deadletters.find_all)
+        letters = self.store.run(dead_letters.find_all)
         if letters:
-            act = deadletters.retry if retry else deadletters.drop
+            act = dead_letters.retry if retry else dead_letters.drop
             self.store.run(act, letters[0].id)
 
     @rule(dead=st.booleans())
@@ -298,7 +289,7 @@ class LifeMachine(RuleBasedStateMachine):
     @invariant()
     def the_view_holds_whole_turns(self) -> None:
         """Every turn is in view as a whole or not at all."""
-        plan = self.store.run(lineage.active, self.chat).plan
+        plan = self.store.run(sessions.active, self.chat).plan
         shown: dict[int, set[bool]] = {}
         for row in self.store.rows(message, conversation=self.chat):
             shown.setdefault(row.turn_id, set()).add(plan.shows(row.seq))

@@ -15,34 +15,30 @@ from aiohttp.test_utils import TestClient, TestServer
 from sqlalchemy import Connection
 
 from adapters.messages import Poison
+from agent.context_engine import Node
 from agent.messages import assistant_message
-from agent.models.base import Usage
 from agent.models.scripted import tool_call
-from agent.nodes import Node
-from agent.tools.services import Inquiry, TodoItem
+from agent.tools.registry import Inquiry, TodoItem
+from agent.usage import Usage
 from agent.view import Summary, ViewPlan
-from gateway import control
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
-from gateway.storage import (
+from gateway.http import control
+from gateway.signals import Wakeups
+from gateway.storage import maintenance
+from gateway.storage.conversation import (
     attachments,
     compactions,
-    endings,
-    files,
-    hiding,
-    inbox,
-    inquiries,
-    leases,
-    maintenance,
-    members,
-    notebook,
-    steps,
+    questions,
     transcript,
+    turn_journal,
+    turns,
 )
-from gateway.storage.endings import TurnEnd
+from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.engine import Database
-from gateway.storage.models import conversation, message, metadata, quarantine, replica
-from gateway.storage.opening import open_database
-from gateway.wakeups import Wakeups
+from gateway.storage.migrations import open_database
+from gateway.storage.people import members, notebook
+from gateway.storage.queue import inbox, leases
+from gateway.storage.schema import conversation, message, metadata, quarantine, replica
 from tests.support.searching import feed
 from tests.support.storage import (
     Store,
@@ -66,10 +62,10 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     current = store.run(turn_of, words, chat=chat)
     call = tool_call("look", {"what": words}, f"call {words}")
     said = {"role": "assistant", "content": words, "tool_calls": [call]}
-    store.run(steps.record_message, current, said, model_call(USAGE))  # type: ignore[arg-type]
-    store.run(steps.start_tool, current, call, "read")
-    store.run(steps.store_output, current, f"output {words}")
-    store.run(steps.set_preview, current, f"preview {words}")
+    store.run(turn_journal.record_message, current, said, model_call(USAGE))  # type: ignore[arg-type]
+    store.run(turn_journal.start_tool, current, call, "read")
+    store.run(turn_journal.store_output, current, f"output {words}")
+    store.run(turn_journal.set_preview, current, f"preview {words}")
     store.run(attachments.offer, current, f"{words}.txt", "text/plain", words.encode() * 9, 1)
     plan = ViewPlan(summaries=(Summary(words, 1, 1),), tail_from=2)
     nodes = (Node(1, 0, 1, 1, words, "model", 1, 1),)
@@ -78,14 +74,14 @@ def talk(store: Store, words: str, *, chat: str, hide: bool = True) -> int:
     store.run(members.enter_request, inbound(sender=words), words, words, conversation_id)
     store.run(compactions.put_candidate, current.session.id, conversation_id, prepared)
     asked = Inquiry("approval", "call", "look", words)
-    store.run(inquiries.enter, conversation_id, current.id, "call", asked, 60)
+    store.run(questions.enter, conversation_id, current.id, "call", asked, 60)
     store.run(notebook.set_todo, current, [TodoItem(words)])
     noted = notebook.Change(f"conversation:{conversation_id}", "memory", None, words, 100)
     store.run(notebook.change_notes, current, noted)
     end = TurnEnd("final_text", model_call(USAGE, reported_name="m"), error=words)
-    store.run(endings.commit, current, [assistant_message(words)], parts(current, words), end)
+    store.run(turn_journal.commit, current, [assistant_message(words)], parts(current, words), end)
     if hide:
-        store.run(hiding.hide_newest, conversation_id)
+        store.run(turns.hide_newest, conversation_id)
     store.run(leases.release, current.lease)
     feed(store)
     return current.lease.conversation
@@ -106,7 +102,7 @@ def test_forget_erases_every_row_of_a_conversation(store: Store) -> None:
     before = dump(store.path)
     gone = talk(store, SECRET, chat="2")
     assert store.run(maintenance.forget, gone) == 3
-    # The search index holds the same in other pages: tests/gateway/storage/test_searchindex.py.
+    # The search index holds the same in other pages: tests/gateway/storage/search/test_index.py.
     others = ("sqlite_sequence", "replica", "search_index")
     after = [line for line in dump(store.path) if not any(name in line for name in others)]
     assert after == [line for line in before if not any(name in line for name in others)]
@@ -134,7 +130,7 @@ async def test_forget_leaves_no_byte_after_pages_were_split(
     store.close()
     await control.act(tmp_path, database_file, "forget", str(gone))
     assert not is_on_disk(database_file)
-    assert files.check(database_file) == []
+    assert maintenance.check(database_file) == []
 
 
 def mix(store: Store, dice: random.Random) -> int:
@@ -145,7 +141,7 @@ def mix(store: Store, dice: random.Random) -> int:
         secret = dice.random() < 0.5
         words = (SECRET if secret else "ordinary") * dice.randint(1, 60)
         chat = 0 if secret else dice.randint(1, 3)
-        place = transcript.Place(ids[chat], 1, None)
+        place = transcript.MessagePlace(ids[chat], 1, None)
         store.run(transcript.append, place, [assistant_message(f"{n} {words}")])
         store.run(admit, inbound(words, chat="abcd"[chat], dedupe_key=f"key-{n}"))
     return ids[0]
@@ -188,7 +184,9 @@ def test_a_running_turn_of_a_forgotten_conversation_writes_nothing(store: Store)
     current = store.run(turn_of, SECRET)
     store.run(maintenance.forget, current.lease.conversation)
     with pytest.raises(LeaseLost):
-        store.run(endings.commit, current, [assistant_message("x")], parts(current), TurnEnd("x"))
+        store.run(
+            turn_journal.commit, current, [assistant_message("x")], parts(current), TurnEnd("x")
+        )
     assert store.rows(message) == []
 
 
@@ -206,7 +204,7 @@ def test_a_backup_holds_everything(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "copy.db"
     size = maintenance.backup(store.path, target)
     assert size == target.stat().st_size
-    assert files.check(target) == []
+    assert maintenance.check(target) == []
     assert dump(target) == dump(store.path)
     assert not target.with_name("copy.db.partial").exists()
 
@@ -234,7 +232,7 @@ async def test_a_backup_while_writing_is_consistent(database: Database, tmp_path
             lambda conn: conn.exec_driver_sql("SELECT name, count(*) FROM replica GROUP BY 1").all()
         )
     assert len({count for _, count in counts}) == 1
-    assert files.check(tmp_path / "copy4.db") == []
+    assert maintenance.check(tmp_path / "copy4.db") == []
 
 
 def test_a_backup_in_portions_is_of_one_moment(
@@ -267,7 +265,7 @@ def test_a_backup_replaces_an_older_one_as_a_whole(store: Store, tmp_path: Path)
     target.write_bytes(b"an older backup")
     target.with_name("copy.db.partial").write_bytes(b"")
     maintenance.backup(store.path, target)
-    assert files.check(target) == []
+    assert maintenance.check(target) == []
 
 
 def test_a_damaged_database_does_not_replace_a_backup(store: Store, tmp_path: Path) -> None:
@@ -326,7 +324,7 @@ def test_ids_are_not_given_again(store: Store) -> None:
     assert store.rows(conversation) == []
     current = store.run(turn_of, "fresh")
     assert current.lease.conversation > gone
-    store.run(endings.commit, current, [], [], TurnEnd("empty"))
+    store.run(turn_journal.commit, current, [], [], TurnEnd("empty"))
     store.run(admit, inbound("next"))
     assert store.run(begin_turn, current.lease).id > current.id
 

@@ -10,12 +10,15 @@ import pytest
 from sqlalchemy import Connection, Table
 
 from agent.messages import assistant_message
-from agent.models.base import Usage
 from agent.ports import PlannerState
+from agent.usage import Usage
 from agent.view import ViewPlan, load_plan
-from gateway.storage import endings, files, hiding, leases, lineage
-from gateway.storage.endings import TurnEnd
-from gateway.storage.models import (
+from gateway.storage import maintenance
+from gateway.storage.conversation import sessions, turn_journal, turns
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
+from gateway.storage.schema import (
     REVISION,
     ledger,
     metadata,
@@ -25,7 +28,6 @@ from gateway.storage.models import (
     spent_by,
     spent_slot,
 )
-from gateway.storage.opening import open_database
 from tests.support.storage import (
     BASE,
     Store,
@@ -62,16 +64,16 @@ def lived(store: Store) -> Store:
     for chat in ("7", "8"):
         current = store.run(turn_of, "How are you?", chat=chat)
         end = TurnEnd("final_text", model_call(Usage(100, 20), reported_name="m"))
-        store.run(endings.commit, current, [assistant_message("Well.")], parts(current), end)
-        store.run(hiding.hide_newest, current.lease.conversation)
+        store.run(turn_journal.commit, current, [assistant_message("Well.")], parts(current), end)
+        store.run(turns.hide_newest, current.lease.conversation)
         store.run(begin_anew, current.lease.conversation)
         for asked in ("one", "two"):
             store.run(admit, inbound(asked, chat=chat))
             answered = store.run(begin_turn, current.lease)
             said = [assistant_message(f"about {asked}")]
-            store.run(endings.commit, answered, said, parts(answered), end)
-        store.run(hiding.hide_newest, current.lease.conversation)
-        store.run(hiding.hide, current.lease.conversation, answered.id - 1)
+            store.run(turn_journal.commit, answered, said, parts(answered), end)
+        store.run(turns.hide_newest, current.lease.conversation)
+        store.run(turns.hide, current.lease.conversation, answered.id - 1)
         store.run(admit, inbound("three", chat=chat))
         store.run(begin_turn, current.lease)
     return store
@@ -85,7 +87,7 @@ def old_file(lived: Store, tmp_path: Path) -> Path:
 
 def test_the_0001_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
     """What the tests below migrate is what Parley 0.1 has left behind."""
-    assert files.current(old_file) == "0001"
+    assert maintenance.current(old_file) == "0001"
     text = "\n".join(dump(old_file))
     assert "planner_state" not in text
     assert '"version":2' not in text
@@ -94,18 +96,18 @@ def test_the_0001_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
 
 def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> None:
     """Every row is there after the migration; plans mean the same in both versions."""
-    assert files.upgrade(old_file) == REVISION
-    assert files.check(old_file) == []
+    assert maintenance.upgrade(old_file) == REVISION
+    assert maintenance.check(old_file) == []
     migrated = Store(old_file)
     for table in metadata.sorted_tables:
         plain = [name for column in table.c if (name := column.name) not in CHANGED]
         if table not in {ledger, prompt_base, prompt_text, spent_by, spent_slot}:
             assert picked(migrated, table, plain) == picked(lived, table, plain)
     for row in lived.rows(session):
-        here = lived.run(lineage.get, row.id)
+        here = lived.run(sessions.get, row.id)
         # Before version 0.3 a hidden turn left the thinking of later ones alone.
         plan = replace(here.plan, thinking_from=0) if row.start_reason == "retry" else here.plan
-        assert migrated.run(lineage.get, row.id) == replace(
+        assert migrated.run(sessions.get, row.id) == replace(
             here,
             plan=plan,
             prompt_output_tokens=None,
@@ -113,7 +115,7 @@ def test_an_older_database_keeps_everything(lived: Store, old_file: Path) -> Non
             tools=None,
             prompt_inputs=None,
             prompt_layers=(),
-            base_id=migrated.run(lineage.get, row.id).base_id,
+            base_id=migrated.run(sessions.get, row.id).base_id,
             moved=None,
         )
     migrated.close()
@@ -139,7 +141,7 @@ def picked(store: Store, table: Table, names: list[str]) -> list[tuple[object, .
 
 def test_older_lineages_are_numbered(old_file: Path) -> None:
     """Each segment by its place: retries made lineages of more than one in 0001 too."""
-    files.upgrade(old_file)
+    maintenance.upgrade(old_file)
     store = Store(old_file)
     for chat in (1, 2):
         numbers = [row.number for row in store.rows(session, conversation=chat)]
@@ -162,7 +164,7 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
 
 def test_a_migrated_table_has_the_columns_of_a_new_one(old_file: Path, store: Store) -> None:
     """In order, with types, NOT NULL and defaults, which alembic does not compare."""
-    files.upgrade(old_file)
+    maintenance.upgrade(old_file)
     migrated = Store(old_file)
     for table in metadata.sorted_tables:
         assert migrated.run(columns_of, table.name) == store.run(columns_of, table.name)

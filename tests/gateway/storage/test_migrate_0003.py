@@ -8,10 +8,13 @@ import orjson
 import pytest
 
 from agent.messages import assistant_message
-from agent.models.base import Usage
-from gateway.storage import endings, files, leases, lineage, steps
-from gateway.storage.endings import TurnEnd
-from gateway.storage.models import (
+from agent.usage import Usage
+from gateway.storage import maintenance
+from gateway.storage.conversation import sessions, turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
+from gateway.storage.schema import (
     ledger,
     metadata,
     prompt_base,
@@ -22,7 +25,6 @@ from gateway.storage.models import (
     step,
     turn,
 )
-from gateway.storage.opening import open_database
 from tests.support.storage import (
     BASE,
     OF_BASES,
@@ -64,13 +66,13 @@ def lived(store: Store) -> Store:
     """A conversation with an answer, a `/new`, and a turn that was running; its last call broke."""
     first = store.run(turn_of, "How are you?")
     end = TurnEnd("final_text", model_call(USAGE, reported_name="m-2026"))
-    store.run(endings.commit, first, [assistant_message("Well.")], parts(first), end)
+    store.run(turn_journal.commit, first, [assistant_message("Well.")], parts(first), end)
     store.run(begin_anew, first.lease.conversation)
     store.run(admit, inbound("and now?", sender="ada"))
     running = store.run(begin_turn, first.lease)
     for usage in (USAGE, None):
         said = assistant_message("part")
-        store.run(steps.record_message, running, said, model_call(usage))
+        store.run(turn_journal.record_message, running, said, model_call(usage))
     return store
 
 
@@ -82,7 +84,7 @@ def old_file(lived: Store, tmp_path: Path) -> Path:
 
 def test_the_0002_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
     """What the tests below migrate is what Parley 0.2 has left behind."""
-    assert files.current(old_file) == "0002"
+    assert maintenance.current(old_file) == "0002"
     text = "\n".join(dump(old_file))
     assert "ledger" not in text
     assert "prompt_inputs" not in text
@@ -91,7 +93,7 @@ def test_the_0002_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
 
 def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> None:
     """Every row is there after the migration; what is new is not known."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in metadata.sorted_tables:
         if table not in {ledger, step, prompt_base, prompt_text, spent_by, spent_slot}:
             new = NEW.get(table.name, set())
@@ -127,7 +129,9 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
         assert running.session.system_prompt == "You are a test."
         assert running.session.tools == newer.tools
         end = TurnEnd("final_text", model_call(USAGE))
-        totals = await database.write(endings.commit, running, [assistant_message("x")], [], end)
+        totals = await database.write(
+            turn_journal.commit, running, [assistant_message("x")], [], end
+        )
         assert (totals.iterations, totals.usage) == (3, USAGE + USAGE)
         assert (totals.usd, totals.estimated) == (None, True)
 
@@ -135,7 +139,7 @@ async def test_an_older_turn_goes_on(old_file: Path) -> None:
 def test_an_older_session_has_no_base(migrated: Store) -> None:
     """Nothing is made up."""
     for row in migrated.rows(session):
-        found = migrated.run(lineage.get, row.id)
+        found = migrated.run(sessions.get, row.id)
         assert (found.tools, found.prompt_inputs, found.prefix, found.moved) == (None,) * 4
         assert found.start_reason in {"first_message", "new"}
 

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 
 from agent.messages import assistant_message
-from gateway.storage import endings, files, models, outbox
-from gateway.storage.endings import TurnEnd
-from gateway.storage.models import metadata
+from gateway.storage import maintenance, schema
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.queue import outbox
+from gateway.storage.schema import metadata
 from tests.support.storage import (
     OF_BASES,
     Store,
@@ -18,8 +20,8 @@ from tests.support.storage import (
     turn_of,
 )
 
-NEW_TABLES = {models.attachment, models.attachment_part, models.member, models.pairing}
-BASES = {models.prompt_text, models.prompt_base}
+NEW_TABLES = {schema.attachment, schema.attachment_part, schema.member, schema.pairing}
+BASES = {schema.prompt_text, schema.prompt_base}
 NEW_COLUMNS = {
     "outbox": {"choices", "attachment"},
     "quarantine": {"chat"},
@@ -33,7 +35,7 @@ def lived(store: Store) -> Store:
     """A conversation with an answer that was not sent yet."""
     first = store.run(turn_of, "How are you?")
     end = TurnEnd("final_text")
-    store.run(endings.commit, first, [assistant_message("Well.")], parts(first), end)
+    store.run(turn_journal.commit, first, [assistant_message("Well.")], parts(first), end)
     return store
 
 
@@ -45,7 +47,7 @@ def old_file(lived: Store, tmp_path: Path) -> Path:
 
 def test_the_0003_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
     """What the tests below migrate is what Parley 0.3 has left behind."""
-    assert files.current(old_file) == "0003"
+    assert maintenance.current(old_file) == "0003"
     text = "\n".join(dump(old_file))
     assert all(f"TABLE {table.name}" not in text for table in NEW_TABLES)
     assert "How are you?" in text
@@ -53,7 +55,7 @@ def test_the_0003_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
 
 def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> None:
     """Every row is there after the migration; the new tables are empty."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in set(metadata.sorted_tables) - NEW_TABLES - BASES:
         new = NEW_COLUMNS.get(table.name, set())
         assert rows_without(new, migrated, table) == rows_without(new, lived, table)
@@ -69,7 +71,7 @@ def test_an_older_answer_is_sent(migrated: Store) -> None:
 
 def test_migrated_tables_have_the_columns_of_new_ones(migrated: Store, store: Store) -> None:
     """With types, NOT NULL and defaults, which alembic does not compare."""
-    for table in (*NEW_TABLES, models.outbox, models.cursor, models.quarantine, models.turn):
+    for table in (*NEW_TABLES, schema.outbox, schema.cursor, schema.quarantine, schema.turn):
         query = f'PRAGMA table_info("{table.name}")'
         described = [
             each.run(lambda conn, query=query: list(conn.exec_driver_sql(query)))

@@ -8,11 +8,13 @@ from structlog.testing import capture_logs
 
 from agent.messages import assistant_message
 from agent.view import Summary, ViewPlan
-from gateway.storage import attachments, endings, files, leases, lineage, models
-from gateway.storage.endings import TurnEnd
-from gateway.storage.lineage import PromptBase
-from gateway.storage.models import conversation, metadata, session
-from gateway.storage.opening import open_database
+from gateway.storage import maintenance, schema
+from gateway.storage.conversation import attachments, sessions, turn_journal
+from gateway.storage.conversation.sessions import PromptBase
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import leases
+from gateway.storage.schema import conversation, metadata, session
 from tests.support.searching import feed, found
 from tests.support.storage import (
     BASE,
@@ -32,8 +34,8 @@ from tests.support.storage import (
     turn_of,
 )
 
-NEW_TABLES = {models.inquiry, models.todo, models.memory, models.node, models.search_row}
-BASES = {models.prompt_text, models.prompt_base}
+NEW_TABLES = {schema.inquiry, schema.todo, schema.memory, schema.node, schema.search_row}
+BASES = {schema.prompt_text, schema.prompt_base}
 NEW_COLUMNS = {
     "conversation": {"parent_turn_id", "parent_call_id", "model", "searched_seq"},
     "session": OF_BASES,
@@ -47,7 +49,7 @@ def lived(store: Store) -> Store:
     store.run(attachments.offer, first, "report.txt", "text/plain", b"figures", 1)
     plan = ViewPlan(summaries=(Summary("They met.", 1, 1),), tail_from=1)
     first = store.run(compact, first, plan)
-    store.run(endings.commit, first, [assistant_message("Well.")], parts(first), TurnEnd("x"))
+    store.run(turn_journal.commit, first, [assistant_message("Well.")], parts(first), TurnEnd("x"))
     store.run(admit, inbound("And the weather?"))
     store.run(begin_turn, first.lease)
     return store
@@ -61,7 +63,7 @@ def old_file(lived: Store, tmp_path: Path) -> Path:
 
 def test_the_0004_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
     """What the tests below migrate is what Parley 0.4 has left behind."""
-    assert files.current(old_file) == "0004"
+    assert maintenance.current(old_file) == "0004"
     text = "\n".join(dump(old_file))
     assert all(f"TABLE {table.name}" not in text for table in NEW_TABLES)
     assert "search" not in text
@@ -70,21 +72,21 @@ def test_the_0004_schema_has_nothing_of_the_newer_one(old_file: Path) -> None:
 
 def test_an_older_database_keeps_everything(lived: Store, migrated: Store) -> None:
     """Every row is there after the migration; what is new is empty."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in set(metadata.sorted_tables) - NEW_TABLES - BASES:
         new = NEW_COLUMNS.get(table.name, set())
         assert rows_without(new, migrated, table) == rows_without(new, lived, table)
     assert all(migrated.rows(table) == [] for table in NEW_TABLES)
     row = migrated.one(conversation)
     assert (row.parent_turn_id, row.parent_call_id, row.model, row.searched_seq) == (*[None] * 3, 0)
-    assert [row.layers for row in migrated.rows(models.prompt_base)] == ["[]"]
+    assert [row.layers for row in migrated.rows(schema.prompt_base)] == ["[]"]
 
 
 def test_an_older_segment_stands(lived: Store, migrated: Store) -> None:
     """Its prompt, tools and plan; of which layers the prompt consists is not known."""
     for row in lived.rows(session):
-        before = lived.run(lineage.get, row.id)
-        after = migrated.run(lineage.get, row.id)
+        before = lived.run(sessions.get, row.id)
+        after = migrated.run(sessions.get, row.id)
         assert after == replace(before, prompt_layers=(), base_id=after.base_id)
 
 
@@ -95,7 +97,7 @@ async def test_a_migration_is_logged_once(old_file: Path) -> None:
             async with open_database(old_file):
                 pass
     found = [line for line in lines if line["event"] == "database_migrated"]
-    assert [(line["before"], line["revision"]) for line in found] == [("0004", models.REVISION)]
+    assert [(line["before"], line["revision"]) for line in found] == [("0004", schema.REVISION)]
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent.messages import assistant_message
-from agent.prompt import OWN_LAYER, SEPARATOR, SystemPrompt
-from gateway.storage import endings, files, lineage
-from gateway.storage.endings import TurnEnd
-from gateway.storage.lineage import PromptBase
-from gateway.storage.models import metadata, prompt_base, prompt_text, session
+from agent.prompt.system import OWN_LAYER, SEPARATOR, SystemPrompt
+from gateway.storage import maintenance
+from gateway.storage.conversation import sessions, turn_journal
+from gateway.storage.conversation.sessions import PromptBase
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.schema import metadata, prompt_base, prompt_text, session
 from tests.support.storage import (
     OF_BASES,
     Store,
@@ -39,11 +40,11 @@ def lived(store: Store) -> Store:
     """Conversations of which one was split, one has begun anew, and one has never been asked."""
     for chat in "abc":
         current = store.run(turn_of, f"Hello {chat}", chat=chat)
-        root = store.run(lineage.get, current.session.id)
-        settled = store.run(lineage.settle_base, replace(root, tools="x"), base_of(f"root {chat}"))
+        root = store.run(sessions.get, current.session.id)
+        settled = store.run(sessions.settle_base, replace(root, tools="x"), base_of(f"root {chat}"))
         answer = [assistant_message("Well.")]
-        store.run(endings.commit, current, answer, parts(current), TurnEnd("final_text"))
-        store.run(lineage.split, settled, "compression", settled.plan)
+        store.run(turn_journal.commit, current, answer, parts(current), TurnEnd("final_text"))
+        store.run(sessions.split, settled, "compression", settled.plan)
     store.run(begin_anew, 2)
     store.run(admit, inbound("waits", chat="d"))
     return store
@@ -57,7 +58,7 @@ def old_file(lived: Store, tmp_path: Path) -> Path:
 
 def test_the_0005_schema_has_each_prompt_in_each_segment(old_file: Path) -> None:
     """What the tests below migrate is what Parley 0.5 has left behind."""
-    assert files.current(old_file) == "0005"
+    assert maintenance.current(old_file) == "0005"
     text = "\n".join(dump(old_file))
     assert "TABLE prompt_base" not in text
     assert text.count(SHARED) == 6
@@ -66,12 +67,12 @@ def test_the_0005_schema_has_each_prompt_in_each_segment(old_file: Path) -> None
 
 def test_every_segment_reads_as_before(lived: Store, migrated: Store) -> None:
     """Prompt, layers, tools and inputs, byte for byte; all other rows are as they were."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in set(metadata.sorted_tables) - {prompt_base, prompt_text}:
         assert rows_without(OF_BASES, migrated, table) == rows_without(OF_BASES, lived, table)
     for row in lived.rows(session):
-        before = lived.run(lineage.get, row.id)
-        after = migrated.run(lineage.get, row.id)
+        before = lived.run(sessions.get, row.id)
+        after = migrated.run(sessions.get, row.id)
         assert after == replace(before, base_id=after.base_id)
 
 
@@ -79,15 +80,15 @@ def test_each_text_is_there_once(migrated: Store) -> None:
     """However many segments had it; the next root with the same prompt refers to it, too."""
     assert [row.body for row in migrated.rows(prompt_text)] == [SHARED, '["look"]']
     root = migrated.run(begin_anew, 1)
-    settled = migrated.run(lineage.settle_base, root, base_of("root 9"))
+    settled = migrated.run(sessions.settle_base, root, base_of("root 9"))
     assert [row.id for row in migrated.rows(prompt_base)] == [settled.base_id]
 
 
 def test_a_conversation_keeps_its_prompt(migrated: Store) -> None:
     """What would be written today moves no prefix of a conversation that is under way."""
     for conversation_id in (1, 3):
-        before = migrated.run(lineage.active, conversation_id)
-        assert migrated.run(lineage.settle_base, before, base_of("another root")) == before
+        before = migrated.run(sessions.active, conversation_id)
+        assert migrated.run(sessions.settle_base, before, base_of("another root")) == before
     assert before.system_prompt == f"{SHARED}{SEPARATOR}root c"
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import files, identity
-from gateway.storage.models import metadata
-from gateway.storage.opening import open_database
+from gateway.storage import identity, maintenance
+from gateway.storage.migrations import open_database
+from gateway.storage.schema import metadata
 from tests.support.storage import Store, admit, inbound, outdated_copy, turn_of
 
 
@@ -19,7 +19,7 @@ def old_file(store: Store, tmp_path: Path) -> Path:
 
 def test_an_older_database_keeps_everything(store: Store, migrated: Store) -> None:
     """Every row is there after the migration."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in metadata.sorted_tables:
         assert migrated.rows(table) == store.rows(table)
 

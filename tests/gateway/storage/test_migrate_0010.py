@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.storage import blame, endings, files, leases
-from gateway.storage.blame import Death
-from gateway.storage.models import metadata, turn
-from gateway.storage.opening import open_database
+from gateway.storage import maintenance
+from gateway.storage.conversation import turn_journal
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import blame, leases
+from gateway.storage.queue.blame import Death
+from gateway.storage.schema import metadata, turn
 from tests.support.storage import (
     BASE,
     Store,
@@ -24,16 +26,16 @@ from tests.support.turns import ANSWERED
 def old_file(store: Store, tmp_path: Path) -> Path:
     """A turn that was answered, one that was given up and one that runs, in the schema before."""
     answered = store.run(turn_of, "one")
-    store.run(endings.commit, answered, [], parts(answered), ANSWERED)
+    store.run(turn_journal.commit, answered, [], parts(answered), ANSWERED)
     dead = store.run(turn_of, "two", chat="43")
-    store.run(endings.bury, dead, [], endings.TurnEnd("gave_up"))
+    store.run(turn_journal.bury, dead, [], turn_journal.TurnEnd("gave_up"))
     store.run(turn_of, "three", chat="44")
     return outdated_copy(store.path, tmp_path / "old.db", "0009")
 
 
 def test_an_older_database_keeps_everything(store: Store, migrated: Store) -> None:
     """Every row is there after the migration; what is new is empty."""
-    assert files.check(migrated.path) == []
+    assert maintenance.check(migrated.path) == []
     for table in metadata.sorted_tables:
         assert migrated.rows(table) == store.rows(table)
     assert {(row.deaths, row.blamed, row.quiet_s) for row in migrated.rows(turn)} == {(0, 0, 0.0)}

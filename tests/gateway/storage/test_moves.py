@@ -7,12 +7,14 @@ import pytest
 
 from adapters.messages import Address, Choice, Cursor, Move, Poison, Receipt
 from agent.messages import assistant_message
-from gateway.sessions import address_key
-from gateway.storage import endings, inbox, maintenance, outbox, steps
-from gateway.storage.endings import TurnEnd
-from gateway.storage.models import alias, quarantine, turn
-from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import outbox as outbox_table
+from gateway.session_keys import address_key
+from gateway.storage import maintenance
+from gateway.storage.conversation import conversations, turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.queue import inbox, outbox
+from gateway.storage.schema import alias, quarantine, turn
+from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.schema import outbox as outbox_table
 from tests.support.storage import (
     BASE,
     Store,
@@ -87,14 +89,16 @@ def test_a_chat_moves_on_from_where_it_moved_to(store: Store) -> None:
     chat = store.run(admit, inbound(chat="-5"))[0]
     store.run(inbox.move, MOVE)
     assert store.run(inbox.move, Move("telegram", "default", "-1005", "-7"))
-    assert [store.run(inbox.find, key(each)) for each in ("-5", "-1005", "-7")] == [chat] * 3
+    assert [store.run(conversations.find, key(each)) for each in ("-5", "-1005", "-7")] == [
+        chat
+    ] * 3
 
 
 def test_threads_move_with_their_chat(store: Store) -> None:
     """A topic keeps its number."""
     topic = store.run(admit, inbound(chat="-5", thread="3", chat_kind="thread"))[0]
     store.run(inbox.move, MOVE)
-    assert store.run(inbox.find, key("-1005", "3")) == topic
+    assert store.run(conversations.find, key("-1005", "3")) == topic
 
 
 def test_nobody_is_moved_into_another_conversation(store: Store) -> None:
@@ -103,7 +107,7 @@ def test_nobody_is_moved_into_another_conversation(store: Store) -> None:
     new = store.run(admit, inbound(chat="-1005"))[0]
     assert not store.run(inbox.move, MOVE)
     assert store.conversation(old).chat == "-5"
-    assert store.run(inbox.find, key("-1005")) == new
+    assert store.run(conversations.find, key("-1005")) == new
 
 
 def test_chats_with_a_similar_id_stay(store: Store) -> None:
@@ -111,7 +115,7 @@ def test_chats_with_a_similar_id_stay(store: Store) -> None:
     other = store.run(admit, inbound(chat="-51"))[0]
     store.run(inbox.move, MOVE)
     assert store.conversation(other).chat == "-51"
-    assert store.run(inbox.find, key("-51")) == other
+    assert store.run(conversations.find, key("-51")) == other
 
 
 def test_positions_are_found_by_the_beginning_of_their_source(store: Store) -> None:
@@ -125,24 +129,24 @@ def test_positions_are_found_by_the_beginning_of_their_source(store: Store) -> N
 def test_ids_of_messages_do_not_move(store: Store) -> None:
     """They begin anew: neither a reply, a preview nor an edit means an old one."""
     current = store.run(turn_of, "one", chat="-5")
-    store.run(steps.set_preview, current, "p1")
+    store.run(turn_journal.set_preview, current, "p1")
     store.run(admit, inbound("two", chat="-5", message_ref="102"))
     store.run(inbox.move, MOVE)
     assert {row.message_ref for row in store.rows(inbox_table)} == {None}
     assert store.one(turn).preview_ref is None
 
 
-@pytest.mark.parametrize("end", [endings.commit, endings.bury, endings.cancel])
+@pytest.mark.parametrize("end", [turn_journal.commit, turn_journal.bury, turn_journal.cancel])
 def test_a_turn_that_runs_while_its_chat_moves_forgets_ids(store: Store, end: Any) -> None:
     """Its answer is a new message in the new chat; so is what it tells meanwhile."""
     current = store.run(turn_of, "one", chat="-5")
     store.run(inbox.move, MOVE)
-    store.run(steps.set_preview, current, "p2")
+    store.run(turn_journal.set_preview, current, "p2")
     old = [replace(part(key), preview_ref="p1", reply_to="101") for key in "ab"]
-    store.run(steps.notify, current, old[:1])
-    said = "" if end is endings.cancel else [assistant_message("hi")]
+    store.run(turn_journal.notify, current, old[:1])
+    said = "" if end is turn_journal.cancel else [assistant_message("hi")]
     more = [old[1:], TurnEnd("x")]
-    store.run(end, current, *(more if end is endings.bury else [said, *more]))
+    store.run(end, current, *(more if end is turn_journal.bury else [said, *more]))
     assert [(row.preview_ref, row.reply_to) for row in store.rows(outbox_table)] == [
         (None, None)
     ] * 2
@@ -156,7 +160,7 @@ def test_the_next_turn_knows_where_its_chat_is(store: Store) -> None:
     resumed = store.run(find_running, lease, BASE)
     assert resumed is not None
     assert resumed.lease.address.chat == "-1005"
-    store.run(endings.commit, resumed, [], [], TurnEnd("empty"))
+    store.run(turn_journal.commit, resumed, [], [], TurnEnd("empty"))
     store.run(admit, inbound("two", chat="-1005"))
     assert store.run(begin_turn, lease).lease.address.chat == "-1005"
 

@@ -7,9 +7,11 @@ import pytest
 from sqlalchemy import update
 
 from gateway.errors import NotFound
-from gateway.storage import audit, deadletters, history, members, notebook
-from gateway.storage.audit import AuditFilter
-from gateway.storage.models import inquiry, turn
+from gateway.storage.people import members, notebook
+from gateway.storage.queue import dead_letters
+from gateway.storage.reports import audit, history
+from gateway.storage.reports.audit import AuditFilter
+from gateway.storage.schema import inquiry, turn
 from tests.support.lists import fill_lists
 from tests.support.storage import Store, admit, inbound
 
@@ -50,7 +52,7 @@ def of_conversations(store: Store, limit: int, after: Any) -> list[Any]:
 
 
 def of_letters(store: Store, limit: int, after: Any) -> list[Any]:
-    return store.run(deadletters.find_all, limit, after)
+    return store.run(dead_letters.find_all, limit, after)
 
 
 def of_calls(store: Store, limit: int, after: Any) -> list[Any]:
@@ -134,19 +136,19 @@ def test_a_call_that_nobody_answered_yet_has_its_place(lived: Store) -> None:
 
 def test_a_letter_that_left_the_list_still_marks_a_place(lived: Store) -> None:
     """The operator drops the last one of a page, and goes on behind it."""
-    lived.run(deadletters.drop, "t4")
+    lived.run(dead_letters.drop, "t4")
     assert [letter.id for letter in of_letters(lived, 2, "t4")] == ["s3.3", "t3"]
 
 
 def test_a_turn_that_was_put_back_still_marks_a_place(lived: Store) -> None:
     """It was given up when it was; what is asked again is another turn."""
-    lived.run(deadletters.retry, "t4")
+    lived.run(dead_letters.retry, "t4")
     assert [letter.id for letter in of_letters(lived, 2, "t4")] == ["s3.3", "t3"]
 
 
 def test_a_send_that_was_put_back_marks_none(lived: Store) -> None:
     """Its time is that of the retry: a page behind it would begin at the top again."""
-    lived.run(deadletters.retry, "s4.4")
+    lived.run(dead_letters.retry, "s4.4")
     with pytest.raises(NotFound, match=r"no dead letter s4\.4 to go on behind"):
         of_letters(lived, 2, "s4.4")
 

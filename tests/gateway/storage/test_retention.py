@@ -15,30 +15,20 @@ from sqlalchemy import Connection, Table, delete, select, update
 
 from adapters.messages import Attachment
 from agent.messages import ChatMessage, assistant_message, tool_message
-from agent.models.base import Usage
 from agent.models.images import image_part
 from agent.models.scripted import tool_call
-from agent.tools.services import Inquiry
+from agent.tools.registry import Inquiry
+from agent.usage import Usage
 from agent.view import Summary, ViewPlan
-from gateway.pruning import Pruner, count_all
-from gateway.settings import RetentionSettings
-from gateway.storage import (
-    attachments,
-    deadletters,
-    endings,
-    hiding,
-    inbox,
-    inquiries,
-    lineage,
-    maintenance,
-    models,
-    retention,
-    steps,
-)
-from gateway.storage.endings import TurnEnd
-from gateway.storage.opening import open_database
+from gateway.lifecycle.pruning import Pruner, count_all
+from gateway.settings.tree import RetentionSettings
+from gateway.storage import maintenance, retention, schema
+from gateway.storage.conversation import attachments, questions, sessions, turn_journal, turns
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.migrations import open_database
+from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
-from gateway.storage.turns import Turn
 from tests.support.searching import feed, found
 from tests.support.storage import (
     BASE,
@@ -58,15 +48,15 @@ from tests.support.storage import (
 )
 
 AGED = (
-    models.message,
-    models.inbox,
-    models.outbox,
-    models.step,
-    models.ledger,
-    models.inquiry,
-    models.attachment,
-    models.search_row,
-    models.blob,
+    schema.message,
+    schema.inbox,
+    schema.outbox,
+    schema.step,
+    schema.ledger,
+    schema.inquiry,
+    schema.attachment,
+    schema.search_row,
+    schema.blob,
 )
 EVERYTHING = RetentionSettings(
     transcript_days=30,
@@ -84,19 +74,19 @@ RESTING = (COMPACTED, TOOLS)
 def answer(store: Store, current: Turn, text: str = "Très bien.") -> None:
     """End a turn; its answer is sent."""
     end = TurnEnd("final_text", model_call(Usage(10, 5)))
-    store.run(endings.commit, current, [assistant_message(text)], parts(current), end)
-    here = models.outbox.c.conversation == current.lease.conversation
-    store.run(lambda conn: conn.execute(update(models.outbox).where(here).values(state="sent")))
+    store.run(turn_journal.commit, current, [assistant_message(text)], parts(current), end)
+    here = schema.outbox.c.conversation == current.lease.conversation
+    store.run(lambda conn: conn.execute(update(schema.outbox).where(here).values(state="sent")))
 
 
 def use_a_tool(store: Store, current: Turn) -> None:
     """Have a turn call a tool whose output is stored, and make a file."""
     call = tool_call("send", {"to": "somebody"}, f"c{current.id}")
     calling: Any = {"role": "assistant", "content": "", "tool_calls": [call]}
-    store.run(steps.record_message, current, calling, model_call(Usage(10, 5)))
-    store.run(steps.start_tool, current, call, "side_effect")
-    store.run(steps.store_output, current, "a long output")
-    store.run(steps.record_result, current, tool_message(call["id"], "send", "sent"), "ok")
+    store.run(turn_journal.record_message, current, calling, model_call(Usage(10, 5)))
+    store.run(turn_journal.start_tool, current, call, "side_effect")
+    store.run(turn_journal.store_output, current, "a long output")
+    store.run(turn_journal.record_result, current, tool_message(call["id"], "send", "sent"), "ok")
     store.run(attachments.offer, current, "report.txt", "text/plain", b"figures", 3)
 
 
@@ -105,7 +95,7 @@ def with_picture(store: Store) -> Turn:
     conversation_id, seq = store.run(admit, inbound("Who is this?", chat="g"))
     picture = Attachment(name="p.png", kind="image", content=b"pixels")
     store.run(attachments.append, conversation_id, seq, [picture], 100)
-    file = store.rows(models.attachment)[-1]
+    file = store.rows(schema.attachment)[-1]
     lease = store.run(claim_one, conversation_id)
     entries = store.run(inbox.queued, conversation_id)
     asked = [{"type": "text", "text": "Who is this?"}, image_part(file.id)]
@@ -128,12 +118,14 @@ def lived_in(store: Store) -> None:
     use_a_tool(store, store.run(turn_of, "gamma", chat="c"))
     store.run(admit, inbound("delta", chat="d"))
     current = store.run(turn_of, "epsilon", chat="e")
-    store.run(endings.commit, current, [assistant_message("So.")], parts(current), TurnEnd("x"))
+    store.run(
+        turn_journal.commit, current, [assistant_message("So.")], parts(current), TurnEnd("x")
+    )
     current = store.run(turn_of, "zeta", chat="f")
     asked = Inquiry("approval", "c1", "act", "May I?")
-    store.run(inquiries.enter, current.lease.conversation, current.id, "c1", asked, 1e9)
+    store.run(questions.enter, current.lease.conversation, current.id, "c1", asked, 1e9)
     feed(store)
-    free = update(models.conversation).where(models.conversation.c.id.in_((*RESTING, UNSENT)))
+    free = update(schema.conversation).where(schema.conversation.c.id.in_((*RESTING, UNSENT)))
     store.run(lambda conn: conn.execute(free.values(owner=None)))
 
 
@@ -161,13 +153,13 @@ def age(conn: Connection, days: float, conversation_id: int | None = None) -> No
     past = days * 86_400.0
     for table in AGED:
         query = update(table).values(at=table.c.at - past)
-        if table is models.step:
-            turns = select(models.turn.c.id).where(models.turn.c.conversation == conversation_id)
+        if table is schema.step:
+            turns = select(schema.turn.c.id).where(schema.turn.c.conversation == conversation_id)
             here = table.c.turn_id.in_(turns)
         else:
             here = table.c.conversation == conversation_id
         conn.execute(query if conversation_id is None else query.where(here))
-    conn.execute(update(models.session).values(ended_at=models.session.c.ended_at - past))
+    conn.execute(update(schema.session).values(ended_at=schema.session.c.ended_at - past))
 
 
 def prune(path: Path, limits: RetentionSettings = EVERYTHING) -> dict[str, Pruned]:
@@ -182,8 +174,8 @@ def prune(path: Path, limits: RetentionSettings = EVERYTHING) -> dict[str, Prune
 
 def views(store: Store) -> dict[int, list[ChatMessage]]:
     """Return what each conversation shows."""
-    ids = [row.id for row in store.rows(models.conversation)]
-    plans = {each: store.run(lineage.active, each).plan for each in ids}
+    ids = [row.id for row in store.rows(schema.conversation)]
+    plans = {each: store.run(sessions.active, each).plan for each in ids}
     return {each: store.run(load_view, each, plan) for each, plan in plans.items()}
 
 
@@ -203,7 +195,7 @@ def assert_sound(path: Path) -> None:
 def test_by_default_nothing_but_raw_updates_goes(lived: Store) -> None:
     """However old everything is."""
     lived.run(age, 9_999)
-    before = {table: lived.rows(table) for table in AGED if table is not models.inbox}
+    before = {table: lived.rows(table) for table in AGED if table is not schema.inbox}
     gone = prune(lived.path, RetentionSettings())
     assert {name: each.rows for name, each in gone.items()} == {"raw": 7}
     assert {table: lived.rows(table) for table in before} == before
@@ -221,31 +213,31 @@ def test_a_conversation_at_rest_is_emptied_and_begins_anew(lived: Store) -> None
     lived.run(age, 31)
     prune(lived.path)
     for conversation_id in RESTING:
-        for table in (models.message, models.inbox, models.outbox, models.ledger, models.blob):
+        for table in (schema.message, schema.inbox, schema.outbox, schema.ledger, schema.blob):
             assert count_of(lived, table, conversation_id) == 0
-        assert lived.run(lineage.active, conversation_id).start_reason == "retention"
+        assert lived.run(sessions.active, conversation_id).start_reason == "retention"
         assert found(lived, [conversation_id], "alpha beta") == []
-    assert "They met." not in "".join(row.view_plan for row in lived.rows(models.session))
-    assert lived.one(models.attachment, conversation=TOOLS).state == "failed"
-    assert [row.attachment for row in lived.rows(models.attachment_part)] == [2]
+    assert "They met." not in "".join(row.view_plan for row in lived.rows(schema.session))
+    assert lived.one(schema.attachment, conversation=TOOLS).state == "failed"
+    assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 
 
 @pytest.mark.parametrize("conversation_id", [RUNNING, QUEUED, UNSENT, ASKING])
 def test_what_is_under_way_stays_however_old_it_is(lived: Store, conversation_id: int) -> None:
     """Its question, its journal, its answer and its calls."""
     lived.run(age, 9_999)
-    kept = (models.message, models.inbox, models.inquiry, models.attachment)
+    kept = (schema.message, schema.inbox, schema.inquiry, schema.attachment)
     before = [
         [row[:6] for row in lived.rows(table, conversation=conversation_id)] for table in kept
     ]
-    unsent = lived.rows(models.outbox, conversation=conversation_id)
-    journal = lived.rows(models.step, turn_id=3 + 1)
+    unsent = lived.rows(schema.outbox, conversation=conversation_id)
+    journal = lived.rows(schema.step, turn_id=3 + 1)
     shown = views(lived)[conversation_id]
     prune(lived.path)
     after = [[row[:6] for row in lived.rows(table, conversation=conversation_id)] for table in kept]
     assert (after, views(lived)[conversation_id]) == (before, shown)
-    assert lived.rows(models.outbox, conversation=conversation_id) == unsent
-    assert lived.rows(models.step, turn_id=3 + 1) == journal != []
+    assert lived.rows(schema.outbox, conversation=conversation_id) == unsent
+    assert lived.rows(schema.step, turn_id=3 + 1) == journal != []
 
 
 def test_a_conversation_in_use_loses_what_a_model_has_summarised(lived: Store) -> None:
@@ -254,7 +246,7 @@ def test_a_conversation_in_use_loses_what_a_model_has_summarised(lived: Store) -
     lived.run(admit, inbound("alpha three", chat="a"))
     before = views(lived)[COMPACTED]
     assert prune(lived.path)["transcript"].rows == 2
-    assert [row.seq for row in lived.rows(models.message, conversation=COMPACTED)] == [3, 4]
+    assert [row.seq for row in lived.rows(schema.message, conversation=COMPACTED)] == [3, 4]
     assert views(lived)[COMPACTED] == before
 
 
@@ -263,8 +255,8 @@ def test_what_may_be_read_again_stays(lived: Store, summary: dict[str, Any]) -> 
     """An extract is written anew from the originals; a node can be recalled."""
     plan = ViewPlan(summaries=(Summary("They met.", 1, 2, **summary),), tail_from=3)
     active = lived.conversation(COMPACTED).active_session_id
-    changed = update(models.session).where(models.session.c.id == active)
-    stored = lineage.dump_plan(plan)
+    changed = update(schema.session).where(schema.session.c.id == active)
+    stored = sessions.dump_plan(plan)
     lived.run(lambda conn: conn.execute(changed.values(view_plan=stored)))
     lived.run(age, 31, COMPACTED)
     lived.run(admit, inbound("alpha three", chat="a"))
@@ -286,7 +278,7 @@ def test_a_conversation_that_is_forgotten_meanwhile_is_passed_over(
     lived.run(age, 31)
     assert prune(lived.path)["transcript"].rows > 0
     assert lived.run(retention.count_transcript, COMPACTED, 1.0) == Pruned()
-    assert count_of(lived, models.message, TOOLS) == 0
+    assert count_of(lived, schema.message, TOOLS) == 0
 
 
 def test_what_two_erase_counts_once(lived: Store) -> None:
@@ -303,7 +295,7 @@ def test_a_message_that_the_index_cannot_take_is_not_read(
     lived: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays: its words could not be told to the index when it goes."""
-    behind = update(models.conversation).where(models.conversation.c.id == COMPACTED)
+    behind = update(schema.conversation).where(schema.conversation.c.id == COMPACTED)
     lived.run(lambda conn: conn.execute(behind.values(searched_seq=1)))
     prepared, read = retention.prepared, set[int]()
 
@@ -315,16 +307,16 @@ def test_a_message_that_the_index_cannot_take_is_not_read(
     lived.run(age, 31)
     prune(lived.path)
     assert read == set()
-    assert count_of(lived, models.message, TOOLS) == 0
+    assert count_of(lived, schema.message, TOOLS) == 0
 
 
 def test_what_stands_approved_stays(lived: Store) -> None:
     """It is an answered question, and an order that holds."""
-    answered = update(models.inquiry).values(state="answered", answer="conversation")
+    answered = update(schema.inquiry).values(state="answered", answer="conversation")
     lived.run(lambda conn: conn.execute(answered))
     lived.run(age, 9_999)
     prune(lived.path)
-    assert len(lived.rows(models.inquiry)) == 1
+    assert len(lived.rows(schema.inquiry)) == 1
 
 
 @pytest.mark.parametrize("is_recorded", [True, False])
@@ -333,29 +325,29 @@ def test_a_given_up_question_stays_until_it_is_dropped(lived: Store, is_recorded
 
     One may have been given up before anything was recorded of it.
     """
-    for table in (models.turn, models.inbox):
+    for table in (schema.turn, schema.inbox):
         dead = update(table).where(table.c.conversation == TOOLS).values(state="dead")
         lived.run(lambda conn, dead=dead: conn.execute(dead))
     if not is_recorded:
-        lived.run(lambda conn: conn.execute(delete(models.message)))
+        lived.run(lambda conn: conn.execute(delete(schema.message)))
     lived.run(age, 31)
-    before = lived.rows(models.message, conversation=TOOLS)
+    before = lived.rows(schema.message, conversation=TOOLS)
     prune(lived.path)
-    assert lived.rows(models.message, conversation=TOOLS) == before
-    assert lived.run(deadletters.find, "t3").text == "beta"
-    lived.run(deadletters.drop, "t3")
+    assert lived.rows(schema.message, conversation=TOOLS) == before
+    assert lived.run(dead_letters.find, "t3").text == "beta"
+    lived.run(dead_letters.drop, "t3")
     prune(lived.path)
-    assert count_of(lived, models.message, TOOLS) == count_of(lived, models.inbox, TOOLS) == 0
+    assert count_of(lived, schema.message, TOOLS) == count_of(lived, schema.inbox, TOOLS) == 0
 
 
 def test_the_file_of_a_given_up_question_stays_until_it_is_dropped(store: Store) -> None:
     """Its message is out of view."""
     current = with_picture(store)
-    for table in (models.turn, models.inbox):
+    for table in (schema.turn, schema.inbox):
         store.run(lambda conn, table=table: conn.execute(update(table).values(state="dead")))
     store.run(begin_anew, current.lease.conversation)
     assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
-    store.run(deadletters.drop, f"t{current.id}")
+    store.run(dead_letters.drop, f"t{current.id}")
     assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"].rows == 1
 
 
@@ -363,17 +355,17 @@ def test_no_summary_outlives_the_last_message(lived: Store) -> None:
     """A segment that ended later than the last message is younger than what it tells of."""
     lived.run(begin_anew, COMPACTED)
     lived.run(age, 31)
-    lived.run(lambda conn: conn.execute(update(models.session).values(ended_at=models.now_s())))
+    lived.run(lambda conn: conn.execute(update(schema.session).values(ended_at=schema.now_s())))
     prune(lived.path, RetentionSettings(transcript_days=30))
-    assert count_of(lived, models.message, COMPACTED) == 0
-    assert "They met." not in "".join(row.view_plan for row in lived.rows(models.session))
+    assert count_of(lived, schema.message, COMPACTED) == 0
+    assert "They met." not in "".join(row.view_plan for row in lived.rows(schema.session))
 
 
 def test_the_audit_has_a_limit_of_its_own(lived: Store) -> None:
     """The journal of the model's steps goes, that of the tools stays."""
     lived.run(age, 31)
     prune(lived.path, RetentionSettings(journal_days=30))
-    kinds = {row.kind for row in lived.rows(models.step, turn_id=3)}
+    kinds = {row.kind for row in lived.rows(schema.step, turn_id=3)}
     assert kinds == {"tool"}
 
 
@@ -381,10 +373,10 @@ def test_the_index_may_keep_less_than_the_transcript(lived: Store) -> None:
     """Words are found no more, and the messages are all there."""
     assert found(lived, [TOOLS], "beta") != []
     lived.run(age, 31)
-    before = lived.rows(models.message)
+    before = lived.rows(schema.message)
     assert prune(lived.path, RetentionSettings(search=30))["search"].rows > 0
     assert found(lived, [TOOLS], "beta") == []
-    assert lived.rows(models.message) == before
+    assert lived.rows(schema.message) == before
     assert_sound(lived.path)
 
 
@@ -392,7 +384,7 @@ def test_the_oldest_files_go_beyond_the_limit(lived: Store) -> None:
     """But for one that a view shows, or a turn that runs has made."""
     lived.run(age, 31, TOOLS)
     prune(lived.path, RetentionSettings(files_max_bytes=0))
-    assert {row.state for row in lived.rows(models.attachment)} == {"stored"}
+    assert {row.state for row in lived.rows(schema.attachment)} == {"stored"}
     gone = prune(lived.path, RetentionSettings(files_max_bytes=0, transcript_days=30))
     assert gone["files"] == Pruned(1, len(b"figures"))
 
@@ -402,7 +394,7 @@ def test_a_picture_that_is_asked_about_again_stays(store: Store) -> None:
     current = with_picture(store)
     here = current.lease.conversation
     store.run(admit, inbound("/retry", chat="g"), kind="command")
-    asked = store.run(hiding.hide_newest, here)
+    asked = store.run(turns.hide_newest, here)
     entries = store.run(inbox.queued, here)
     answer(store, store.run(begin, current.lease, entries, asked, BASE))
     assert prune(store.path, RetentionSettings(files_max_bytes=0))["files"] == Pruned()
@@ -414,18 +406,18 @@ def test_the_file_of_a_dead_letter_stays(lived: Store) -> None:
     """An operator may have it sent again."""
     lived.run(age, 31)
     letter = {"state": "dead", "attachment": 1}
-    here = models.outbox.c.conversation == TOOLS
-    lived.run(lambda conn: conn.execute(update(models.outbox).where(here).values(letter)))
+    here = schema.outbox.c.conversation == TOOLS
+    lived.run(lambda conn: conn.execute(update(schema.outbox).where(here).values(letter)))
     assert prune(lived.path)["files"] == Pruned()
 
 
 def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> None:
     """A file is noted as gone first."""
-    file = lived.rows(models.attachment)[0]
-    lived.run(lambda conn: conn.execute(update(models.attachment).values(turn_id=None)))
+    file = lived.rows(schema.attachment)[0]
+    lived.run(lambda conn: conn.execute(update(schema.attachment).values(turn_id=None)))
     assert lived.run(retention.remove_file, retention.File(file.id, 7))
     prune(lived.path, RetentionSettings(files_days=1))
-    assert [row.attachment for row in lived.rows(models.attachment_part)] == [2]
+    assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 
 
 def test_a_dry_run_counts_what_goes(lived: Store) -> None:
@@ -467,7 +459,7 @@ def test_after_any_prune_every_conversation_goes_on(
         before = views(store)
         prune(store.path, limits)
         for conversation_id, shown in views(store).items():
-            is_new = store.run(lineage.active, conversation_id).start_reason == "retention"
+            is_new = store.run(sessions.active, conversation_id).start_reason == "retention"
             assert shown == ([] if is_new else before[conversation_id])
             assert not is_new or conversation_id in RESTING
         assert_answers(store)
@@ -481,7 +473,7 @@ def assert_answers(store: Store) -> None:
         current = store.run(turn_of, "and now?", chat=chat)
         assert current.lease.conversation == conversation_id
         answer(store, current, "As before.")
-        plan = store.run(lineage.active, conversation_id).plan
+        plan = store.run(sessions.active, conversation_id).plan
         assert store.run(load_view, conversation_id, plan)[-1]["content"] == "As before."
 
 

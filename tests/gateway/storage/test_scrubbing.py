@@ -13,14 +13,15 @@ import pytest
 from sqlalchemy import Connection
 
 from agent.messages import assistant_message
-from gateway import control
 from gateway.errors import StorageUnavailable
-from gateway.storage import files, maintenance, transcript
+from gateway.http import control
+from gateway.storage import maintenance
+from gateway.storage.conversation import transcript
+from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.engine import Database
-from gateway.storage.models import conversation, message
-from gateway.storage.opening import open_database
+from gateway.storage.migrations import open_database
+from gateway.storage.schema import conversation, message
 from gateway.storage.scrubbing import Scrubber, empty_log
-from gateway.storage.transcript import Place
 from tests.support.searching import feed
 from tests.support.storage import Store, admit, inbound, raw_bytes, turn_of
 
@@ -43,7 +44,7 @@ def _fill(conn: Connection, dice: random.Random, rows: int) -> list[int]:
     for n in range(rows):
         here = dice.choice(ids)
         words = (f"{SECRET} " if here == ids[0] else "plain ") * dice.randint(1, 90)
-        transcript.append(conn, Place(here, 1, None), [assistant_message(f"{n} {words}")])
+        transcript.append(conn, MessagePlace(here, 1, None), [assistant_message(f"{n} {words}")])
         admit(conn, inbound(words, chat="abcd"[ids.index(here)], dedupe_key=words + f"{n}"))
     return ids
 
@@ -135,7 +136,7 @@ async def test_forget_leaves_no_byte_in_file_log_and_index(
     assert SECRET.encode() in raw_bytes(database_file)
     await control.act(tmp_path, database_file, "forget", str(gone))
     assert SECRET.encode() not in raw_bytes(database_file)
-    assert files.check(database_file) == []
+    assert maintenance.check(database_file) == []
     with closing(sqlite3.connect(database_file)) as raw:
         assert raw.execute("PRAGMA freelist_count").fetchone() > (0,)
         found = "SELECT count(*) FROM search_index WHERE search_index MATCH ?"
@@ -254,10 +255,10 @@ def test_a_check_lets_the_log_be_emptied_between_tables(store: Store) -> None:
     """It takes minutes on a large file, and the log must not grow for all that time."""
     raw = cast("sqlite3.Connection", store.connection.connection.driver_connection)
     emptied = []
-    with files.reading(store.path) as conn:
-        for table in files.tables_of(conn):
+    with maintenance.reading(store.path) as conn:
+        for table in maintenance.tables_of(conn):
             store.run(admit, inbound("written meanwhile"))
-            assert list(files.damage_of(conn, table)) == []
+            assert list(maintenance.damage_of(conn, table)) == []
             emptied.append(empty_log(raw))
     assert len(emptied) > 20
     assert all(emptied)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StorageUnavailable
-from gateway.storage import files
+from gateway.storage import maintenance
 from gateway.storage.scrubbing import Scrubber
 
 READER = """
@@ -184,7 +184,7 @@ def test_compacting_is_the_remedy(tmp_path: Path, mode: int) -> None:
     """It leaves nothing of what was erased, and later leftovers can be overwritten."""
     path = vacuuming(tmp_path, mode)
     assert SECRET.encode() in path.read_bytes()
-    files.compact(path)
+    maintenance.compact(path)
     assert SECRET.encode() not in path.read_bytes()
     clean(path)
 

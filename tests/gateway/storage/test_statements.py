@@ -7,9 +7,10 @@ import pytest
 from sqlalchemy import select
 
 from agent.messages import assistant_message
-from gateway.storage import endings, inbox, leases
-from gateway.storage.models import inbox as inbox_table
-from gateway.storage.models import outbox, step
+from gateway.storage.conversation import turn_journal
+from gateway.storage.queue import inbox, leases
+from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.schema import outbox, step
 from tests.support.storage import ACCOUNTS, Store, admit, begin_turn, inbound, parts, turn_of
 from tests.support.turns import ANSWERED
 
@@ -20,7 +21,7 @@ def answer_one(store: Store) -> None:
     conversation_id, _ = store.run(admit, inbound("hello"))
     (lease,) = store.run(leases.claim, replica, 1, ACCOUNTS)
     current = store.run(begin_turn, lease)
-    store.run(endings.commit, current, [assistant_message("hi")], parts(current), ANSWERED)
+    store.run(turn_journal.commit, current, [assistant_message("hi")], parts(current), ANSWERED)
     store.run(leases.release, current.lease)
     assert store.run(inbox.queued, conversation_id) == []
 

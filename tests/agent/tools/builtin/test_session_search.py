@@ -13,8 +13,7 @@ from agent.tools.builtin.session_search import (
     SearchArguments,
     session_search,
 )
-from agent.tools.registry import parse_arguments
-from agent.tools.services import Findings, Hit, SearchQuery
+from agent.tools.registry import Findings, Hit, SearchQuery, parse_arguments
 from tests.agent.tools.doubles import context
 
 

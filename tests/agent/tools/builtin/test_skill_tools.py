@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from agent.errors import ToolError
-from agent.skills import SkillShelf
+from agent.prompt.skills import SkillShelf
 from agent.tools.builtin.skill_manage import TOOL as MANAGE
 from agent.tools.builtin.skill_view import TOOL as VIEW
 from agent.tools.registry import Tool, ToolContext, parse_arguments

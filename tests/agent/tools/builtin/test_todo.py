@@ -7,8 +7,7 @@ import pytest
 
 from agent.errors import ToolError
 from agent.tools.builtin.todo import MAX_CHARS, MAX_ITEMS, TOOL, TodoArguments, todo
-from agent.tools.registry import parse_arguments
-from agent.tools.services import MemoryTarget, TodoItem
+from agent.tools.registry import MemoryTarget, TodoItem, parse_arguments
 from tests.agent.tools.doubles import context
 
 

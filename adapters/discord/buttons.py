@@ -1,0 +1,337 @@
+"""Slash commands and buttons, and how Discord is told within 3 s that they were received.
+
+An interaction is committed like any other message and acknowledged after that. A slash command's
+answer takes the place of "thinking…" for 14 minutes; what `send` needs for it is the message's ref.
+The menu is set as the application's global commands, and only when it has changed.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import structlog
+from pydantic import Field, ValidationError
+
+from adapters.discord.client import Api
+from adapters.discord.errors import ALREADY_ANSWERED, Refusal, mapped_call
+from adapters.discord.inbound import (
+    Bot,
+    ChannelKind,
+    Id,
+    Part,
+    Text,
+    address_in,
+    chat_kind,
+    kind_of,
+    poison,
+    raw_json,
+)
+from adapters.discord.threads import Pending
+from adapters.errors import AdapterError
+from adapters.messages import Admission, InboundMessage, Poison
+
+log = structlog.get_logger()
+
+_DESCRIPTION_CHARS = 100
+_CHAT_INPUT = 1
+_STRING = 3
+OPTION = "text"
+"""Name of a command's one option."""
+ANSWERABLE_S = 14 * 60.0
+"""How long an answer may take the place of "thinking…". Source: tokens live 15 minutes."""
+_EPOCH_MS = 1_420_070_400_000
+_PREFIX = "interaction:"
+_EPHEMERAL = 1 << 6
+# Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
+_MAX_TEXT_CHARS = 2000
+_COMMAND, _COMPONENT = 2, 3
+_MESSAGE, _DEFERRED, _UPDATE = 4, 5, 7
+_NOBODY: dict[str, list[str]] = {"parse": []}
+_DENIED = "You cannot use this bot here."
+_NOT_TAKEN = "I could not take this just now. Please try again."
+
+
+def menu_of(commands: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the menu as Discord takes it: each command has one optional text option."""
+    option = {"type": _STRING, "name": OPTION, "description": "What to say with it"}
+    return [
+        {
+            "type": _CHAT_INPUT,
+            "name": name.removeprefix("/").lower(),
+            "description": description[:_DESCRIPTION_CHARS],
+            "options": [option],
+        }
+        for name, description in commands
+    ]
+
+
+def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
+    """Whether Discord's list says the same as the menu, in whatever order and wrapping."""
+    return _fingerprint(menu) == _fingerprint(registered)
+
+
+async def sync(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
+    """Make Discord's menu the same as ours; a failure costs only the menu."""
+    menu = menu_of(commands)
+    path = "/applications/{application_id}/commands"
+    try:
+        with mapped_call():
+            registered = await api.get(path, application_id=application)
+            if is_same(menu, registered):
+                return
+            await api.call("PUT", path, json=menu, application_id=application)
+    except AdapterError as exc:
+        log.warning("discord_commands_not_set", reason=str(exc))
+    else:
+        log.info("discord_commands_set", commands=len(menu))
+
+
+def _fingerprint(commands: Any) -> set[tuple[Any, ...]]:
+    return {
+        (
+            each.get("type", _CHAT_INPUT),
+            each["name"],
+            each["description"],
+            tuple(_option(option) for option in each.get("options") or ()),
+        )
+        for each in commands
+    }
+
+
+def _option(option: dict[str, Any]) -> tuple[Any, ...]:
+    required = bool(option.get("required", False))
+    return option["type"], option["name"], option["description"], required
+
+
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """What it takes to put an answer in the place of "thinking…"."""
+
+    application: str
+    token: str
+    id: str
+
+    @classmethod
+    def parse(cls, ref: str | None) -> "Callback | None":
+        """Return the callback that a `message_ref` holds, None if it is that of a message."""
+        if ref is None or not ref.startswith(_PREFIX):
+            return None
+        application, token, number = ref.removeprefix(_PREFIX).split(":", 2)
+        return cls(application, token, number)
+
+    @property
+    def ref(self) -> str:
+        """The `message_ref` that holds it."""
+        return f"{_PREFIX}{self.application}:{self.token}:{self.id}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the answer may still take the place of "thinking…"."""
+        return time.time() - snowflake_s(self.id) < ANSWERABLE_S
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """A command or a pressed button.
+
+    Attributes:
+        pressed: Of a button: the message's content; else None.
+        label: What stands on the button.
+    """
+
+    callback: Callback
+    message: InboundMessage
+    pressed: str | None = None
+    label: str = ""
+
+
+def snowflake_s(number: str) -> float:
+    """Return when an id was made, in seconds since 1970."""
+    return ((int(number) >> 22) + _EPOCH_MS) / 1000
+
+
+def snowflake_at(seconds: float) -> int:
+    """Return the least id that could have been made then."""
+    return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
+
+
+def to_interaction(data: Any, bot: Bot, place: ChannelKind | None) -> Interaction | Poison | None:
+    """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
+
+    Args:
+        data: The interaction as received.
+        bot: Who reads.
+        place: Where it happened, if that is known; else the interaction tells.
+    """
+    try:
+        decoded = _Interaction.model_validate(data)
+        place = place if place is not None else kind_of(decoded.channel)
+    except (ValidationError, LookupError, TypeError) as exc:
+        return poison(
+            data, bot.account, f"an interaction that cannot be read: {type(exc).__name__}"
+        )
+    text = _text(decoded)
+    user = decoded.member.user if decoded.member else decoded.user
+    if text is None or user is None:
+        return None
+    return _interaction(data, decoded, user, text, (bot, place))
+
+
+class Interactions:
+    """Acknowledges interactions of one account."""
+
+    def __init__(self, api: Api) -> None:
+        self.pending = Pending()
+        self._api = api
+
+    async def take(
+        self,
+        interaction: Interaction,
+        accept: Callable[[InboundMessage], Awaitable[Admission]],
+    ) -> Admission:
+        """Commit an interaction; whatever the intake raises, the person is told and it goes on."""
+        key = interaction.callback.id
+        self.pending.begin(key)
+        try:
+            return await accept(interaction.message)
+        except Exception:
+            self.pending.end(key)
+            await self._respond(interaction, _said(_NOT_TAKEN))
+            raise
+
+    async def acknowledge(self, interaction: Interaction, admission: Admission) -> None:
+        """Tell Discord that an interaction was received; best effort."""
+        try:
+            if admission.outcome != "duplicate":
+                await self._respond(interaction, _response(interaction, admission))
+        finally:
+            self.pending.end(interaction.callback.id)
+
+    async def _respond(self, interaction: Interaction, response: dict[str, Any]) -> None:
+        callback = interaction.callback
+        path = "/interactions/{webhook_id}/{webhook_token}/callback"
+        try:
+            with mapped_call():
+                await self._api.callback(
+                    "POST", path, response, webhook_id=callback.id, webhook_token=callback.token
+                )
+        except AdapterError as exc:
+            if not (isinstance(exc, Refusal) and exc.code == ALREADY_ANSWERED):
+                log.warning("discord_interaction_not_answered", reason=str(exc))
+
+
+class _User(Part):
+    id: Id
+    username: Text = ""
+    global_name: Text | None = None
+
+
+class _Member(Part):
+    user: _User
+    nick: Text | None = None
+
+
+class _Option(Part):
+    name: str
+    value: Text | int | float | bool | None = None
+
+
+class _Emoji(Part):
+    name: str | None = None
+
+
+class _Button(Part):
+    custom_id: str | None = None
+    label: Text | None = None
+    components: list["_Button"] = Field(default_factory=list)
+
+
+class _Pressed(Part):
+    id: Id
+    content: Text = ""
+    components: list[_Button] = Field(default_factory=list)
+
+
+class _Data(Part):
+    name: str = ""
+    type: int = 1
+    options: list[_Option] = Field(default_factory=list)
+    custom_id: str = ""
+
+
+class _Interaction(Part):
+    id: Id
+    application_id: Id
+    type: Literal[1, 2, 3, 4, 5]
+    token: str = Field(pattern=r"^[^:]+$")
+    channel_id: Id | None = None
+    channel: dict[str, Any] = Field(default_factory=dict)
+    member: _Member | None = None
+    user: _User | None = None
+    data: _Data = _Data()
+    message: _Pressed | None = None
+
+
+def _text(decoded: _Interaction) -> str | None:
+    if decoded.type == _COMPONENT:
+        return decoded.data.custom_id or None
+    if decoded.type != _COMMAND or decoded.data.type != 1:
+        return None
+    given = [str(option.value) for option in decoded.data.options if option.value is not None]
+    return " ".join([f"/{decoded.data.name}", *given])
+
+
+def _interaction(
+    data: Any, decoded: _Interaction, user: _User, text: str, where: tuple[Bot, ChannelKind]
+) -> Interaction:
+    bot, place = where
+    callback = Callback(decoded.application_id, decoded.token, decoded.id)
+    address = address_in(decoded.channel_id or str(decoded.channel["id"]), bot.account, place)
+    nick = decoded.member.nick if decoded.member else None
+    message = InboundMessage(
+        address=address,
+        chat_kind=chat_kind(address, place),
+        sender=user.id,
+        sender_name=nick or user.global_name or user.username or user.id,
+        text=text,
+        dedupe_key=decoded.id,
+        raw=raw_json(data),
+        message_ref=callback.ref if decoded.type == _COMMAND else None,
+        pressed=decoded.message is not None,
+    )
+    if decoded.message is None:
+        return Interaction(callback, message)
+    return Interaction(callback, message, decoded.message.content, _label(decoded, decoded.message))
+
+
+def _label(decoded: _Interaction, message: _Pressed) -> str:
+    """Return what stands on the pressed button."""
+    chosen = decoded.data.custom_id
+    buttons = [button for row in message.components for button in row.components]
+    labels = [button.label for button in buttons if button.custom_id == chosen and button.label]
+    return labels[0] if labels else chosen
+
+
+def noted(content: str, note: str) -> str:
+    """Return a message with what became of it noted below, if there is room."""
+    text = f"{content}\n-# {note}".strip()
+    return text if len(text) <= _MAX_TEXT_CHARS else content
+
+
+def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
+    if admission.outcome in {"denied", "ignored"}:
+        return _said(_DENIED)
+    if interaction.pressed is None:
+        return {"type": _DEFERRED}
+    if admission.answer == "refused":
+        return _said(admission.told)
+    content = noted(interaction.pressed, admission.over or f"✓ {interaction.label}")
+    changed = {"content": content, "components": [], "allowed_mentions": _NOBODY}
+    return {"type": _UPDATE, "data": changed}
+
+
+def _said(text: str) -> dict[str, Any]:
+    """Return an answer that only the person sees."""
+    data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": _NOBODY}
+    return {"type": _MESSAGE, "data": data}

@@ -1,0 +1,112 @@
+"""Downloads files that came with messages; their links expire and are renewed."""
+
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from adapters.discord.client import Api
+from adapters.discord.errors import mapped_call
+from adapters.errors import FetchDelayed, FetchRejected, SendDelayed, SendRejected
+from adapters.messages import Attachment
+
+_HOSTS = {"cdn.discordapp.com", "media.discordapp.net"}
+_CHUNK_BYTES = 65_536
+_GONE = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
+
+
+class _Expired(Exception):
+    """The link does not lead to the file any more."""
+
+
+async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str | None) -> bytes:
+    """Return a file's bytes; an expired link is looked up anew in its message.
+
+    Args:
+        api: Reads the message.
+        attachment: As `adapters.discord.inbound` made it.
+        limit_bytes: The most that is read.
+        api_url: The configured server; its host may serve files too.
+
+    Raises:
+        FetchDelayed: Try again later.
+        FetchRejected: It cannot be had any more, or it is too large.
+    """
+    if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
+        raise FetchRejected(f"the file has more than {limit_bytes} bytes")
+    place = _place(attachment.ref)
+    try:
+        return await _download(api, place["url"], limit_bytes, api_url)
+    except _Expired:
+        url = await _fresh_url(api, place)
+    try:
+        return await _download(api, url, limit_bytes, api_url)
+    except _Expired as exc:
+        raise FetchRejected("the file does not exist any more") from exc
+
+
+def is_discords(url: str, api_url: str | None) -> bool:
+    """Whether a URL leads to Discord's file servers, or to the host of the configured server."""
+    target = URL(url)
+    if api_url is not None and target.host == URL(api_url).host:
+        return True
+    return target.scheme == "https" and target.host in _HOSTS
+
+
+def _place(ref: str) -> dict[str, str]:
+    try:
+        place = orjson.loads(ref)
+        return {name: str(place[name]) for name in ("channel", "message", "id", "url")}
+    except (ValueError, LookupError, TypeError) as exc:
+        raise FetchRejected("it is not known where the file is") from exc
+
+
+async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -> bytes:
+    if not url:
+        raise _Expired
+    if not is_discords(url, api_url):
+        raise FetchRejected("the file is not on Discord's servers")
+
+    async def taken(answer: aiohttp.ClientResponse) -> bytes:
+        if answer.status in _GONE:
+            raise _Expired
+        if answer.status != HTTPStatus.OK:
+            raise FetchDelayed(f"Discord's file server answered with status {answer.status}")
+        return await _read(answer, limit_bytes)
+
+    try:
+        return await api.download(url, taken)
+    except (aiohttp.ClientError, OSError, SendDelayed) as exc:
+        raise FetchDelayed(f"the file cannot be read: {type(exc).__name__}") from exc
+
+
+async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    content = bytearray()
+    async for chunk in answer.content.iter_chunked(_CHUNK_BYTES):
+        content += chunk
+        if len(content) > limit_bytes:
+            raise FetchRejected(f"the file has more than {limit_bytes} bytes")
+    return bytes(content)
+
+
+async def _fresh_url(api: Api, place: dict[str, str]) -> str:
+    path = "/channels/{channel_id}/messages/{message_id}"
+    try:
+        with mapped_call():
+            message = await api.get(path, channel_id=place["channel"], message_id=place["message"])
+            return _url_in(message, place["id"])
+    except SendDelayed as exc:
+        raise FetchDelayed(str(exc)) from exc
+    except SendRejected as exc:
+        raise FetchRejected(f"the file cannot be had any more: {exc}") from exc
+
+
+def _url_in(message: Any, number: str) -> str:
+    snapshots = [each["message"] for each in message.get("message_snapshots") or ()]
+    for said in [message, *snapshots]:
+        for file in said.get("attachments", ()):
+            if file["id"] == number:
+                return str(file["url"])
+    raise FetchRejected("the file does not exist any more")

@@ -1,0 +1,34 @@
+"""Discord as the register sees it: the settings of a bot, its ids, what the model is told."""
+
+from pydantic import SecretStr
+
+from adapters.registry import AccountSettings, Platform
+
+
+class DiscordSettings(AccountSettings):
+    """One bot. `api_url` and `gateway_url` hold for the whole process: the SDK's are class-wide.
+
+    `message_content`: whether the bot has that privileged intent; without it only direct chats,
+    mentions and commands can be read. `threads`: whether a mention in a channel opens a thread.
+    """
+
+    token: SecretStr | None = None
+    api_url: str | None = None
+    gateway_url: str | None = None
+    message_content: bool = True
+    threads: bool = True
+
+
+PLATFORM = Platform(
+    name="discord",
+    title="Discord",
+    account=DiscordSettings,
+    id_pattern=r"[0-9]+",
+    id_name="numeric id",
+    chat_pattern=r"[0-9]+",
+    prompt_hint="Discord: answers over 2,000 characters are shown as several messages; tables come"
+    " out as code blocks",
+    sdk=("discord",),
+    answers_strangers=True,
+    position=2,
+)

@@ -1,0 +1,93 @@
+"""Shows an answer while it is written, in a message that grows; best effort."""
+
+from collections import OrderedDict
+
+import structlog
+
+from adapters.base import PreviewIntent
+from adapters.discord.buttons import Callback
+from adapters.discord.client import Api
+from adapters.discord.reactions import best_effort
+from adapters.discord.render import preview_text
+from adapters.discord.send import Posts, body_of, find_unfinished
+from adapters.discord.threads import ChannelKinds, channel_of
+from adapters.errors import AdapterError, SendUnknown
+from adapters.messages import Address, MessageRef
+from adapters.pacing import Pacer
+
+log = structlog.get_logger()
+
+_REMEMBERED = 1024
+
+
+class Previews:
+    """Messages that grow with their answers.
+
+    Args:
+        api: Reads the history.
+        posts: Carries messages.
+        pacer: The budgets of the account.
+        places: Tells direct chats from channels.
+    """
+
+    def __init__(self, api: Api, posts: Posts, pacer: Pacer, places: ChannelKinds) -> None:
+        self._api = api
+        self._posts = posts
+        self._pacer = pacer
+        self._places = places
+        self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
+        self._lost: set[Address] = set()
+
+    async def show(
+        self, question: MessageRef, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
+        """Show a growing answer, or leave it as it is when it is too early for a new version."""
+        address, shown = question.address, preview_text(text)
+        if shown is None or address in self._lost or Callback.parse(question.message_ref):
+            return ref
+        if ref is not None and self._shown.get((address, ref)) == shown:
+            return ref
+        slot = self._pacer.try_preview(channel_of(address), group=False)
+        if slot is None:
+            return ref
+        with slot, best_effort(self._pacer, channel_of(address), "preview"):
+            return await self._show(question, shown, ref, intent)
+        return ref
+
+    def end(self, address: Address) -> None:
+        """An answer is sent: the next one may have a preview again."""
+        self._lost.discard(address)
+
+    async def find(self, question: MessageRef, nonce: str, others: frozenset[str]) -> str | None:
+        """Look for a preview of an earlier process; see `Adapter.find_preview`."""
+        return await find_unfinished(self._api, question, nonce, others)
+
+    async def _show(
+        self, question: MessageRef, text: str, ref: str | None, intent: PreviewIntent
+    ) -> str | None:
+        address = question.address
+        if ref is None:
+            ref = await self._post(question, text, intent)
+        else:
+            await self._posts.edit(address, ref, body_of(text))
+        if ref is not None:
+            self._shown[address, ref] = text
+        if len(self._shown) > _REMEMBERED:
+            self._shown.popitem(last=False)
+        return ref
+
+    async def _post(self, question: MessageRef, text: str, intent: PreviewIntent) -> str | None:
+        """Post a new preview; the SDK's own repetitions after a server error show it once."""
+        address = question.address
+        once = {"nonce": await intent.begin(), "enforce_nonce": True}
+        reference = self._places.reference(address, question.message_ref)
+        try:
+            return await self._posts.post(address, body_of(text) | once | reference)
+        except SendUnknown as exc:
+            # A second message must not follow one that perhaps stands there, unfinished for good.
+            self._lost.add(address)
+            log.debug("discord_signal_failed", action="preview", reason=str(exc))
+            return None
+        except AdapterError:
+            intent.undo()
+            raise

@@ -1,0 +1,106 @@
+"""Shows what is going on: "typing" and reactions; best effort, beside the answer."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from adapters.discord.buttons import Callback
+from adapters.discord.client import Api
+from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, Refusal, mapped_call
+from adapters.discord.threads import Threads, channel_of
+from adapters.errors import AdapterError, SendDelayed
+from adapters.messages import Address, MessageRef, Reaction
+from adapters.pacing import Pacer
+
+log = structlog.get_logger()
+
+_EMOJI: dict[Reaction, str] = {"received": "👀", "answered": "✅", "failed": "⚠️"}
+# Discord's answers tell of one reaction in 0.25 s for each channel, setting and taking alike, which
+# the SDK learns only from a 429.
+_BETWEEN_REACTIONS_S = 0.3
+_REACTION = "/channels/{channel_id}/messages/{message_id}/reactions/{emoji}/@me"
+
+
+@contextmanager
+def best_effort(pacer: Pacer, channel: str, action: str) -> Iterator[None]:
+    """Heed a pause that Discord asks for; nothing else that goes wrong matters."""
+    try:
+        yield
+    except AdapterError as exc:
+        if isinstance(exc, SendDelayed) and exc.retry_after_s is not None:
+            pacer.block(channel, exc.retry_after_s)
+        log.debug("discord_signal_failed", action=action, reason=str(exc))
+
+
+class Signals:
+    """Typing and reactions of one account.
+
+    Args:
+        api: Carries them.
+        threads: Those that are being opened.
+        pacer: The budgets of the account.
+        reactions: Whether to react to messages.
+    """
+
+    def __init__(self, api: Api, threads: Threads, pacer: Pacer, *, reactions: bool) -> None:
+        self._api = api
+        self._threads = threads
+        self._pacer = pacer
+        self._reactions = reactions
+        self._forbidden: set[str] = set()
+
+    async def show_working(self, question: MessageRef) -> None:
+        """Show "typing" for about 10 s; a command shows "thinking…" already."""
+        address = question.address
+        if Callback.parse(question.message_ref):
+            return
+        await self._threads.pending.wait(address.thread or "")
+        slot = self._pacer.try_typing(channel_of(address))
+        if slot is None:
+            return
+        channel = channel_of(address)
+        with slot, best_effort(self._pacer, channel, "typing"), mapped_call():
+            await self._api.call("POST", "/channels/{channel_id}/typing", channel_id=channel)
+
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
+        """React to the message that is answered, and take the earlier reaction back."""
+        ref = question.message_ref
+        if ref is None or not self._reactions or Callback.parse(ref):
+            return
+        for channel in _channels_of(question.address, ref):
+            if channel not in self._forbidden and await self._reacted(channel, ref, mark):
+                return
+
+    async def _reacted(self, channel: str, ref: str, mark: Reaction) -> bool:
+        """Whether nothing is left to be tried: False if the message is not in this channel."""
+        with best_effort(self._pacer, channel, "reaction"):
+            try:
+                await self._react(channel, ref, mark)
+            except Refusal as exc:
+                if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
+                    self._forbidden.add(channel)
+                    log.info("discord_reactions_forbidden", channel=channel, reason=str(exc))
+                return False
+        return True
+
+    async def _react(self, channel: str, ref: str, mark: Reaction) -> None:
+        await self._call("PUT", channel, ref, _EMOJI[mark])
+        if mark != "received":
+            await self._call("DELETE", channel, ref, _EMOJI["received"])
+
+    async def _call(self, method: str, channel: str, ref: str, emoji: str) -> None:
+        with await self._pacer.wait_signal(channel), mapped_call():
+            await self._api.call(method, _REACTION, channel_id=channel, message_id=ref, emoji=emoji)
+        await asyncio.sleep(_BETWEEN_REACTIONS_S)
+
+
+def _channels_of(address: Address, ref: str) -> list[str]:
+    """Return where the message may be: one that opened a thread is in the channel above it.
+
+    The first message of a forum post has the thread's id too, and is inside of it.
+    """
+    if address.thread is None or ref != address.thread:
+        return [channel_of(address)]
+    return [address.chat, address.thread]

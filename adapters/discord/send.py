@@ -1,0 +1,409 @@
+"""Sends outbox rows: in place of a preview, of "thinking…", or as a new message.
+
+Every new message carries the row's nonce, which Discord holds unique for some minutes; a row whose
+outcome is unknown is first looked for in the channel's history. So it is shown once; where the bot
+may not look, it is marked. Nothing is ever posted in a thread's parent channel instead.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import structlog
+
+from adapters.discord.buttons import Callback, noted, snowflake_at
+from adapters.discord.client import PAGE, Api
+from adapters.discord.errors import (
+    INVALID_TOKEN,
+    THREAD_ARCHIVED,
+    UNKNOWN_CHANNEL,
+    UNKNOWN_INTERACTION,
+    UNKNOWN_MESSAGE,
+    UNKNOWN_WEBHOOK,
+    Refusal,
+    mapped_call,
+    mapped_post,
+)
+from adapters.discord.reactions import best_effort
+from adapters.discord.render import RESENT_MARK
+from adapters.discord.threads import ChannelKinds, Pending, Threads, channel_of
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import (
+    Address,
+    Choice,
+    MessageRef,
+    Outgoing,
+    OutgoingFile,
+    Receipt,
+    Withdrawal,
+)
+from adapters.pacing import PaceLimits, Pacer
+from adapters.rendering.chunks import PREVIEW_END
+
+log = structlog.get_logger()
+
+_SUPPRESS_EMBEDS = 1 << 2
+_BUTTONS_PER_ROW = 5
+_ROW, _BUTTON, _GREY = 1, 2, 2
+_MESSAGES = "/channels/{channel_id}/messages"
+# Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; the limit of a
+# channel is not published, Discord's answers have named 5 in 5 s for years.
+LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
+_REMEMBERED = 1024
+_NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
+_EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
+# How far the clocks may differ; an equal answer of before the row must not be taken for it.
+_SKEW_S = 2.0
+_MOST_PAGES = 5
+
+
+def body_of(text: str, choices: Sequence[Choice] = ()) -> dict[str, Any]:
+    """Return a message for Discord: nobody is pinged, no link preview is added."""
+    return {
+        "content": text,
+        "components": _rows(choices),
+        "allowed_mentions": {"parse": []},
+        "flags": _SUPPRESS_EMBEDS,
+    }
+
+
+class Posts:
+    """The messages of one account.
+
+    Args:
+        api: Carries them.
+        threads: Opens those that are not there yet.
+    """
+
+    def __init__(self, api: Api, threads: Threads) -> None:
+        self._api = api
+        self._threads = threads
+
+    async def post(
+        self, address: Address, body: dict[str, Any], file: OutgoingFile | None = None
+    ) -> str:
+        """Show a new message; return its id.
+
+        Raises:
+            AdapterError: See `Adapter.send`.
+        """
+        if address.thread is None:
+            return await self._create(address.chat, body, file)
+        await self._threads.pending.wait(address.thread)
+        try:
+            ref = await self._create(address.thread, body, file)
+        except Refusal as exc:
+            if exc.code != UNKNOWN_CHANNEL:
+                raise
+            await self._threads.reopen(address)
+            ref = await self._create(address.thread, body, file)
+        self._threads.note(address.thread)
+        return ref
+
+    async def edit(self, address: Address, ref: str, body: dict[str, Any]) -> None:
+        """Change a message.
+
+        Raises:
+            SendDelayed: Try again later.
+            SendRejected: It cannot be changed.
+        """
+        with mapped_call():
+            shown = await self._api.call(
+                "PATCH",
+                _MESSAGES + "/{message_id}",
+                json=body,
+                channel_id=channel_of(address),
+                message_id=ref,
+            )
+            # A page that answers for Discord, such as that of a Wi-Fi, has changed nothing.
+            shown["id"]
+
+    async def delete(self, address: Address, ref: str) -> None:
+        """Take a message away.
+
+        Raises:
+            SendDelayed: Try again later.
+            SendRejected: It cannot be taken away.
+        """
+        with mapped_call():
+            await self._api.call(
+                "DELETE",
+                _MESSAGES + "/{message_id}",
+                channel_id=channel_of(address),
+                message_id=ref,
+            )
+
+    async def _create(self, channel: str, body: dict[str, Any], file: OutgoingFile | None) -> str:
+        with mapped_post():
+            if file is None:
+                sent = await self._api.call("POST", _MESSAGES, json=body, channel_id=channel)
+            else:
+                sent = await self._api.upload(_MESSAGES, body, file, channel_id=channel)
+            return str(sent["id"])
+
+
+def _rows(choices: Sequence[Choice]) -> list[dict[str, Any]]:
+    buttons = [
+        {"type": _BUTTON, "style": _GREY, "label": choice.label, "custom_id": choice.text}
+        for choice in choices
+    ]
+    rows = [buttons[n : n + _BUTTONS_PER_ROW] for n in range(0, len(buttons), _BUTTONS_PER_ROW)]
+    return [{"type": _ROW, "components": row} for row in rows]
+
+
+class Sender:
+    """The way of outbox rows of one account.
+
+    Args:
+        api: Carries requests.
+        posts: Carries messages.
+        pacer: The budgets of the account.
+        places: Tells direct chats from channels.
+        acknowledging: Interactions that Discord does not know to be received yet.
+    """
+
+    def __init__(
+        self, api: Api, posts: Posts, pacer: Pacer, places: ChannelKinds, acknowledging: Pending
+    ) -> None:
+        self._api = api
+        self._posts = posts
+        self._pacer = pacer
+        self._places = places
+        self._acknowledging = acknowledging
+        self._shown: OrderedDict[str, str] = OrderedDict()
+        self._answered: OrderedDict[str, str] = OrderedDict()
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one row; see `Adapter.send`."""
+        channel = channel_of(message.address)
+        slot = await self._pacer.wait(channel, group=False)
+        try:
+            with slot:
+                receipt = await self._show(message)
+        except SendDelayed as exc:
+            if exc.retry_after_s is not None:
+                self._pacer.block(channel, exc.retry_after_s)
+            raise
+        except SendUnknown as exc:
+            if not message.outcome_unknown:
+                raise
+            # It was looked for before, and will be again: another attempt shows nothing twice.
+            raise SendDelayed(str(exc)) from exc
+        _remember(self._shown, receipt.platform_ref, message.nonce)
+        return receipt
+
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`.
+
+        A pause that Discord asks for does not hold up the channel: it may be for edits of messages
+        that are older than an hour, of which there can be only few (its code 30046).
+        """
+        address = withdrawal.address
+        body = body_of(noted(withdrawal.payload, withdrawal.note))
+        with await self._pacer.wait(channel_of(address), group=False):
+            await self._posts.edit(address, withdrawal.message_ref, body)
+
+    async def _show(self, message: Outgoing) -> Receipt:
+        if message.preview_ref is None:
+            return await self._show_anew(message)
+        if await self._replace(message, message.preview_ref):
+            return Receipt(message.preview_ref)
+        receipt = await self._show_anew(message)
+        if receipt.platform_ref != message.preview_ref:
+            await self._take_away(message, message.preview_ref)
+        return receipt
+
+    async def _show_anew(self, message: Outgoing) -> Receipt:
+        # A file cannot take the place of "thinking…".
+        callback = None if message.file else Callback.parse(message.reply_to)
+        if callback is not None and (ref := await self._answer(message, callback)):
+            return Receipt(ref)
+        if message.outcome_unknown:
+            try:
+                if ref := await self._find(message):
+                    return Receipt(ref)
+            except Refusal as exc:
+                # The nonce is what is left, for some minutes; later it would be shown twice.
+                log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
+                return Receipt(await self._post(message, RESENT_MARK), resent=True)
+        return Receipt(await self._post(message))
+
+    async def _replace(self, message: Outgoing, ref: str) -> bool:
+        """Put the row in the place of its preview; False if that cannot be edited any more."""
+        try:
+            body = body_of(message.payload, message.choices)
+            await self._posts.edit(message.address, ref, body)
+        except Refusal as exc:
+            if exc.code not in _NOT_EDITABLE:
+                raise
+            log.info("discord_preview_missing", chat=message.address.chat, reason=str(exc))
+            return False
+        return True
+
+    async def _take_away(self, message: Outgoing, ref: str) -> None:
+        """Delete a preview that could not become the answer, best effort."""
+        with best_effort(self._pacer, channel_of(message.address), "preview"):
+            await self._posts.delete(message.address, ref)
+
+    async def _answer(self, message: Outgoing, callback: Callback) -> str | None:
+        """Put the row in the place of "thinking…"; None if it is too late for that.
+
+        Only one row can take it; what comes after it are messages of the channel.
+        """
+        await self._acknowledging.wait(callback.id)
+        taken_by = self._answered.get(callback.id, message.nonce)
+        if taken_by != message.nonce or not callback.is_open:
+            return None
+        body = body_of(message.payload, message.choices)
+        path = "/webhooks/{webhook_id}/{webhook_token}/messages/@original"
+        ids = {"webhook_id": callback.application, "webhook_token": callback.token}
+        try:
+            with mapped_post():
+                _remember(self._answered, callback.id, message.nonce)
+                shown = await self._api.callback("PATCH", path, body, **ids)
+                return str(shown["id"])
+        except Refusal as exc:
+            if exc.code not in _EXPIRED:
+                raise
+            log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))
+            return None
+
+    async def _find(self, message: Outgoing) -> str | None:
+        others = frozenset(ref for ref, nonce in self._shown.items() if nonce != message.nonce)
+        return await find_sent(self._api, channel_of(message.address), message, others)
+
+    async def _post(self, message: Outgoing, mark: str = "") -> str:
+        body = body_of((mark + message.payload).strip(), message.choices)
+        body |= {"nonce": message.nonce, "enforce_nonce": True}
+        body |= self._places.reference(message.address, message.reply_to)
+        return await self._posts.post(message.address, body, message.file)
+
+
+def _remember(known: OrderedDict[str, str], key: str, nonce: str) -> None:
+    known[key] = nonce
+    if len(known) > _REMEMBERED:
+        known.popitem(last=False)
+
+
+async def find_sent(
+    api: Api, channel: str, message: Outgoing, others: frozenset[str]
+) -> str | None:
+    """Return the id of the message that shows a row, None if there is none.
+
+    Args:
+        api: Reads the history.
+        channel: Where the row belongs.
+        message: The row; only what was said since it was entered, and after what it answers, is
+            looked at.
+        others: Ids of messages that are known to show other rows.
+
+    Raises:
+        SendDelayed: The history cannot be read now.
+        Refusal: The bot may not read it.
+    """
+    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
+    async with aclosing(_since(api, channel, after)) as history:
+        async for shown in history:
+            if shown["id"] not in others and _shows(shown, message, api.user):
+                return str(shown["id"])
+    return None
+
+
+async def find_unfinished(
+    api: Api, question: MessageRef, nonce: str, others: frozenset[str]
+) -> str | None:
+    """Return the id of the preview that was begun for a question, None if there is none.
+
+    The history tells no nonces, so it is known by what only a preview is: a message of the bot
+    behind the question, not finished, which names no other question.
+
+    Args:
+        api: Reads the history.
+        question: What it was to answer.
+        nonce: With which it was posted.
+        others: Ids of messages that are known to be something else.
+
+    Raises:
+        SendDelayed: The history cannot be read now.
+        SendRejected: It cannot be said: the history cannot be read, it is too long, or several
+            messages may be the one.
+    """
+    after = _id_of(question.message_ref or question.address.thread)
+    if not after:
+        raise SendRejected("what was asked has no place in the history")
+    found, read = [], 0
+    async for shown in _since(api, channel_of(question.address), after):
+        read += 1
+        if shown["id"] not in others and _is_unfinished(shown, question, nonce, api.user):
+            found.append(str(shown["id"]))
+    if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
+        raise SendRejected(f"{len(found)} of {read} messages may be the preview")
+    return found[0] if found else None
+
+
+def _is_unfinished(shown: Any, question: MessageRef, nonce: str, user: str) -> bool:
+    if shown["author"]["id"] != user or not shown["content"].endswith(PREVIEW_END):
+        return False
+    if told := shown.get("nonce"):
+        return str(told) == nonce
+    named = (shown.get("message_reference") or {}).get("message_id")
+    return named is None or named == question.message_ref
+
+
+def _answered(message: Outgoing) -> int:
+    """Return the id of what a row answers, 0 where it answers nothing."""
+    callback = Callback.parse(message.reply_to)
+    return _id_of((callback.id if callback else message.reply_to) or message.address.thread)
+
+
+def _id_of(ref: str | None) -> int:
+    return int(ref) if ref is not None and ref.isdecimal() else 0
+
+
+async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
+    """Yield what was said behind a message, oldest first, some pages at most.
+
+    Raises:
+        Refusal: The bot may not read the history.
+    """
+    for number in range(_MOST_PAGES):
+        page = await _read(api, channel, after)
+        if not page and number == 0:
+            await _check_readable(api, channel)
+        for shown in page:
+            yield shown
+        if len(page) < PAGE:
+            return
+        after = int(page[-1]["id"])
+
+
+async def _check_readable(api: Api, channel: str) -> None:
+    """Tell a quiet channel from one whose history is hidden: to the bot that one is empty.
+
+    Source: https://discord.com/developers/docs/resources/message#get-channel-messages
+    """
+    if not await _read(api, channel, 0, limit=1):
+        raise Refusal("the bot may not read the history", 0)
+
+
+async def _read(api: Api, channel: str, after: int, limit: int = PAGE) -> list[Any]:
+    """Return the messages that follow, oldest first."""
+    params = {"after": str(after), "limit": limit}
+    with mapped_call():
+        page = await api.get("/channels/{channel_id}/messages", params=params, channel_id=channel)
+        return sorted(page, key=lambda shown: int(shown["id"]))
+
+
+def _shows(shown: Any, message: Outgoing, user: str) -> bool:
+    """Whether a message is the row's: by its nonce where Discord tells it, else by its content."""
+    if shown["author"]["id"] != user:
+        return False
+    if nonce := shown.get("nonce"):
+        return str(nonce) == message.nonce
+    if message.file is not None:
+        sizes = [file["size"] for file in shown.get("attachments", ())]
+        return sizes == [len(message.file.content)]
+    content = shown["content"].strip().removeprefix(RESENT_MARK)
+    return bool(content == message.payload.strip())

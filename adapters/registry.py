@@ -1,0 +1,135 @@
+"""The register of platforms: it finds `adapters/<name>/platform.py` of every folder.
+
+Nothing else lists the platforms. What depends on them is derived from here: the settings, the list
+of members of each platform, the checks of ids, the prompt's hint, the levels of the SDKs' loggers,
+the adapters that are started. docs/adapters.md tells how to add a platform.
+"""
+
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+import adapters
+from adapters.base import Adapter, History, Intake
+
+BUILT_IN = "web"
+"""The gateway's own chat. It is always there, its settings are the block of this name, and it has
+no accounts: whoever comes in has been checked by the chat itself, and counts as an owner."""
+LAST = 100
+
+
+class PlatformSection(BaseModel):
+    """Base of every platform block: frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AccountSettings(PlatformSection):
+    """Base of the block of one account: a bot or an app. It is on once it has its token.
+
+    `reactions`: whether a message is marked as received, answered or failed. `allow_bots`: ids of
+    other bots that are listened to like people. The class names in `switch` the key of its token.
+    """
+
+    switch: ClassVar[str] = "token"
+
+    name: str = "default"
+    reactions: bool = True
+    allow_bots: tuple[str, ...] = ()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the account is to be run."""
+        return getattr(self, self.switch) is not None
+
+    def missing(self) -> Iterator[tuple[str, str]]:
+        """Yield (key without a value, `key: value` that requires it)."""
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the rest of Parley has to know about a platform.
+
+    Its module imports no SDK, so that a platform that is not used costs nothing.
+
+    Attributes:
+        name: Of its folder, of its settings and in session keys: "telegram".
+        title: As people write it: "Telegram".
+        prompt_hint: What the model is told about how answers are shown: "You are in …".
+        account: The settings of one account; None for the built-in chat.
+        id_pattern: What a person's id looks like, as a regular expression for the whole of it.
+        id_name: What people call such an id.
+        chat_pattern: The same for the id of a chat.
+        sdk: Top-level packages that this platform's folder alone may import; their loggers are
+            quiet below WARNING.
+        answers_strangers: Whether a stranger's mention is answered with the way to be let in; for
+            platforms where a bot's profile does not show how to write to it.
+        position: Where it stands in lists that people read; equal ones stand by name.
+    """
+
+    name: str
+    title: str
+    prompt_hint: str
+    account: type[AccountSettings] | None = None
+    id_pattern: str = r"[A-Za-z0-9_]+"
+    id_name: str = "id"
+    chat_pattern: str = r"[A-Za-z0-9_]+"
+    sdk: tuple[str, ...] = ()
+    answers_strangers: bool = False
+    position: int = LAST
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the gateway hands to each adapter that it builds.
+
+    Attributes:
+        intake: Durable admission.
+        history: What was said, for chats that are read from the database.
+        commands: The command menu: (name, description), names without a slash.
+        max_file_bytes: The largest file that is taken.
+    """
+
+    intake: Intake
+    history: History
+    commands: tuple[tuple[str, str], ...]
+    max_file_bytes: int
+
+
+@cache
+def platforms() -> tuple[Platform, ...]:
+    """Return all platforms, the built-in one as well, in the order of lists."""
+    folders = (each.name for each in pkgutil.iter_modules(adapters.__path__) if each.ispkg)
+    modules = [f"adapters.{folder}.platform" for folder in folders]
+    found = [import_module(module).PLATFORM for module in modules if find_spec(module)]
+    return tuple(sorted(found, key=lambda each: (each.position, each.name)))
+
+
+@cache
+def account_types() -> dict[str, type[AccountSettings]]:
+    """Return the settings of an account by platform, without the built-in chat."""
+    return {each.name: each.account for each in platforms() if each.account is not None}
+
+
+@cache
+def by_name() -> dict[str, Platform]:
+    """Return all platforms by name."""
+    return {each.name: each for each in platforms()}
+
+
+def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:
+    """Return an adapter for these settings: `build(settings, host)` of the platform's `adapter`.
+
+    Raises:
+        AdapterRefused: The settings lack what it cannot do without.
+    """
+    # By a string: an SDK takes 40 to 75 MB, and only those of configured platforms are loaded.
+    adapter: Adapter = import_module(f"adapters.{platform}.adapter").build(settings, host)
+    return adapter

@@ -1,0 +1,217 @@
+"""One markdown parser for all platforms: CommonMark with tables, strikethrough and bare links.
+
+Raw HTML is off. A bare `https://…` is one token, so that underscores and asterisks in it survive.
+A short text is rendered on the event loop, a long one in a thread beside it.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from markdown_it import MarkdownIt, rules_block
+from markdown_it.common.utils import escapeHtml
+from markdown_it.rules_block import StateBlock
+from markdown_it.rules_core import StateCore
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+
+_SCHEME = re.compile(r"(?<![\w.+\\-])(?:https?|ftp)$", re.IGNORECASE | re.ASCII)
+_LONGEST_SCHEME = len("https")
+# No brackets: a link's text must not be swallowed; no full-width punctuation: it follows links;
+# no characters that are written by name, but for "&".
+_REST = re.compile(
+    r"://[^\W_](?:[^\s<>\[\]\\\"`|{}^&\u3000-\u303f\uff00-\uffef]|&(?:amp;|(?!#?\w{1,31};)))*"
+)
+# Source: https://github.github.com/gfm/#extended-autolink-path-validation
+_TRAILING = "?!.,:;*_~'"
+# The parser stops its search for plain text at these; its own list has many more.
+_MARKUP = re.compile(r"[\n&*\[\\\]_`]|!(?=\[)|:(?=//)|<(?=[A-Za-z])|~(?=~)")
+
+MAX_MARKDOWN_CHARS = 100_000
+"""Longer texts are shown as plain text: parsing is not linear for hostile input."""
+# Each of these costs the parser as much as a word; no answer has that many.
+_SIGNS = "[*_"
+_MAX_SIGNS = 30_000
+MAX_EMPTY_CELLS = 2_000
+"""Cells that the rows of all tables of a text may lack. The parser makes up those that are missing,
+up to 65,536 for each table, so that 12 KB of short rows below wide headings took 15 seconds.
+"""
+
+# Begins the second line of a table; "- " begins an item of a list.
+_TABLE_LINE = re.compile(r"[|:]|-(?!\s)")
+
+_BlockRule = Callable[[StateBlock, int, int, bool], bool]
+# The parser's own rules: the characters that may come first, and the blocks they may interrupt.
+_BLOCKS: dict[str, tuple[_BlockRule, str, str]] = {
+    "fence": (rules_block.fence, "`~", "paragraph reference blockquote list"),
+    "blockquote": (rules_block.blockquote, ">", "paragraph reference blockquote list"),
+    "hr": (rules_block.hr, "*-_", "paragraph reference blockquote list"),
+    "list": (rules_block.list_block, "*+-0123456789", "paragraph reference blockquote"),
+    "heading": (rules_block.heading, "#", "paragraph reference blockquote"),
+    "reference": (rules_block.reference, "[", ""),
+}
+# The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
+MAX_LEVEL = 16
+
+
+_T = TypeVar("_T")
+
+LOOP_CHARS = 8_000
+"""Longest text that is rendered on the event loop: 8 ms of real answers, 60 ms of the worst text
+that is known (docs/performance.md). A thread costs 0.1 ms and shares the interpreter every 5 ms.
+"""
+# Two, so that one hostile answer does not keep the next long one waiting.
+_BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
+
+
+def parse(text: str) -> list[Token]:
+    """Return the block tokens of a markdown text, flat; any text is valid markdown."""
+    return _PARSER.parse(text)
+
+
+def is_parsable(text: str) -> bool:
+    """Whether parsing takes a time that somebody waits for."""
+    return len(text) <= MAX_MARKDOWN_CHARS and sum(map(text.count, _SIGNS)) <= _MAX_SIGNS
+
+
+def to_html(text: str) -> str:
+    """Return safe HTML: no raw HTML passes, links only with harmless schemes.
+
+    What the parser would take long for, or drop since it is nested too deeply, is plain text.
+    """
+    tokens = parse(text) if is_parsable(text) else []
+    if not tokens or _is_too_deep(tokens):
+        return f"<p>{escapeHtml(text)}</p>".replace("\n", "<br>\n") if text.strip() else ""
+    return str(_PARSER.renderer.render(tokens, _PARSER.options, {}))
+
+
+def _is_too_deep(tokens: list[Token]) -> bool:
+    levels = (each.level for token in tokens for each in (token, *(token.children or ())))
+    return any(level >= MAX_LEVEL for level in levels)
+
+
+def _bare_link(state: StateInline, silent: bool) -> bool:  # noqa: FBT001  markdown-it calls it so
+    """Read a link that nothing marks as one; markdown-it's own rule is quadratic in its text."""
+    if state.linkLevel or state.src[state.pos] != ":":
+        return False
+    scheme = _SCHEME.search(state.src[max(0, state.pos - _LONGEST_SCHEME - 1) : state.pos])
+    if not scheme or not (silent or state.pending.endswith(scheme.group())):
+        return False
+    found = _REST.match(state.src, state.pos, state.posMax)
+    if not found:
+        return False
+    rest = _trimmed(found.group())
+    if not silent:
+        state.pending = state.pending.removesuffix(scheme.group())
+        _push_link(state, scheme.group() + rest.replace("&amp;", "&"))
+    state.pos += len(rest)
+    return True
+
+
+def _trimmed(rest: str) -> str:
+    """Return a link without what belongs to the sentence: punctuation, unmatched brackets."""
+    unmatched = rest.count(")") - rest.count("(")
+    end = len(rest)
+    while True:
+        if rest[end - 1] in _TRAILING:
+            end -= 1
+        elif rest[end - 1] == ")" and unmatched > 0:
+            end, unmatched = end - 1, unmatched - 1
+        else:
+            return rest[:end]
+
+
+def _push_link(state: StateInline, url: str) -> None:
+    opened = state.push("link_open", "a", 1)
+    opened.attrs = {"href": state.md.normalizeLink(url)}
+    opened.markup, opened.info = "linkify", "auto"
+    state.push("text", "", 0).content = url
+    closed = state.push("link_close", "a", -1)
+    closed.markup, closed.info = "linkify", "auto"
+
+
+def _inline(state: StateCore) -> None:
+    """Parse the text of all blocks; most of it has no markup and needs no parser."""
+    for token in state.tokens:
+        if token.type != "inline":
+            continue
+        token.children = token.children or []
+        if _MARKUP.search(token.content):
+            state.md.inline.parse(token.content, state.md, state.env, token.children)
+        elif token.content:
+            token.children.append(Token("text", "", 0, content=token.content))
+
+
+def _only_at(first: str, rule: _BlockRule) -> _BlockRule:
+    """Have a rule called only where its block may begin; saves a sixth of all parsing."""
+
+    def rule_there(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
+        begin = state.bMarks[start_line] + state.tShift[start_line]
+        return state.src[begin : begin + 1] in first and rule(state, start_line, end_line, silent)
+
+    return rule_there
+
+
+def _bounded_table(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:  # noqa: FBT001
+    """Read a table, as long as there is room for the cells that its rows lack.
+
+    What comes behind the first one that is too large is text: looking for an end of each again
+    would be quadratic.
+    """
+    # Most lines are told by their next one; asking the rule would cost a tenth of all parsing.
+    following = state.bMarks[start_line + 1] + state.tShift[start_line + 1]
+    if not _TABLE_LINE.match(state.src, following):
+        return False
+    is_off = state.env.get("is_tables_off")
+    if is_off or not rules_block.table(state, start_line, end_line, silent=True):
+        return False
+    if silent:
+        return True
+    state.env["empty_cells"] = state.env.get("empty_cells", 0) + _missing(state, start_line)
+    if state.env["empty_cells"] > MAX_EMPTY_CELLS:
+        state.env["is_tables_off"] = True
+        return False
+    return rules_block.table(state, start_line, end_line, silent=False)
+
+
+def _missing(state: StateBlock, start_line: int) -> int:
+    """Return how many cells the rows lack up to the next empty line, at least."""
+    signs = _line(state, start_line).count("|")
+    missing = 0
+    for number in range(start_line + 2, state.lineMax):
+        line = _line(state, number)
+        if not line:
+            break
+        missing += max(0, signs - line.count("|"))
+    return missing
+
+
+def _line(state: StateBlock, number: int) -> str:
+    return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.disable(["html_block", "html_inline"])
+    for name, (rule, first, interrupted) in _BLOCKS.items():
+        parser.block.ruler.at(name, _only_at(first, rule), {"alt": interrupted.split()})
+    parser.block.ruler.at("table", _bounded_table, {"alt": ["paragraph", "reference"]})
+    parser.core.ruler.at("inline", _inline)
+    parser.inline.ruler.after("text", "bare_link", _bare_link)
+    parser.inline.terminator_re = _MARKUP
+    return parser
+
+
+_PARSER = _parser()
+
+
+async def rendered(render: Callable[[str], _T], markdown: str) -> _T:
+    """Return what `render`, a pure function, makes of a text.
+
+    A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
+    """
+    if len(markdown) <= LOOP_CHARS:
+        return render(markdown)
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, render, markdown)

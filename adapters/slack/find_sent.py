@@ -1,0 +1,165 @@
+"""Looks up in a channel what an earlier attempt, or process, may have posted."""
+
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any, cast
+
+from adapters.errors import SendDelayed, SendRejected
+from adapters.messages import Address, MessageRef, Outgoing
+from adapters.slack.client import Client, nonce_of
+from adapters.slack.errors import (
+    CallFailed,
+    Limited,
+    Refused,
+    mapped,
+)
+
+STREAMED = "stream:"
+"""Begins the ref of a preview that is, or was, Slack's own text stream."""
+
+
+_PAGE = 200
+
+
+_MOST_PAGES = 10
+
+
+_MARGIN_S = 600.0
+"""How far Slack's clock and the database's may be apart."""
+
+
+_TIMESTAMP = re.compile(r"\d{1,12}\.\d{1,9}")
+
+
+_NO_ACCESS = frozenset({"missing_scope", "not_in_channel", "access_denied", "no_permission"})
+
+
+_THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
+
+
+class Unreadable(Exception):
+    """The bot may not read there: nobody can say what was posted."""
+
+
+async def find(
+    client: Client, message: Outgoing, now: float, is_it: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any] | None:
+    """Return the message at an outbox row's address that a test finds; None if there is none.
+
+    Raises:
+        SendDelayed: It cannot be said now.
+        Unreadable: It can never be said.
+    """
+    oldest = f"{max(now - message.age_s - _MARGIN_S, 0.0):.6f}"
+    async with aclosing(_since(client, message.address, oldest)) as history:
+        async for shown in history:
+            if is_it(shown):
+                return shown
+    return None
+
+
+async def find_unfinished(
+    client: Client, question: MessageRef, nonce: str, user: str, others: frozenset[str]
+) -> str | None:
+    """Return the ref of the preview that was begun for a question, None if there is none.
+
+    A posted one has its nonce. A stream cannot carry one before its end: it is the bot's message
+    behind the question that has none at all. A file that is shown has none either.
+
+    Args:
+        client: Reads the history.
+        question: What it was to answer.
+        nonce: With which it was announced.
+        user: The bot's own.
+        others: Timestamps of messages that are known to be something else.
+
+    Raises:
+        SendDelayed: The history cannot be read now.
+        SendRejected: It cannot be said: the bot may not read there, it is too much, or several
+            messages may be the one.
+    """
+    asked = question.message_ref or question.address.thread or ""
+    if not _TIMESTAMP.fullmatch(asked):
+        raise SendRejected("what was asked has no place in the history")
+    try:
+        history = [shown async for shown in _since(client, question.address, asked)]
+    except Unreadable as exc:
+        raise SendRejected("the history cannot be read") from exc
+    own = [each for each in history if each.get("user") == user]
+    for shown in own:
+        if nonce_of(shown) == nonce:
+            return str(shown["ts"])
+    texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
+    unmarked = {str(shown["ts"]) for shown in texts} - others
+    streams = [ts for ts in unmarked if float(ts) > float(asked)]
+    if question.address.thread is None or not streams:
+        return None
+    if len(streams) > 1:
+        raise SendRejected(f"{len(streams)} messages may be the preview")
+    return STREAMED + streams[0]
+
+
+async def _since(
+    client: Client, address: Address, oldest: str
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Yield what was said at an address since then, some pages at most.
+
+    Raises:
+        SendDelayed: It cannot be read now.
+        Unreadable: It can never be read, or there is more.
+    """
+    cursor: str | None = None
+    for _ in range(_MOST_PAGES):
+        page = await _page(client, address, oldest, cursor)
+        for shown in page.get("messages") or ():
+            if isinstance(shown, dict):
+                yield shown
+        cursor = (page.get("response_metadata") or {}).get("next_cursor")
+        if not cursor:
+            return
+    raise Unreadable
+
+
+async def _page(
+    client: Client, address: Address, oldest: str, cursor: str | None
+) -> dict[str, Any]:
+    try:
+        with mapped():
+            if address.thread is None:
+                page = await client.web.conversations_history(
+                    channel=address.chat,
+                    oldest=oldest,
+                    limit=_PAGE,
+                    cursor=cursor,
+                    include_all_metadata=True,
+                )
+            else:
+                page = await client.web.conversations_replies(
+                    channel=address.chat,
+                    ts=address.thread,
+                    oldest=oldest,
+                    limit=_PAGE,
+                    cursor=cursor,
+                    include_all_metadata=True,
+                )
+            return cast("dict[str, Any]", page.data)
+    except Refused as exc:
+        if exc.code in _NO_ACCESS:
+            raise Unreadable from exc
+        if exc.code in {"channel_not_found", "thread_not_found"}:
+            return {}
+        raise SendDelayed(f"Slack: {exc.code}") from exc
+    except CallFailed as exc:
+        retry_after_s = exc.retry_after_s if isinstance(exc, Limited) else None
+        raise SendDelayed(f"Slack: {exc.code}", retry_after_s) from exc
+
+
+async def is_thread_gone(client: Client, channel: str, thread: str) -> bool:
+    """Whether a thread's first message was deleted; False where that cannot be said."""
+    try:
+        with mapped():
+            await client.web.conversations_replies(channel=channel, ts=thread, limit=1)
+    except CallFailed as exc:
+        return exc.code in _THREAD_GONE
+    return False

@@ -1,0 +1,33 @@
+"""Slack as the register sees it: the settings of an app, its ids, what the model is told."""
+
+from typing import ClassVar, Literal
+
+from pydantic import SecretStr
+
+from adapters.registry import AccountSettings, Platform
+
+
+class SlackSettings(AccountSettings):
+    """One app. `base_url` ends in `/api/`; `command` is its slash command."""
+
+    switch: ClassVar[str] = "bot_token"
+
+    bot_token: SecretStr | None = None
+    app_token: SecretStr | None = None
+    signing_secret: SecretStr | None = None
+    base_url: str | None = None
+    mode: Literal["socket", "http"] = "socket"
+    command: str = "/parley"
+
+
+PLATFORM = Platform(
+    name="slack",
+    title="Slack",
+    account=SlackSettings,
+    id_pattern=r"[A-Za-z0-9_]+",
+    id_name="member id (U…)",
+    chat_pattern=r"[A-Za-z0-9_]+",
+    prompt_hint="Slack: tables come out as code blocks",
+    sdk=("slack_bolt", "slack_sdk"),
+    position=3,
+)

@@ -1,0 +1,158 @@
+"""Status lines, reactions: signs of life beside the messages. Best effort."""
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from adapters.errors import SendDelayed
+from adapters.messages import Address, MessageRef, Reaction
+from adapters.slack.client import REACT, STATUS, UNREACT, Budgets, Client
+from adapters.slack.errors import CallFailed, Refused
+from adapters.slack.ingest import position_of
+
+log = structlog.get_logger()
+
+STATUS_FOR_S = 100.0
+"""Slack takes a status away after two minutes. Source: its page of assistant.threads.setStatus."""
+_WORKING = "is thinking..."
+_REMEMBERED = 1024
+_REACTIONS: dict[Reaction, str] = {
+    "received": "eyes",
+    "answered": "white_check_mark",
+    "failed": "warning",
+}
+_DONE = frozenset({"already_reacted", "no_reaction"})
+_NEVER = frozenset({"missing_scope", "unknown_method"})
+
+
+class Signs:
+    """The signs of life of one app.
+
+    A thread's work is an agent session where Slack takes the app for an agent (then it shows its
+    own stop button), else it has a status line. Outside of threads Slack has neither.
+
+    Args:
+        client: The Web API; closed by its owner.
+        budgets: What may be called when.
+        reactions: Whether messages are reacted to.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        budgets: Budgets,
+        *,
+        reactions: bool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._budgets = budgets
+        self._reactions = reactions
+        self._clock = clock
+        self._working: OrderedDict[Address, float] = OrderedDict()
+        self._has_sessions = True
+        self._has_status = True
+
+    async def show_working(self, question: MessageRef) -> None:
+        """Show that an answer is being made, once for as long as Slack shows it."""
+        address, now = question.address, self._clock()
+        if address.thread is None or not self._has_status:
+            return
+        if now - self._working.get(address, float("-inf")) < STATUS_FOR_S:
+            return
+        self._working[address] = now
+        if len(self._working) > _REMEMBERED:
+            self._working.popitem(last=False)
+        if self._has_sessions:
+            await self._session(address, "processing", question.sender)
+        if not self._has_sessions:
+            await self._status(address, _WORKING)
+
+    async def show_done(self, address: Address, *, posted: bool) -> None:
+        """Take the sign of work away; a new message ends a status line, but no agent session."""
+        if self._working.pop(address, None) is None:
+            return
+        if self._has_sessions:
+            await self._session(address, "active")
+        elif not posted:
+            await self._status(address, "")
+
+    async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
+        """React to a message, in place of an earlier reaction."""
+        ts = question.message_ref
+        if not self._reactions or ts is None or position_of(ts) is None:
+            return
+        channel = question.address.chat
+        if mark == "received":
+            await self._try(REACT, channel, lambda: self._react(channel, ts, mark))
+            return
+        await self._see_to(UNREACT, channel, lambda: self._unreact(channel, ts))
+        await self._see_to(REACT, channel, lambda: self._react(channel, ts, mark))
+
+    async def _session(self, address: Address, status: str, sender: str | None = None) -> None:
+        failed = await self._try(
+            STATUS,
+            address.chat,
+            lambda: self._client.web.agents_sessions_setStatus(
+                channel_id=address.chat,
+                thread_ts=address.thread,
+                status=status,
+                initiator_user_id=sender,
+            ),
+        )
+        if isinstance(failed, Refused):
+            self._has_sessions = False
+
+    async def _status(self, address: Address, status: str) -> None:
+        failed = await self._try(
+            STATUS,
+            address.chat,
+            lambda: self._client.web.assistant_threads_setStatus(
+                channel_id=address.chat, thread_ts=address.thread or "", status=status
+            ),
+        )
+        if failed is not None and failed.code in _NEVER:
+            self._has_status = False
+
+    def _react(self, channel: str, ts: str, mark: Reaction) -> Awaitable[object]:
+        name = _REACTIONS[mark]
+        return self._client.web.reactions_add(channel=channel, timestamp=ts, name=name)
+
+    def _unreact(self, channel: str, ts: str) -> Awaitable[object]:
+        name = _REACTIONS["received"]
+        return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
+
+    async def _try(
+        self, method: str, channel: str, call: Callable[[], Awaitable[object]]
+    ) -> CallFailed | None:
+        """Make a call if there is room for it; return how it failed, if it did."""
+        chance = self._budgets.chance(method, channel)
+        if chance is None:
+            return None
+        try:
+            with chance:
+                await call()
+        except CallFailed as exc:
+            return _noted(channel, exc)
+        return None
+
+    async def _see_to(
+        self, method: str, channel: str, call: Callable[[], Awaitable[object]]
+    ) -> None:
+        """Make a call that ought to come, waiting for its turn."""
+        try:
+            async with self._budgets.turn(method, channel):
+                await call()
+        except SendDelayed as exc:
+            log.debug("slack_sign_failed", channel=channel, reason=str(exc))
+        except CallFailed as exc:
+            _noted(channel, exc)
+
+
+def _noted(channel: str, exc: CallFailed) -> CallFailed:
+    if exc.code not in _DONE:
+        log.debug("slack_sign_failed", channel=channel, reason=exc.code)
+    return exc

@@ -1,0 +1,266 @@
+"""Receives for one app, through its socket or through its webhook.
+
+In HTTP mode Slack gets its 200 only after what it brought was stored. Bolt checks the signature,
+answers Slack's own checks of the address, and tells events, buttons and slash commands apart.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import NoReturn
+from urllib.parse import parse_qsl
+
+import structlog
+from aiohttp import web
+from slack_bolt.adapter.aiohttp import to_aiohttp_response, to_bolt_request
+from slack_bolt.response import BoltResponse
+from slack_sdk.signature import SignatureVerifier
+
+from adapters.base import Intake
+from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.slack.backfill import Backfill
+from adapters.slack.buttons import Press, pressed_blocks
+from adapters.slack.client import Client, secret_of
+from adapters.slack.errors import CallFailed, mapped, receiving_error
+from adapters.slack.inbound import Identity
+from adapters.slack.ingest import MENTION_DELAY_S, Ingest, Title, Update, is_bare_mention
+from adapters.slack.platform import SlackSettings
+from adapters.slack.socketmode import UNREADABLE, Socket, answered, bolt_app
+
+log = structlog.get_logger()
+
+_BODY_TIMEOUT_S = 10.0
+_FRESH_FOR_S = 90.0
+_CHECK_INTERVAL_S = 45.0
+_SHORTEST_CONNECTION_S = 5.0
+_TITLE_CHARS = 80
+
+
+_NOT_FOR_YOU = "This button is not for you."
+
+
+class Webhook:
+    """Takes Slack's calls; an event that is answered with anything but 200 is delivered again.
+
+    Args:
+        secret: The app's signing secret.
+        client: Names Slack's server.
+        ingest: Where updates are made durable.
+    """
+
+    def __init__(self, secret: str, client: Client, ingest: Ingest) -> None:
+        self._ingest = ingest
+        self._verifier = SignatureVerifier(secret)
+        self._app = bolt_app(client, ingest, self._store, secret)
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Store one update."""
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            body = await request.read()
+        try:
+            answer = await self._dispatched(request)
+        except UnicodeDecodeError:
+            # Slack sends UTF-8, and nothing else can be checked.
+            answer = BoltResponse(status=HTTPStatus.BAD_REQUEST)
+        except UNREADABLE as exc:
+            answer = await self._set_aside(body, request.headers, exc)
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            log.warning("slack_webhook_denied", remote=request.remote)
+        return await to_aiohttp_response(answer)
+
+    async def _dispatched(self, request: web.Request) -> BoltResponse:
+        call = await to_bolt_request(request)
+        if not call.body and call.raw_body:
+            # Bolt 1.30.0 loses a slash command that has the word "payload" in its text.
+            call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
+        return await self._app.async_dispatch(call)
+
+    async def _store(self, update: Update) -> None:
+        if is_bare_mention(update):
+            await asyncio.sleep(MENTION_DELAY_S)
+        await self._ingest.store([update])
+
+    async def _set_aside(
+        self, body: bytes, headers: Mapping[str, str], reason: Exception
+    ) -> BoltResponse:
+        """Store what Bolt cannot read, if it is signed: our own reading is stricter."""
+        try:
+            is_signed = self._verifier.is_valid_request(body, headers)
+        except UNREADABLE:
+            is_signed = False
+        if not is_signed:
+            return BoltResponse(status=HTTPStatus.UNAUTHORIZED)
+        return await answered(self._store_anyway(body, reason))
+
+    async def _store_anyway(self, body: bytes, reason: Exception) -> None:
+        try:
+            payload = json.loads(body)
+        except (ValueError, RecursionError):
+            await self._ingest.store_poison(body, str(reason))
+        else:
+            await self._ingest.store([Update("events_api", payload)])
+
+
+class Receiver:
+    """The incoming half of one app.
+
+    Args:
+        settings: The app's block.
+        ingest: Where updates are made durable.
+        intake: Knows how far everything was read.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: SlackSettings,
+        ingest: Ingest,
+        intake: Intake,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._ingest = ingest
+        self._backfill = Backfill(ingest, intake)
+        self._clock = clock
+        self._reached_at = float("-inf")
+        self._socket: Socket | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the socket answers, or in HTTP mode whether Slack did within the last 90 s."""
+        if self._settings.mode == "socket":
+            return self._socket is not None and self._socket.alive
+        return self._clock() - self._reached_at < _FRESH_FOR_S
+
+    async def run(self) -> NoReturn:
+        """Receive until cancelled, on connections of its own.
+
+        Whatever the intake raises goes on to the caller. Nothing was acknowledged then: Slack
+        delivers it again, and the next run reads what is missing.
+        """
+        app_token = _checked(self._settings)
+        client = Client(self._settings)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(follow_up(self._ingest, client), name="slack follow-ups")
+                if app_token is None:
+                    await self._serve(client)
+                else:
+                    await self._listen(client, Socket(app_token, self._ingest))
+        except BaseExceptionGroup as failures:
+            raise _first(failures) from failures
+        finally:
+            self._socket = None
+            await client.close()
+        raise AdapterDisconnected("the receiver ended")
+
+    async def _listen(self, client: Client, socket: Socket) -> NoReturn:
+        self._socket = socket
+        while True:
+            await self._greet(client)
+            began = self._clock()
+            await socket.run(client, lambda: self._backfill.run(client))
+            if self._clock() - began < _SHORTEST_CONNECTION_S:
+                raise AdapterDisconnected("Slack asks for a new connection at once")
+
+    async def _serve(self, client: Client) -> NoReturn:
+        """Catch up, then look now and then whether Slack still knows the app."""
+        await self._greet(client)
+        await self._backfill.run(client)
+        while True:
+            try:
+                await asyncio.wait_for(self._ingest.revoked.wait(), _CHECK_INTERVAL_S)
+            except TimeoutError:
+                await self._identify(client)
+            else:
+                raise AdapterRefused("the app was removed from its workspace")
+
+    async def _greet(self, client: Client) -> None:
+        identity = await self._identify(client)
+        await self._backfill.hold()
+        self._ingest.identity = identity
+        account = self._settings.name
+        log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)
+
+    async def _identify(self, client: Client) -> Identity:
+        try:
+            with mapped():
+                me = await client.web.auth_test()
+        except CallFailed as exc:
+            raise receiving_error(exc, "bot_token") from exc
+        self._reached_at = self._clock()
+        words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
+        return Identity(*words)
+
+
+def _checked(settings: SlackSettings) -> str | None:
+    """Return the app token, None in HTTP mode, once all that the mode needs is there."""
+    if settings.mode == "socket":
+        return secret_of(settings.app_token, "app_token")
+    secret_of(settings.signing_secret, "signing_secret")
+    return None
+
+
+def _first(failures: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the failure that says most: a refusal before a broken connection."""
+    leaves = list(_leaves(failures))
+    refusals = [each for each in leaves if isinstance(each, AdapterRefused)]
+    return (refusals or leaves)[0]
+
+
+def _leaves(failure: BaseException) -> Sequence[BaseException]:
+    if not isinstance(failure, BaseExceptionGroup):
+        return [failure]
+    return [leaf for each in failure.exceptions for leaf in _leaves(each)]
+
+
+async def follow_up(ingest: Ingest, client: Client) -> NoReturn:
+    """Work until cancelled."""
+    while True:
+        item = await ingest.followups.get()
+        try:
+            with mapped():
+                await _carry_out(item, client)
+        except CallFailed as exc:
+            log.debug("slack_followup_failed", action=type(item).__name__, reason=exc.code)
+
+
+async def _carry_out(item: Press | Title, client: Client) -> None:
+    if isinstance(item, Press) and _is_refused(item):
+        await client.web.chat_postEphemeral(
+            channel=item.channel,
+            user=item.message.sender,
+            text=_refusal(item),
+            thread_ts=item.message.address.thread,
+        )
+    elif isinstance(item, Press):
+        await client.web.chat_update(
+            channel=item.channel,
+            ts=item.ts,
+            text=item.text or item.label,
+            blocks=pressed_blocks(item),
+        )
+    else:
+        await client.web.assistant_threads_setTitle(
+            channel_id=item.channel, thread_ts=item.thread, title=_title(item.text)
+        )
+
+
+def _is_refused(press: Press) -> bool:
+    """Whether who pressed may not, which takes no button off."""
+    admission = press.admission
+    return admission is not None and (
+        admission.answer == "refused" or admission.outcome in {"denied", "ignored"}
+    )
+
+
+def _refusal(press: Press) -> str:
+    return (press.admission.told if press.admission else "") or _NOT_FOR_YOU
+
+
+def _title(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TITLE_CHARS else f"{line[: _TITLE_CHARS - 1]}…"

@@ -1,0 +1,198 @@
+"""Sends answers: posts, found again where their outcome is unknown, and edits."""
+
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+import aiohttp
+import structlog
+
+from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Outgoing, Receipt, Withdrawal
+from adapters.slack.buttons import choice_blocks, over_blocks, response_url
+from adapters.slack.client import POST, UPDATE, Budgets, Client, metadata_of, nonce_of
+from adapters.slack.errors import (
+    CallFailed,
+    Limited,
+    Refused,
+    Unanswered,
+    edit_error,
+    mapped,
+    retry_after_s,
+    send_error,
+)
+from adapters.slack.files import RESENT_MARK, FileSender
+from adapters.slack.find_sent import Unreadable, find, is_thread_gone
+from adapters.slack.preview import PreviewGone, Previews, ts_of_preview
+
+log = structlog.get_logger()
+
+_NOTICE_CHARS = 150
+# The bot is not where the command was given; only the command's own address leads there.
+_NOT_THERE = frozenset({"channel_not_found", "not_in_channel", "cannot_dm_bot", "user_is_bot"})
+
+
+class Sender:
+    """The outgoing half of one app.
+
+    Args:
+        client: The Web API; closed by its owner.
+        budgets: What may be sent when.
+        previews: Knows the messages that answers were shown in while they grew.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        budgets: Budgets,
+        previews: Previews,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._client = client
+        self._budgets = budgets
+        self._previews = previews
+        self._files = FileSender(client, budgets, now)
+        self._now = now
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload: in place of its preview if it has one, else as a new message."""
+        self._previews.forget_lost(message.address)
+        if message.preview_ref is None:
+            return await self._show(message)
+        try:
+            return Receipt(await self._previews.finish(message, content_of(message)))
+        except PreviewGone as exc:
+            log.info("slack_preview_missing", channel=message.address.chat, reason=str(exc))
+        receipt = await self._show(message)
+        await self._previews.delete(message.address.chat, ts_of_preview(message.preview_ref))
+        return receipt
+
+    async def withdraw(self, withdrawal: Withdrawal) -> None:
+        """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
+        channel = withdrawal.address.chat
+        try:
+            async with self._budgets.turn(UPDATE, channel):
+                await self._client.web.chat_update(
+                    channel=channel,
+                    ts=withdrawal.message_ref,
+                    text=withdrawal.payload[:_NOTICE_CHARS],
+                    blocks=over_blocks(withdrawal.payload, withdrawal.note),
+                    link_names=False,
+                )
+        except CallFailed as exc:
+            raise edit_error(exc) from exc
+
+    async def _show(self, message: Outgoing) -> Receipt:
+        try:
+            if message.file is not None:
+                return await self._files.send(message, message.file)
+            return await self._post(message)
+        except SendUnknown as exc:
+            if message.outcome_unknown:
+                # It is looked up again before the next attempt.
+                raise SendDelayed(str(exc)) from exc
+            raise
+
+    async def _post(self, message: Outgoing) -> Receipt:
+        marked = False
+        if message.outcome_unknown:
+            try:
+                shown = await self._find(message)
+            except Unreadable:
+                marked = True
+            else:
+                if shown is not None:
+                    return Receipt(shown)
+        content = content_of(message, RESENT_MARK if marked else "")
+        try:
+            async with self._budgets.turn(POST, message.address.chat):
+                answer = await self._client.web.chat_postMessage(
+                    channel=message.address.chat,
+                    thread_ts=message.address.thread,
+                    unfurl_links=False,
+                    unfurl_media=False,
+                    **content,
+                )
+        except CallFailed as exc:
+            return await self._answer_command(message, exc)
+        ts = str(answer["ts"])
+        await self._check_thread(message, ts, answer.get("message"))
+        return Receipt(ts, resent=marked)
+
+    async def _find(self, message: Outgoing) -> str | None:
+        """Return the timestamp of the message that an earlier attempt has posted, if any.
+
+        A preview that was to become the answer has the same mark and perhaps not all of the text.
+        """
+        preview_ts = ts_of_preview(message.preview_ref)
+
+        def is_it(shown: dict[str, Any]) -> bool:
+            return shown.get("ts") != preview_ts and nonce_of(shown) == message.nonce
+
+        shown = await find(self._client, message, self._now(), is_it)
+        return None if shown is None else str(shown["ts"])
+
+    async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:
+        """Take back an answer that landed beside its thread because that is gone.
+
+        Raises:
+            SendRejected: It did.
+        """
+        thread, channel = message.address.thread, message.address.chat
+        if thread is None or not isinstance(shown, dict) or "thread_ts" in shown:
+            return
+        if await is_thread_gone(self._client, channel, thread):
+            await self._previews.delete(channel, ts)
+            raise SendRejected("the thread is gone")
+
+    async def _answer_command(self, message: Outgoing, exc: CallFailed) -> Receipt:
+        """Answer a slash command where the bot itself may not write, for its giver alone."""
+        url = response_url(message.reply_to)
+        is_possible = url is not None and self._client.is_slack(url)
+        if not is_possible or not isinstance(exc, Refused) or exc.code not in _NOT_THERE:
+            raise send_error(exc) from exc
+        try:
+            with mapped():
+                await self._respond(str(url), message)
+        except CallFailed as failure:
+            raise send_error(failure) from failure
+        return Receipt(f"response:{message.nonce}", resent=message.outcome_unknown)
+
+    async def _respond(self, url: str, message: Outgoing) -> None:
+        mark = RESENT_MARK if message.outcome_unknown else ""
+        blocks = choice_blocks(mark + message.payload, message.choices)
+        body = {
+            "response_type": "ephemeral",
+            "replace_original": False,
+            "text": mark + message.payload[:_NOTICE_CHARS],
+            "blocks": blocks if message.choices else blocks[:1],
+        }
+        await self._client.exchange("POST", url, _checked, json=body)
+
+
+async def _checked(answer: aiohttp.ClientResponse) -> None:
+    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise Limited("ratelimited", retry_after_s(answer.headers))
+    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unanswered(f"HTTP status {answer.status}")
+    if answer.status != HTTPStatus.OK:
+        raise Refused(f"the command can no longer be answered ({answer.status})")
+
+
+def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:
+    """Return what a message shows, for posting and for editing alike.
+
+    Texts with buttons are blocks, since Slack takes markdown either as a text or as a block.
+    """
+    text = mark + message.payload
+    content: dict[str, Any] = {"metadata": metadata_of(message.nonce), "link_names": False}
+    if not message.choices:
+        return {**content, "markdown_text": text}
+    return {
+        **content,
+        "text": text[:_NOTICE_CHARS],
+        "blocks": choice_blocks(text, message.choices),
+    }

@@ -1,0 +1,41 @@
+"""Telegram as the register sees it: the settings of a bot, its ids, what the model is told."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import SecretStr
+from typing_extensions import override
+
+from adapters.registry import AccountSettings, Platform
+
+
+class TelegramSettings(AccountSettings):
+    """One bot. `base_url` is the server's root; `/bot<token>` is added to it."""
+
+    token: SecretStr | None = None
+    base_url: str | None = None
+    base_file_url: str | None = None
+    mode: Literal["polling", "webhook"] = "polling"
+    webhook_url: str | None = None
+    webhook_secret: SecretStr | None = None
+    preview: Literal["edit", "draft"] = "edit"
+
+    @override
+    def missing(self) -> Iterator[tuple[str, str]]:
+        if self.mode == "webhook":
+            needed = {"webhook_url": self.webhook_url, "webhook_secret": self.webhook_secret}
+            yield from ((key, "mode: webhook") for key, value in needed.items() if not value)
+
+
+PLATFORM = Platform(
+    name="telegram",
+    title="Telegram",
+    account=TelegramSettings,
+    id_pattern=r"-?[0-9]+",
+    id_name="numeric id",
+    chat_pattern=r"-?[0-9]+",
+    prompt_hint="a Telegram chat, mostly read on a phone: short paragraphs and lists; wide tables"
+    " are hard to read",
+    sdk=("telegram",),
+    position=1,
+)

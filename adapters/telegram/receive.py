@@ -1,0 +1,311 @@
+"""Receives updates by long polling or through the webhook, and hands them to the intake.
+
+The SDK's own Updater confirms updates before they are stored; so the loop is written out here:
+poll, store, and only then the next offset. A call of the webhook gets its 200 only after the update
+was stored.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+import structlog
+from aiohttp import web
+from telegram import (
+    BotCommand,
+    BotCommandScope,
+    BotCommandScopeAllGroupChats,
+    BotCommandScopeDefault,
+)
+from telegram.error import BadRequest, TelegramError
+
+from adapters.base import Intake
+from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.messages import Admission, Cursor, InboundMessage, Move, Poison
+from adapters.telegram.client import ALLOWED_UPDATES, Client
+from adapters.telegram.errors import UNREADABLE, TooManyRequests, mapped_receiving, redact
+from adapters.telegram.inbound import PRESS_PREFIX, BotIdentity, Reader, source_name, update_id
+from adapters.telegram.platform import TelegramSettings
+
+log = structlog.get_logger()
+
+_BODY_LIMIT_BYTES = 1 << 20
+_BODY_TIMEOUT_S = 10.0
+_SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
+# A menu for groups that somebody set earlier would hide the default one.
+_MENU_SCOPES = (BotCommandScopeDefault(), BotCommandScopeAllGroupChats())
+_FRESH_FOR_S = 90.0
+_CHECK_INTERVAL_S = 45.0
+_LONGEST_PAUSE_S = 3600.0
+
+
+class Ingest:
+    """The way from raw updates of one account to its intake.
+
+    Args:
+        account: The account's name.
+        intake: Durable admission.
+        allow_bots: Ids of bots that are listened to.
+        pressed: Called with each press of a button after it was committed; never raises.
+    """
+
+    def __init__(
+        self,
+        account: str,
+        intake: Intake,
+        allow_bots: Iterable[str],
+        pressed: Callable[[Any, Admission], None],
+    ) -> None:
+        self.source = source_name(account)
+        self._account = account
+        self._intake = intake
+        self._allow_bots = frozenset(allow_bots)
+        self._pressed = pressed
+        self._reader: Reader | None = None
+
+    def introduce(self, bot: BotIdentity) -> None:
+        """Say who the bot is, as Telegram told; nothing can be decoded before."""
+        if self._reader is None or self._reader.bot != bot:
+            self._reader = Reader(self._account, bot, self._allow_bots)
+
+    async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
+        """Commit a batch of updates; they are durable when this returns.
+
+        Args:
+            updates: Decoded JSON, in order; of any shape.
+            last: Number of the newest update of a poll, committed as the source's cursor.
+        """
+        if self._reader is None:
+            raise AdapterDisconnected("the bot's own name is not known yet")
+        read = list(zip(updates, self._reader.read(updates), strict=True))
+        said = [(update, item) for update, item in read if isinstance(item, InboundMessage)]
+        bad = [item for _, item in read if isinstance(item, Poison)]
+        for item in bad:
+            self._log_poison(item)
+        admissions = await self._intake.accept(
+            [message for _, message in said],
+            cursors=[] if last is None else [Cursor(self.source, last)],
+            poison=bad,
+            moves=[item for _, item in read if isinstance(item, Move)],
+        )
+        for (update, message), admission in zip(said, admissions, strict=True):
+            if message.dedupe_key.startswith(PRESS_PREFIX):
+                self._pressed(update, admission)
+
+    async def store_poison(self, item: Poison) -> None:
+        """Commit what is not even JSON."""
+        self._log_poison(item)
+        await self._intake.accept([], poison=[item])
+
+    def _log_poison(self, item: Poison) -> None:
+        log.warning(
+            "telegram_update_undecodable",
+            source=item.source,
+            update=item.dedupe_key,
+            reason=item.reason,
+        )
+
+
+class Receiver:
+    """The incoming half of one bot.
+
+    Args:
+        settings: The bot's block.
+        ingest: Where updates are made durable.
+        commands: What the platform's command menu offers: (name, description).
+        poll_timeout_s: How long Telegram may hold back an empty answer to a poll; whole seconds.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        settings: TelegramSettings,
+        ingest: Ingest,
+        commands: Sequence[tuple[str, str]],
+        *,
+        poll_timeout_s: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._ingest = ingest
+        self._commands = [BotCommand(name.removeprefix("/"), text) for name, text in commands]
+        self._poll_timeout_s = poll_timeout_s
+        self._clock = clock
+        self._reached_at = float("-inf")
+
+    @property
+    def connected(self) -> bool:
+        """Whether Telegram answers: it did within the last 90 s, and no run has ended since."""
+        return self._clock() - self._reached_at < _FRESH_FOR_S
+
+    async def run(self) -> NoReturn:
+        """Receive until cancelled, on connections of its own.
+
+        Whatever the intake raises goes on to the caller. Nothing was confirmed then: the next run
+        polls without an offset and gets the same updates again.
+        """
+        _check_webhook(self._settings)
+        client = Client(self._settings)
+        try:
+            await self._greet(client)
+            if self._settings.mode == "webhook":
+                await self._watch_webhook(client)
+            await self._poll(client)
+        except AdapterDisconnected:
+            self._reached_at = float("-inf")
+            raise
+        finally:
+            # A poll may go on for half a minute, and what it brings would not be confirmed.
+            await client.close(within_s=0)
+
+    async def _greet(self, client: Client) -> None:
+        with mapped_receiving(client.token):
+            me = await client.bot.get_me()
+        self._reached_at = self._clock()
+        self._ingest.introduce(BotIdentity(me.id, me.username or ""))
+        try:
+            for scope in _MENU_SCOPES:
+                await self._set_commands(client, scope)
+        except (TelegramError, *UNREADABLE) as exc:
+            log.warning("telegram_commands_not_set", reason=redact(str(exc), client.token))
+        account = self._settings.name
+        log.info("telegram_connected", account=account, bot=me.username, mode=self._settings.mode)
+
+    async def _set_commands(self, client: Client, scope: BotCommandScope) -> None:
+        """Change the menu only where it is another one: clients fetch it anew each time."""
+        if list(await client.bot.get_my_commands(scope)) != self._commands:
+            await client.bot.set_my_commands(self._commands, scope)
+
+    async def _poll(self, client: Client) -> NoReturn:
+        with mapped_receiving(client.token):
+            await client.bot.delete_webhook(drop_pending_updates=False)
+        offset: int | None = None
+        while True:
+            with mapped_receiving(client.token):
+                updates = await self._updates(client, offset)
+            last = _last_id(updates)
+            self._reached_at = self._clock()
+            if last is not None:
+                await self._ingest.store(updates, last)
+                offset = last + 1
+
+    async def _updates(self, client: Client, offset: int | None) -> Any:
+        """Ask for updates; not before a pause that Telegram wants is over."""
+        while True:
+            try:
+                return await client.bot.raw_updates(offset, self._poll_timeout_s)
+            except TooManyRequests as exc:
+                if not exc.retry_after_s:
+                    raise
+                log.warning("telegram_flooded", seconds=exc.retry_after_s)
+                await asyncio.sleep(min(exc.retry_after_s, _LONGEST_PAUSE_S))
+
+    async def _watch_webhook(self, client: Client) -> NoReturn:
+        """Register the webhook, then look now and then whether Telegram still knows the bot."""
+        with mapped_receiving(client.token):
+            await self._set_webhook(client)
+            while True:
+                self._reached_at = self._clock()
+                await asyncio.sleep(_CHECK_INTERVAL_S)
+                await client.bot.get_me()
+
+    async def _set_webhook(self, client: Client) -> None:
+        try:
+            await client.bot.set_webhook(
+                self._settings.webhook_url or "",
+                allowed_updates=ALLOWED_UPDATES,
+                drop_pending_updates=False,
+                secret_token=webhook_secret(self._settings),
+            )
+        except BadRequest as exc:
+            reason = redact(exc.message, client.token)
+            refusal = f"platforms.telegram.webhook_url or webhook_secret is refused: {reason}"
+            raise AdapterRefused(refusal) from exc
+
+
+class Webhook:
+    """Takes Telegram's calls; every answer but 200 makes Telegram deliver the update again."""
+
+    def __init__(self, secret: str, ingest: Ingest) -> None:
+        self._secret = secret.encode()
+        self._ingest = ingest
+
+    async def handle(self, request: web.Request) -> web.Response:
+        """Store one update."""
+        given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._secret):
+            log.warning("telegram_webhook_denied", remote=request.remote)
+            return web.Response(status=401)
+        if request.content_type != "application/json":
+            return web.Response(status=415)
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            body = await _read(request)
+        return web.Response(status=413) if body is None else await self._stored(body)
+
+    async def _stored(self, body: bytes) -> web.Response:
+        """Return 200, or 503 if the update was not stored, for whatever reason."""
+        try:
+            await self._store(body)
+        except Exception:
+            log.exception("telegram_webhook_not_stored")
+            return web.Response(status=503)
+        return web.Response()
+
+    async def _store(self, body: bytes) -> None:
+        try:
+            update = json.loads(body)
+        except (ValueError, RecursionError) as exc:
+            await self._ingest.store_poison(self._undecoded(body, str(exc)))
+        else:
+            await self._ingest.store([update])
+
+    def _undecoded(self, body: bytes, reason: str) -> Poison:
+        return Poison(
+            source=self._ingest.source,
+            dedupe_key=f"x{hashlib.sha256(body).hexdigest()[:32]}",
+            raw=body.decode("utf-8", "replace"),
+            reason=reason,
+        )
+
+
+async def _read(request: web.Request) -> bytes | None:
+    """Return the body, None if it is larger than any update can be."""
+    body = bytearray()
+    async for chunk in request.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > _BODY_LIMIT_BYTES:
+            return None
+    return bytes(body)
+
+
+def webhook_secret(settings: TelegramSettings) -> str:
+    """Return the secret of the webhook, empty if none is set."""
+    return settings.webhook_secret.get_secret_value() if settings.webhook_secret else ""
+
+
+def _check_webhook(settings: TelegramSettings) -> None:
+    if settings.mode == "polling":
+        return
+    if not settings.webhook_url:
+        raise AdapterRefused("webhook mode needs platforms.telegram.webhook_url")
+    if not webhook_secret(settings):
+        raise AdapterRefused("webhook mode needs platforms.telegram.webhook_secret")
+
+
+def _last_id(updates: Any) -> int | None:
+    """Return the highest update number of a poll, None if it brought nothing.
+
+    Raises:
+        AdapterDisconnected: This is no list of updates, or none in it has a number: there is no
+            offset that would move past it.
+    """
+    if not isinstance(updates, list):
+        raise AdapterDisconnected("getUpdates did not return a list")
+    numbers = [number for number in map(update_id, updates) if number is not None]
+    if updates and not numbers:
+        raise AdapterDisconnected("getUpdates returned updates without numbers")
+    return max(numbers, default=None)

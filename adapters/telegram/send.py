@@ -1,0 +1,156 @@
+"""Sends answers and files, each within its budget."""
+
+from dataclasses import dataclass
+
+import orjson
+import structlog
+from telegram import LinkPreviewOptions, MessageEntity
+
+from adapters.errors import SendDelayed, SendRejected
+from adapters.messages import Outgoing, OutgoingFile, Receipt
+from adapters.pacing import Pacer
+from adapters.telegram.buttons import keyboard
+from adapters.telegram.client import Client, Flood, is_group, reply_to, topic
+from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
+from adapters.telegram.render import RESENT_MARK, units
+
+log = structlog.get_logger()
+
+# Source: https://core.telegram.org/bots/api#sending-files and #sendphoto
+MAX_PHOTO_BYTES = 10 * 1000 * 1000
+MAX_FILE_BYTES = 50 * 1000 * 1000
+MAX_CAPTION_UNITS = 1024
+_PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
+_NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
+
+
+class Sender:
+    """The outgoing half of one bot.
+
+    Args:
+        client: The bot; closed by its owner.
+        pacer: The budgets of the bot.
+        flood: What is done about a 429.
+    """
+
+    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+        self._client = client
+        self._pacer = pacer
+        self._flood = flood
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Show one payload: in place of its preview if it has one, else as a new message."""
+        chat = message.address.chat
+        with await self._pacer.wait(chat, group=is_group(chat)):
+            try:
+                if message.file is not None:
+                    return await self._show_file(message, message.file)
+                return await self._show(message, _Content.of(message.payload))
+            except SendDelayed as exc:
+                self._flood.heed(chat, exc)
+                raise
+
+    async def _show(self, message: Outgoing, content: "_Content") -> Receipt:
+        if message.preview_ref is not None:
+            try:
+                return await self._replace(message, message.preview_ref, content)
+            except MessageGone as exc:
+                log.info("telegram_preview_missing", chat=message.address.chat, reason=str(exc))
+        if message.outcome_unknown:
+            content = content.resent()
+        return await self._post(message, content)
+
+    async def _replace(self, message: Outgoing, ref: str, content: "_Content") -> Receipt:
+        with mapped_edit(self._client.token):
+            await self._client.bot.edit_message_text(
+                content.text,
+                chat_id=message.address.chat,
+                message_id=int(ref),
+                entities=content.entities,
+                reply_markup=keyboard(message.choices),
+                link_preview_options=_NO_LINK_PREVIEW,
+            )
+        return Receipt(ref)
+
+    async def _post(self, message: Outgoing, content: "_Content") -> Receipt:
+        with mapped_send(self._client.token):
+            sent = await self._client.bot.send_message(
+                message.address.chat,
+                content.text,
+                entities=content.entities,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
+                link_preview_options=_NO_LINK_PREVIEW,
+            )
+            return Receipt(str(sent.message_id), resent=message.outcome_unknown)
+
+    async def _show_file(self, message: Outgoing, file: OutgoingFile) -> Receipt:
+        if len(file.content) > MAX_FILE_BYTES:
+            raise SendRejected("Telegram takes files of up to 50 MB only")
+        caption = _Content.of(message.payload) if message.payload else _Content("", [])
+        if message.outcome_unknown:
+            caption = caption.resent()
+        if units(caption.text) > MAX_CAPTION_UNITS:
+            raise SendRejected("Telegram takes captions of up to 1024 characters only")
+        ref = await self._upload(message, file, caption)
+        return Receipt(ref, resent=message.outcome_unknown)
+
+    async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
+        """Send a picture to be looked at; what Telegram cannot show as one goes as a file."""
+        if file.mime in _PHOTO_MIMES and len(file.content) <= MAX_PHOTO_BYTES:
+            try:
+                return await self._photo(message, file, caption)
+            except SendRejected as exc:
+                if not any(word in str(exc).upper() for word in ("PHOTO", "IMAGE")):
+                    raise
+                log.info("telegram_photo_refused", chat=message.address.chat, reason=str(exc))
+                await self._pacer.wait(message.address.chat, group=is_group(message.address.chat))
+        return await self._document(message, file, caption)
+
+    async def _photo(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
+        with mapped_send(self._client.token):
+            sent = await self._client.bot.send_photo(
+                message.address.chat,
+                file.content,
+                caption=caption.text or None,
+                caption_entities=caption.entities,
+                filename=file.name,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
+            )
+            return str(sent.message_id)
+
+    async def _document(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
+        with mapped_send(self._client.token):
+            sent = await self._client.bot.send_document(
+                message.address.chat,
+                file.content,
+                caption=caption.text or None,
+                caption_entities=caption.entities,
+                filename=file.name,
+                disable_content_type_detection=True,
+                message_thread_id=topic(message.address),
+                reply_parameters=reply_to(message.reply_to),
+                reply_markup=keyboard(message.choices),
+            )
+            return str(sent.message_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    text: str
+    entities: list[MessageEntity]
+
+    @classmethod
+    def of(cls, payload: str) -> "_Content":
+        content = orjson.loads(payload)
+        return cls(content["text"], [MessageEntity(**entity) for entity in content["entities"]])
+
+    def resent(self) -> "_Content":
+        """Put the mark in front; `split` has left room for it."""
+        if not self.text:
+            return _Content(RESENT_MARK.strip(), [])
+        entities = MessageEntity.shift_entities(units(RESENT_MARK), self.entities)
+        return _Content(RESENT_MARK + self.text, list(entities))

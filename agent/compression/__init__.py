@@ -1,1 +1,0 @@
-"""The phases of compression, each a pure function over entries of the transcript."""

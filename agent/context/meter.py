@@ -1,0 +1,227 @@
+"""How large a view is, in tokens: the one meter of hygiene, preflight, loop and display.
+
+Anchored: what the provider reported for the newest call, and k times the estimate of what was added
+since; k is learned from report to report. Without a report: k times the estimate of everything.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from agent.messages import ChatMessage, ToolSchema
+from agent.tokens.byte_classes import rough_tokens
+from agent.tokens.estimate import IMAGE_PARTS, estimate_message, estimate_tools
+from agent.usage import Usage
+from agent.view import View
+
+RATIO_MIN = 0.5
+RATIO_MAX = 2.0
+"""Bounds of k: one odd report does not throw the estimates off."""
+
+SMALLEST_SAMPLE_TOKENS = 200
+"""Smaller growth says nothing about k: overheads of messages and calls dominate it."""
+
+INERTIA_TOKENS = 5000
+"""A sample of this size moves k half of the way; larger ones weigh more."""
+
+ANSWER_SLACK_RATIO = 1.5
+ANSWER_SLACK_TOKENS = 64
+"""An answer that was reported this much larger than its visible part (for each of its calls, too)
+was thought for the rest. Source: of 849 billed answers of Claude 4.5 without thinking, none is.
+"""
+
+KNOWN_MESSAGES = 32_768
+"""Messages whose estimate is remembered; about 6 MB, and the messages stay alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a provider reported for a call.
+
+    Attributes:
+        prompt_tokens: Everything it read, cached or not.
+        output_tokens: Everything it wrote, thoughts included.
+        upto_seq: The newest message that both cover: the answer itself.
+        model: Who reported, by the name that the meter has; None where that is not known.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    upto_seq: int
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The size of a view, and whether a report stands behind it."""
+
+    tokens: int
+    source: Literal["reported", "estimated"]
+
+
+class TokenMeter:
+    """The meter of one conversation and one model; may be used from one thread at a time.
+
+    Attributes:
+        model: Whose tokens are measured.
+        ratio: k, the moving average of reported to estimated tokens, 0.5 to 2.0. To be kept with
+            the conversation.
+        report: The newest report; None before the first, and after `forget_report`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        tools: Sequence[ToolSchema] = (),
+        *,
+        ratio: float = 1.0,
+        report: Report | None = None,
+    ) -> None:
+        """Begin with what was stored of this conversation and model, if anything."""
+        self.ratio = _clamped(ratio)
+        self.report = report
+        self.model = model
+        self._tools = tools
+        self._known: dict[int, tuple[ChatMessage, int]] = {}
+
+    def for_model(self, model: str) -> "TokenMeter":
+        """Return the meter for another model: the report stays, what was learned does not."""
+        return TokenMeter(model, self._tools, report=self.report)
+
+    def estimate(self, message: ChatMessage) -> int:
+        """Return about how many tokens a message takes on the wire, in the scale of `measure`."""
+        return math.ceil(self.ratio * self._raw(message))
+
+    def fixed_tokens(self, system: ChatMessage) -> int:
+        """Return the part of every view that no plan can change: system prompt and tools."""
+        return math.ceil(self.ratio * (self._raw(system) + self._raw_tools))
+
+    def measure(self, view: View) -> Measure:
+        """Return the size of the view as a request would send it now.
+
+        Costs as much as the messages that are new since the report; without one, as all of them.
+        """
+        anchored = self._anchored(view)
+        if anchored is None:
+            return Measure(math.ceil(self.ratio * self._raw_view(view)), "estimated")
+        added = sum(map(self._raw, anchored.added))
+        return Measure(anchored.tokens + math.ceil(self.ratio * added), "reported")
+
+    def note(self, usage: Usage, view: View, answer_seq: int) -> None:
+        """Learn from the report of a call; it covers everything up to its answer.
+
+        Args:
+            usage: What was reported; one without prompt tokens is ignored.
+            view: What the call was made of, its answer not yet added.
+            answer_seq: Where the answer will stand in the transcript.
+        """
+        if usage.prompt_tokens <= 0:
+            return
+        anchored = self._anchored(view)
+        if self.report is not None and self.report.model not in {None, self.model}:
+            # What lies between two tokenizers says nothing about either.
+            anchored = None
+        if anchored is None:
+            if not _has_images(view.messages):
+                self._learn(usage.prompt_tokens, self._raw_view(view))
+        elif not _has_images(anchored.added):
+            growth = usage.prompt_tokens - anchored.tokens
+            self._learn(growth, sum(map(self._raw, anchored.added)))
+        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq, self.model)
+
+    def forget_report(self) -> None:
+        """Start afresh with another plan: what was reported is the size of another view."""
+        self.report = None
+        self._known.clear()
+
+    def _anchored(self, view: View) -> "_Anchored | None":
+        """Return what the report says of this view; None where it is about another one."""
+        if self.report is None:
+            return None
+        start = len(view.entries)
+        while start and view.entries[start - 1].seq > self.report.upto_seq:
+            start -= 1
+        covered, added = view.entries[:start][-1:], view.entries[start:]
+        if covered and covered[0].seq == self.report.upto_seq:
+            answer_tokens = self._answer_tokens(self.report, covered[0].message)
+        elif covered and not added:
+            answer_tokens = self.report.output_tokens  # the answer is not added yet
+        else:
+            return None
+        tokens = self.report.prompt_tokens + answer_tokens
+        return _Anchored(tokens, [entry.message for entry in added])
+
+    def _answer_tokens(self, report: Report, answer: ChatMessage) -> int:
+        """Return what the answer takes in the next prompt: thoughts that stay behind do not."""
+        if answer.get("opaque"):
+            return report.output_tokens
+        overheads = ANSWER_SLACK_TOKENS * (1 + len(answer.get("tool_calls", ())))
+        most = ANSWER_SLACK_RATIO * self.ratio * self._raw(answer) + overheads
+        return min(report.output_tokens, math.ceil(most))
+
+    def _learn(self, reported: int, estimated: int) -> None:
+        """Move k towards the sample, the farther the larger it is."""
+        if reported <= 0 or estimated < SMALLEST_SAMPLE_TOKENS:
+            return
+        weight = estimated / (estimated + INERTIA_TOKENS)
+        self.ratio += weight * (_clamped(reported / estimated) - self.ratio)
+
+    def _raw_view(self, view: View) -> int:
+        return sum(map(self._raw, view.messages)) + self._raw_tools
+
+    @cached_property
+    def _raw_tools(self) -> int:
+        return estimate_tools(self._tools, self.model)
+
+    def _raw(self, message: ChatMessage) -> int:
+        """Return the estimate of a message before k; messages are never changed in place."""
+        known = self._known.get(id(message))
+        if known is not None:
+            return known[1]
+        tokens = estimate_message(message, self.model) + _replayed_thinking(message, self.model)
+        if len(self._known) >= KNOWN_MESSAGES:
+            self._known.clear()
+        # The message is kept with it: its id is its own only as long as it lives.
+        self._known[id(message)] = message, tokens
+        return tokens
+
+
+class _Anchored(NamedTuple):
+    """Tokens up to the newest answer, and the messages that came after it."""
+
+    tokens: int
+    added: list[ChatMessage]
+
+
+def _replayed_thinking(message: ChatMessage, model: str) -> int:
+    """Return what thinking takes that is sent back to who thought it.
+
+    Signed blocks go to Claude (anthropic_wire), reasoning to OpenAI-like servers (openai_opaque).
+    What is encrypted cannot be estimated.
+    """
+    opaque = message.get("opaque")
+    if not opaque:
+        return 0
+    blocks, kept = opaque.get("anthropic", ()), opaque.get("openai", {})
+    thoughts = [block.get("thinking") for block in blocks]
+    for part in kept.get("reasoning_details", ()):
+        thoughts += part.get("text"), part.get("summary")
+    if "reasoning_field" in kept:
+        thoughts.append(message.get("reasoning"))
+    return sum(rough_tokens(thought, model) for thought in thoughts if isinstance(thought, str))
+
+
+def _has_images(messages: Iterable[ChatMessage]) -> bool:
+    """Return whether the flat cost of images would blur what is learned about text."""
+    return any(
+        part.get("type") in IMAGE_PARTS
+        for message in messages
+        if isinstance(content := message.get("content"), list)
+        for part in content
+    )
+
+
+def _clamped(ratio: float) -> float:
+    return min(max(ratio, RATIO_MIN), RATIO_MAX)

@@ -1,0 +1,227 @@
+"""Phase 2: what stays at the start and at the end, and what is in the middle.
+
+All positions are indexes into the entries of the request. A group of tool calls and their results
+is never cut (invariant 6), the newest user message always stays (invariant 7), and no two
+neighbours get the same role because of the cut.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, product
+from typing import Literal
+
+from agent.context.phases.sizes import Sizes
+from agent.context_engine import CompressionRequest
+from agent.messages import is_ephemeral, text_of
+from agent.view import Entry
+
+PROTECT_FIRST_N = 3
+"""System prompt and first exchange. Source: Hermes, where it is a constant, too."""
+SOFT_CEILING = 1.5
+"""The tail may exceed its budget by this factor rather than lose a message. Source: Hermes."""
+TAIL_CHOICES = 12
+"""How many starts of the tail are tried before the head gives way."""
+
+SummaryRole = Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """Where head, middle and tail of a view lie.
+
+    Attributes:
+        head_end: The head is everything before it.
+        tail_start: The tail is everything from it on; the middle lies between.
+        pinned: Positions in the middle that stay in the view.
+        role: Of the summary message.
+    """
+
+    head_end: int
+    tail_start: int
+    pinned: tuple[int, ...]
+    role: SummaryRole
+
+    @property
+    def evicted(self) -> list[int]:
+        """The positions that leave the view."""
+        pinned = set(self.pinned)
+        return [n for n in range(self.head_end, self.tail_start) if n not in pinned]
+
+
+def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> Boundaries | None:
+    """Return the first way to cut in which all roles fit; None where there is no middle.
+
+    Args:
+        request: The view.
+        tail_starts: Possible starts of the tail, best first; see `protected_tail` and
+            `starts_before`.
+    """
+    return next(cuts(request, tail_starts), None)
+
+
+def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
+    """Yield every way to cut in which all roles fit, best first."""
+    if tail_starts[0] <= head_end_of(request):
+        return
+    for head_end, tail_start, pinned in _choices(request, tail_starts):
+        role = _role(request.entries, head_end, pinned, tail_start)
+        found = Boundaries(head_end, tail_start, pinned, role or "user")
+        if role is not None and leaving(request.entries, found):
+            yield found
+
+
+def leaving(entries: Sequence[Entry], cut: Boundaries) -> list[Entry]:
+    """Return what leaves the view and is worth a summary: what was only told beside goes unsaid."""
+    return [entries[n] for n in cut.evicted if not is_ephemeral(entries[n].message)]
+
+
+def _choices(
+    request: CompressionRequest, tail_starts: Sequence[int]
+) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+    """Yield (end of head, start of tail, pinned), best first: the head gives way last."""
+    newest = Newest.of(request.entries)
+    for head_end, tail_start in product(_head_ends(request, newest), tail_starts):
+        for pinned in newest.pins(head_end, tail_start):
+            yield head_end, tail_start, pinned
+
+
+def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
+    """Return where the tail starts: by its token budget, or `protect_last_n` messages if longer.
+
+    Groups are kept or left as a whole.
+    """
+    entries, limits = request.entries, request.limits
+    shown = sizes.shown(request.plan) if request.plan.edits else {}
+    used, start = 0, len(entries)
+    while start > 0:
+        first = group_start(entries, start - 1)
+        before = used
+        used += sum(shown.get(e.seq) or sizes.message(e.message) for e in entries[first:start])
+        fits = before < limits.tail_tokens and used <= SOFT_CEILING * limits.tail_tokens
+        if not fits and len(entries) - start >= limits.protect_last_n:
+            break
+        start = first
+    return start
+
+
+def starts_before(entries: Sequence[Entry], start: int) -> Iterator[int]:
+    """Yield `start`, then the starts of the groups before it, nearest first."""
+    yield start
+    found = 1
+    for n in range(start - 1, -1, -1):
+        if found == TAIL_CHOICES:
+            return
+        if entries[n].message["role"] != "tool":
+            found += 1
+            yield n
+
+
+def group_start(entries: Sequence[Entry], position: int) -> int:
+    """Return the position of the message whose results stand at `position`, or `position`."""
+    while 0 < position < len(entries) and entries[position].message["role"] == "tool":
+        position -= 1
+    return position
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """Positions of the newest user message and the newest visible answer; -1 for none."""
+
+    user: int
+    answer: int
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> "Newest":
+        """Find both."""
+        users = (n for n in _backwards(entries) if _is_user(entries[n]))
+        answers = (n for n in _backwards(entries) if _is_answer(entries[n]))
+        return cls(next(users, -1), next(answers, -1))
+
+    def pins(self, head_end: int, tail_start: int) -> Iterator[tuple[int, ...]]:
+        """Yield what may be pinned between head and tail; the answer may be given up, last."""
+        middle = range(head_end, tail_start)
+        user = (self.user,) if self.user in middle else ()
+        if self.answer in middle:
+            yield tuple(sorted((self.answer, *user)))
+        yield user
+
+
+def _backwards(entries: Sequence[Entry]) -> range:
+    return range(len(entries) - 1, -1, -1)
+
+
+def _is_user(entry: Entry) -> bool:
+    return entry.message["role"] == "user" and not entry.message.get("synthetic")
+
+
+def _is_answer(entry: Entry) -> bool:
+    message = entry.message
+    if message["role"] != "assistant" or message.get("tool_calls") or message.get("synthetic"):
+        return False
+    return bool(text_of(message).strip())
+
+
+def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
+    """Yield possible ends of the head, best first; the last resort is no head at all."""
+    entries = request.entries
+    end = head_end_of(request)
+    second = first_said(entries, end)
+    if end and newest.user == second:
+        # The newest message is the second one: it stays where it is, with the first step after it.
+        yield _after_group(entries, second + 1)
+    yield end
+    first = first_said(entries, 0) + 1
+    if end > first:
+        yield first
+    if end:
+        yield 0
+
+
+def head_end_of(request: CompressionRequest) -> int:
+    """Return where the head of a view ends: of a compacted one it stays."""
+    entries, plan = request.entries, request.plan
+    if plan.head_upto or plan.compacted:
+        return sum(entry.seq <= plan.head_upto for entry in entries)
+    first = first_said(entries, 0)
+    if first == len(entries) or entries[first].message["role"] != "user":
+        return 0
+    exchange = PROTECT_FIRST_N - 1
+    return _after_group(entries, first + 1) if len(entries) - first >= exchange else first + 1
+
+
+def first_said(entries: Sequence[Entry], start: int) -> int:
+    """Return the first position from `start` on of a message that is not ephemeral.
+
+    Examples and what is told beside the first question stay in the head with it.
+    """
+    while start < len(entries) and is_ephemeral(entries[start].message):
+        start += 1
+    return start
+
+
+def _after_group(entries: Sequence[Entry], position: int) -> int:
+    """Return the position behind the assistant message at `position` and its results."""
+    if position >= len(entries) or entries[position].message["role"] != "assistant":
+        return position
+    position += 1
+    while position < len(entries) and entries[position].message["role"] == "tool":
+        position += 1
+    return position
+
+
+def _role(
+    entries: Sequence[Entry], head_end: int, pinned: tuple[int, ...], tail_start: int
+) -> SummaryRole | None:
+    """Return the summary's role if all seams fit; None otherwise."""
+    before = [entries[head_end - 1].message["role"]] if head_end else []
+    kept = [*pinned, tail_start] if tail_start < len(entries) else list(pinned)
+    after = [entries[n].message["role"] for n in kept]
+    roles: tuple[SummaryRole, ...] = ("user", "assistant") if head_end else ("user",)
+    for role in roles:
+        if all(_may_follow(one, two) for one, two in pairwise([*before, role, *after])):
+            return role
+    return None
+
+
+def _may_follow(one: str, two: str) -> bool:
+    return one != two or one == "tool"

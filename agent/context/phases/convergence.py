@@ -1,0 +1,186 @@
+"""The convergence ladder below the summary: whatever came in, the view ends under its target.
+
+A rung is taken only where the one before does not reach the target (invariant 8). What cannot be
+reached is told by the size: system prompt, tools and the newest messages are then too large.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from agent.context.phases.boundaries import Newest, group_start
+from agent.context.phases.sizes import Sizes
+from agent.context_engine import CompressionRequest, Level
+from agent.messages import ChatMessage
+from agent.view import Edit, Entry, ViewPlan
+
+NEWEST_SHARE = 0.9
+"""The newest user message is clipped only where it alone would exceed this of the threshold."""
+LEAST_SHARE = 0.2
+"""Share of what system prompt and tools leave of the window that messages get in any case."""
+MARGIN = 0.98
+"""Clips aim a little below the target: estimates of one message round up."""
+MIN_CLIP_CHARS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Converged:
+    """A plan that was clipped as far as needed, and its size in tokens."""
+
+    plan: ViewPlan
+    level: Level
+    tokens: int
+
+
+def target_tokens(request: CompressionRequest) -> int:
+    """Return what the whole view is to come down to.
+
+    Where the provider refused the view, half of what it refused counts: the window is smaller
+    than believed.
+    """
+    limits = request.limits
+    free = max(0, limits.context_length - request.fixed_tokens)
+    target = max(limits.target_tokens, request.fixed_tokens + int(free * LEAST_SHARE))
+    if request.trigger == "overflow":
+        return min(target, request.fixed_tokens + (request.tokens - request.fixed_tokens) // 2)
+    return target
+
+
+def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: Level) -> Converged:
+    """Return the plan, clipped until it is under its target.
+
+    First what tools were given and gave back is clipped; if that is not enough, everything, images
+    included. The step that the model is at comes last. The newest user message is clipped only if
+    it alone is too large.
+
+    Args:
+        request: What is compacted.
+        sizes: Counts for it.
+        plan: Where the ladder starts.
+        level: What was needed so far; stays if nothing has to be clipped.
+    """
+    target = target_tokens(request)
+    start = Converged(plan, level, sizes.view(plan))
+    if start.tokens <= target:
+        return start
+    newest = _newest_seq(request)
+    at_work = group_start(request.entries, len(request.entries) - 1)
+    earlier = {entry.seq for entry in request.entries[:at_work]}
+    results = {entry.seq for entry in request.entries[:at_work] if is_tool_work(entry.message)}
+    everything = {entry.seq for entry in request.entries}
+    bare = without_images(request, plan, everything - {newest})
+    spared = set() if _newest_is_too_large(request, sizes, bare, newest) else {newest}
+    last: Level = "clip_tail" if spared else "clip_newest"
+    found = _clipped(request, sizes, plan, results, "clip_tail")
+    for seqs in (earlier - spared, everything - spared):
+        if found.tokens > int(target * MARGIN):
+            found = _clipped(request, sizes, bare, seqs, last)
+    return found if found.tokens < start.tokens else start
+
+
+def _newest_is_too_large(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, newest: int
+) -> bool:
+    """Whether the newest user message has to be clipped, or was before."""
+    alone = request.fixed_tokens + sizes.shown(plan).get(newest, 0)
+    most = max(target_tokens(request), int(request.limits.threshold_tokens * NEWEST_SHARE))
+    return alone > most or any(e.kind == "clip" and e.seq == newest for e in plan.edits)
+
+
+def is_tool_work(message: ChatMessage) -> bool:
+    """Whether a message is a tool's result, or calls tools."""
+    return message["role"] == "tool" or bool(message.get("tool_calls"))
+
+
+def _clipped(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int], level: Level
+) -> Converged:
+    clipped = clip(request, sizes, plan, seqs)
+    return Converged(clipped, level, sizes.view(clipped))
+
+
+def clip(
+    request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
+) -> ViewPlan:
+    """Return the plan with the largest of these messages clipped to one common size.
+
+    That size is as large as the target allows; smaller messages are not touched.
+    """
+    if sizes.view(plan) <= target_tokens(request):
+        return plan
+    clips = _Clips.of(request, sizes, plan, seqs)
+    target = int(target_tokens(request) * MARGIN)
+    low, high = 0, max(clips.tokens.values(), default=0)
+    while high - low > 1 + high // 50:
+        cap = (low + high) // 2
+        if sizes.view(clips.plan(cap)) > target:
+            high = cap
+        else:
+            low = cap
+    return clips.plan(low)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clips:
+    """What may be clipped in a plan: tokens and characters of each message as it is shown."""
+
+    base: ViewPlan
+    tokens: dict[int, int]
+    chars: dict[int, int]
+
+    @classmethod
+    def of(
+        cls, request: CompressionRequest, sizes: Sizes, plan: ViewPlan, seqs: Collection[int]
+    ) -> "_Clips":
+        limits = {edit.seq: edit.limit for edit in plan.edits if edit.kind == "clip"}
+        tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
+        chars = {
+            entry.seq: limits.get(entry.seq) or chars_of(entry.message)
+            for entry in request.entries
+            if entry.seq in tokens
+        }
+        return cls(plan, tokens, chars)
+
+    def plan(self, cap: int) -> ViewPlan:
+        """Return the plan with every message of more than `cap` tokens clipped to about that."""
+        clips = {
+            seq: Edit(seq, "clip", max(MIN_CLIP_CHARS, self.chars[seq] * cap // size))
+            for seq, size in self.tokens.items()
+            if size > cap
+        }
+        kept = [edit for edit in self.base.edits if edit.kind != "clip" or edit.seq not in clips]
+        return replace(self.base, edits=tuple(sorted([*kept, *clips.values()], key=_by_seq)))
+
+
+def without_images(request: CompressionRequest, plan: ViewPlan, seqs: Collection[int]) -> ViewPlan:
+    """Return the plan with a label in place of every image of these messages."""
+    labels = [
+        Edit(seq, "images")
+        for seq, message in request.entries
+        if seq in seqs and plan.shows(seq) and isinstance(message.get("content"), list)
+    ]
+    fresh = [edit for edit in labels if edit not in plan.edits]
+    return replace(plan, edits=tuple(sorted([*plan.edits, *fresh], key=_by_seq)))
+
+
+def chars_of(message: ChatMessage) -> int:
+    """Return the characters of a message's texts and call arguments."""
+    content = message.get("content")
+    chars = len(content) if isinstance(content, str) else sum(len(_text(p)) for p in content or ())
+    for call in message.get("tool_calls") or ():
+        chars += len(call["function"]["arguments"])
+    return chars
+
+
+def _text(part: object) -> str:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else ""
+
+
+def _newest_seq(request: CompressionRequest) -> int:
+    entries: list[Entry] = list(request.entries)
+    position = Newest.of(entries).user
+    return entries[position].seq if position >= 0 else 0
+
+
+def _by_seq(edit: Edit) -> int:
+    return edit.seq

@@ -1,0 +1,102 @@
+"""Phase 1 of the compressor: which old messages are shown shortened, without asking a model.
+
+Only lengths and hashes are looked at here; agent/edits.py writes the texts when the
+plan is rendered.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from agent.argument_edits import LONG_CHARS
+from agent.edits import IMAGE_PARTS
+from agent.messages import ChatMessage
+from agent.view import Edit, Entry
+
+LONG_RESULT_CHARS = 200
+"""Tool results up to this length stay as they are. Source: Hermes."""
+
+LEAF_CHARS = 200
+"""What is left of a string inside of long call arguments. Source: Hermes."""
+
+
+def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
+    """Return the edits for what is outside of the protected tail, in order of seq.
+
+    Of identical long results the newest is pruned like any other, or stands in the tail; the
+    older ones say that there is a later one. A result with an image counts as long. Images before
+    the newest image of the user become labels. What user and assistant wrote is not touched.
+
+    Args:
+        entries: What the view shows, in order of seq, the tail included.
+        upto: Position among the entries at which the tail starts.
+    """
+    older = _repeated_later(entries)
+    asked_about = _newest_user_image(entries)
+    edits: list[Edit] = []
+    for place, (seq, message) in enumerate(entries[:upto]):
+        if place in older:
+            edits.append(Edit(seq, "duplicate"))
+        elif _is_long_result(message):
+            edits.append(Edit(seq, "prune"))
+        elif place < asked_about and _has_image(message):
+            edits.append(Edit(seq, "images"))
+        if _has_long_arguments(message):
+            edits.append(Edit(seq, "arguments", LEAF_CHARS))
+    return tuple(edits)
+
+
+def may_be_pruned(message: ChatMessage) -> bool:
+    """Whether there is an edit that shortens this message, wherever it stands."""
+    return _is_long_result(message) or _has_long_arguments(message) or _has_image(message)
+
+
+def _repeated_later(entries: Sequence[Entry]) -> set[int]:
+    """Return the positions of long results that a later result repeats."""
+    newest: dict[str | bytes, int] = {}
+    older: set[int] = set()
+    for place, (_, message) in enumerate(entries):
+        if not _is_long_result(message):
+            continue
+        content = message.get("content")
+        key = content if isinstance(content, str) else orjson.dumps(content)
+        if key in newest:
+            older.add(newest[key])
+        newest[key] = place
+    return older
+
+
+def _newest_user_image(entries: Sequence[Entry]) -> int:
+    """Return the position of the newest message of the user with an image; 0 if there is none."""
+    for place in range(len(entries) - 1, 0, -1):
+        message = entries[place].message
+        if message["role"] == "user" and _has_image(message):
+            return place
+    return 0
+
+
+def _is_long_result(message: ChatMessage) -> bool:
+    if message["role"] != "tool":
+        return False
+    content = message.get("content")
+    if isinstance(content, str):
+        return len(content) > LONG_RESULT_CHARS
+    chars = sum(len(part.get("text") or "") for part in content or ())
+    return chars > LONG_RESULT_CHARS or _has_image(message)
+
+
+def _has_image(message: ChatMessage) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(map(_is_image, content))
+
+
+def _is_image(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in IMAGE_PARTS
+
+
+def _has_long_arguments(message: ChatMessage) -> bool:
+    for call in message.get("tool_calls") or ():
+        if len(call["function"]["arguments"]) > LONG_CHARS:
+            return True
+    return False

@@ -1,0 +1,299 @@
+"""Phase 3: the summary of what leaves the view, written by a model from the originals.
+
+A middle that does not fit into one prompt is summarised in parts, whose summaries are merged.
+Where the answer cannot be used, `SummaryFailed` says so and the extractor's summary stands in.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+from agent.context.extractor.extract import missing_facts_line, retained_share
+from agent.context.phases.summary_parts import (
+    Part,
+    Piece,
+    masked,
+    new_piece,
+    pack,
+    slices,
+    split,
+    tokens_of,
+    weigh,
+)
+from agent.context.phases.summary_prompts import Kind, Order, build_prompt
+from agent.context_engine import CompressionRequest, Limits, Summarise
+from agent.errors import SummaryFailed, SummaryTooLong
+from agent.messages import clean_text
+from agent.models.reasoning import ReasoningFilter
+from agent.safety.redaction import Redactor, masked_assignments
+from agent.tokens.estimate import estimate_message, estimate_tokens
+from agent.view import MARKER, NOTE, Entry
+
+SUMMARY_RATIO = 0.20
+LEAST_SUMMARY_TOKENS = 2_000
+"""Size of a summary: share of the content, and at least. Source: Hermes."""
+LENGTH_TOLERANCE = 1.25
+"""By how much a summary may be longer than its budget."""
+LEAST_SHARE = 0.90
+"""Share of the extractor's facts below which the missing ones are appended."""
+FACTS_SHARE = 0.125
+"""Part of the budget that the missing facts may take although a summary has used all of it."""
+
+WINDOW_SHARE = 0.6
+"""How much of the summary model's window is used, by the generous figures of `weigh`."""
+ANSWER_SHARE = 0.125
+"""Largest part of that window that a summary's budget may be."""
+PARTIAL_SHARE = 0.25
+"""Largest part of a prompt's room that the summary of a part may be: several have to fit."""
+LEAST_ROOM_TOKENS = 512
+MOST_PARTS = 400
+"""More calls of the summary model than this for one compaction are no use to anybody."""
+LEAST_DECREASE = 0.9
+"""The summaries of a round must be shorter than its material by this factor."""
+
+_redactor = Redactor()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A summary that was accepted, and the share of the extractor's facts that it holds."""
+
+    text: str
+    retained_share: float
+
+
+def summary_budget(content_tokens: int, limits: Limits) -> int:
+    """Return how many tokens the summary of so much content may take; the maximum wins."""
+    wanted = max(int(content_tokens * SUMMARY_RATIO), LEAST_SUMMARY_TOKENS)
+    return min(wanted, limits.max_summary_tokens)
+
+
+def write_summary(
+    entries: Sequence[Entry],
+    previous: str,
+    facts: Sequence[str],
+    budget_tokens: int,
+    request: CompressionRequest,
+    *,
+    brief: bool = False,
+) -> Written:
+    """Return the model's summary of messages and of the summary before them.
+
+    Blocks for one call of the model, or for one for each part and one or more to merge. No prompt
+    exceeds the window of the summary model, and none holds anything shaped like a secret.
+
+    Args:
+        entries: The originals that leave the view, in order; none: `previous` stands as it is.
+        previous: The summary of what left the view before; empty for none.
+        facts: The key facts of the same messages, which the text must hold.
+        budget_tokens: How long the summary may be.
+        request: The model, its window, the focus and the date.
+        brief: Ask for bullets alone.
+
+    Raises:
+        SummaryTooLong: The summary is longer than its budget, or than its source.
+        SummaryFailed: There is no summary that can be used.
+    """
+    if not entries:
+        if not previous:
+            raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
+        return Written(previous, retained_share(facts, previous))
+    text = _Writer.of(request, budget_tokens, brief=brief).write(entries, previous)
+    return _accepted(text, facts, budget_tokens, request, partial(_is_longer, entries, previous))
+
+
+def merge_summaries(
+    texts: Sequence[str],
+    facts: Sequence[str],
+    budget_tokens: int,
+    request: CompressionRequest,
+    *,
+    brief: bool = False,
+) -> Written:
+    """Return the model's one summary of summaries of consecutive parts, oldest first.
+
+    Arguments and errors are those of `write_summary`.
+    """
+    text = _Writer.of(request, budget_tokens, brief=brief).merge(texts)
+    return _accepted(
+        text,
+        facts,
+        budget_tokens,
+        request,
+        lambda tokens: sum(map(estimate_tokens, texts)) > tokens,
+    )
+
+
+def _accepted(
+    text: str,
+    facts: Sequence[str],
+    budget_tokens: int,
+    request: CompressionRequest,
+    is_longer: Callable[[int], bool],
+) -> Written:
+    """Return a summary with its date and the facts that it lacks, if it is short enough."""
+    if request.today:
+        text = f"As of {request.today}:\n\n{text}"
+    tokens = estimate_tokens(text)
+    if tokens > budget_tokens * LENGTH_TOLERANCE:
+        raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
+    if not is_longer(tokens):
+        raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
+    return _with_facts(text, facts, tokens, budget_tokens)
+
+
+def _is_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
+    """Whether the source has more than so many tokens; counts no further than needed."""
+    source = estimate_tokens(previous)
+    for entry in entries:
+        if source > tokens:
+            break
+        source += estimate_message(entry.message)
+    return source > tokens
+
+
+def _with_facts(text: str, facts: Sequence[str], tokens: int, budget_tokens: int) -> Written:
+    share = retained_share(facts, text)
+    if share >= LEAST_SHARE:
+        return Written(text, share)
+    limit = int(budget_tokens * LENGTH_TOLERANCE)
+    least = min(int(budget_tokens * FACTS_SHARE), limit - tokens)
+    line = missing_facts_line(facts, text, max(budget_tokens - tokens, least))
+    if line:
+        text = f"{text}\n\n{line}"
+    return Written(text, retained_share(facts, text))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Asks the model, as often as its window demands."""
+
+    summarise: Summarise
+    order: Order
+    window_tokens: int
+    view_tokens: int
+
+    @classmethod
+    def of(
+        cls, request: CompressionRequest, budget_tokens: int, *, brief: bool = False
+    ) -> "_Writer":
+        if request.summarise is None:
+            raise SummaryFailed("there is no summary model to ask", cooldown_s=0)
+        budget_tokens = min(budget_tokens, int(request.summary_window * ANSWER_SHARE))
+        focus = request.focus and _redactor.text(request.focus)
+        order = Order(budget_tokens, focus, request.today, brief)
+        return cls(request.summarise, order, request.summary_window, request.tokens)
+
+    def write(self, entries: Sequence[Entry], previous: str) -> str:
+        """Return the summary of it all."""
+        room = self.room()
+        before = [new_piece("previous summary", previous)] if previous else []
+        fits = tokens_of(before) <= room // 2
+        parts = split(entries, room - tokens_of(before) if fits else room)
+        first, second = next(parts, Part()), next(parts, None)
+        if second is None and fits:
+            return self.ask("update" if before else "first", [*before, *first.pieces])
+        ahead = [first] if second is None else [first, second]
+        order = self.partial_order(self.expected_parts(room), room)
+        units = [[piece] for each in before for piece in slices(each, room)]
+        for number, part in enumerate(chain(ahead, parts), start=1):
+            units.append(self.shorter(f"summary of part {number}", "part", part, order))
+        return self.merged(units, room)
+
+    def merge(self, texts: Sequence[str]) -> str:
+        """Return the one summary of these."""
+        room = self.room()
+        whole = [new_piece(f"summary {number}", text) for number, text in enumerate(texts, start=1)]
+        return self.merged([[piece] for each in whole for piece in slices(each, room)], room)
+
+    def room(self) -> int:
+        """Return how many tokens of material fit into a prompt."""
+        told = weigh(build_prompt("update", self.order, ()))
+        share = int(self.window_tokens * WINDOW_SHARE)
+        room = share - told - _longest_answer(self.order)
+        if room < LEAST_ROOM_TOKENS:
+            raise SummaryFailed(f"a window of {self.window_tokens} tokens is too small", 600)
+        return room
+
+    def expected_parts(self, room_tokens: int) -> int:
+        """Return about how many parts there are, by the size of the view that they come from."""
+        expected = max(2, self.view_tokens // room_tokens)
+        if expected > MOST_PARTS:
+            raise SummaryFailed(f"the summary model would have to be asked {expected} times")
+        return expected
+
+    def merged(self, units: list[list[Piece]], room_tokens: int) -> str:
+        """Return the one summary of summaries, merged in as many rounds as the window demands."""
+        while len(batches := list(pack(units, room_tokens))) > 1:
+            order = self.partial_order(len(batches), room_tokens)
+            merged = [
+                self.shorter(f"summary {number}", "merge", batch, order)
+                for number, batch in enumerate(batches, start=1)
+            ]
+            if sum(map(tokens_of, merged)) > LEAST_DECREASE * sum(map(tokens_of, units)):
+                raise SummaryFailed("the summaries of the parts do not get shorter")
+            units = merged
+        return self.ask("merge", batches[0].pieces)
+
+    def shorter(self, label: str, kind: Kind, part: Part, order: Order) -> list[Piece]:
+        """Return one piece in place of a part that is longer than a summary may be."""
+        if part.tokens <= order.budget_tokens:
+            return part.pieces
+        summary = new_piece(label, replace(self, order=order).ask(kind, part.pieces))
+        if summary.tokens >= part.tokens:
+            raise SummaryFailed("the summary of a part is longer than the part")
+        return [summary]
+
+    def partial_order(self, parts: int, room_tokens: int) -> Order:
+        """Return how each of several summaries is to be: together twice as long as the last one."""
+        budget = self.order.budget_tokens
+        wanted = max(2 * budget // parts, LEAST_SUMMARY_TOKENS)
+        most = int(room_tokens * PARTIAL_SHARE)
+        return replace(self.order, budget_tokens=min(budget, wanted, most))
+
+    def ask(self, kind: Kind, material: Sequence[Piece]) -> str:
+        """Return the model's summary of the material, checked to be one."""
+        prompt = build_prompt(kind, self.order, masked(material))
+        text = _tidy(self.summarise(prompt, _longest_answer(self.order)))
+        _check(text)
+        return text
+
+
+def _longest_answer(order: Order) -> int:
+    return int(order.budget_tokens * LENGTH_TOLERANCE)
+
+
+_HEADING = re.compile(r"^#{1,4} +\S", re.MULTILINE)
+_NEEDED = (
+    re.compile(r"^#{1,4} +[*_]*goal\b", re.MULTILINE | re.IGNORECASE),
+    re.compile(r"^#{1,4} +[*_]*critical context\b.*\n\s*\S", re.MULTILINE | re.IGNORECASE),
+)
+_OURS = re.compile(
+    rf"\[(?=\s*(?:{re.escape(MARKER[1:-1])}|{re.escape(NOTE.strip()[1:40])}))", re.IGNORECASE
+)
+_FENCE = re.compile(r"<<[0-9a-f]{8} [^<>\n]*>>\n?")
+
+
+def _tidy(answer: str) -> str:
+    """Return an answer without secrets, thoughts, remarks around it, and marks of our own."""
+    thoughts = ReasoningFilter()
+    text = thoughts.feed(answer) + thoughts.close()
+    text = _FENCE.sub("", clean_text(text))
+    text = _OURS.sub("(", masked_assignments(_redactor.text(text))).strip()
+    if heading := _HEADING.search(text):
+        text = text[heading.start() :]
+    if text.count("```") % 2:
+        # The whole answer stood in a code fence, whose beginning went with the remarks.
+        text = text.removesuffix("```").rstrip()
+    return text
+
+
+def _check(text: str) -> None:
+    if not text:
+        raise SummaryFailed("the summary is empty")
+    if not _HEADING.search(text):
+        raise SummaryFailed("the answer is not a summary")
+    if not all(needed.search(text) for needed in _NEEDED):
+        raise SummaryFailed("the summary is cut short")

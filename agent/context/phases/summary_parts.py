@@ -1,0 +1,245 @@
+"""The originals that leave the view as material for the summary model, in parts that fit a prompt.
+
+Everything of every message is in some part: a group of calls and results that is larger than a
+part is cut between its messages, a message that is larger is cut into slices.
+"""
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from agent.messages import ChatMessage, ToolCall
+from agent.safety.redaction import Redactor
+from agent.view import Entry
+
+MARK_TOKENS = 16
+"""What the line above each piece takes, but for its label."""
+MAX_MESSAGE_CHARS = 2_000_000
+"""A longer message is shown by its head and tail. Half a million tokens: no tool result is read
+by anybody in full beyond that."""
+LEAST_BASE64_CHARS = 64
+"""Shorter data URIs may be text that matters."""
+MAX_NAME_CHARS = 40
+
+_redactor = Redactor()
+_PARTS_OF_TOKEN = 20
+# Twentieths of a token for each byte; those that continue a character count nothing.
+# Source: the classes of agent/tokens/byte_classes.py, rounded up.
+_CLASSES = (
+    (range(0x20), 21),  # newline, tab, control
+    (range(0x20, 0x21), 9),  # space: with most of the weight of the word behind it
+    (range(0x21, 0x7F), 10),  # ASCII punctuation; the ranges below are cut out of it
+    (range(0x30, 0x3A), 14),
+    (range(0x41, 0x5B), 21),
+    (range(0x61, 0x7B), 8),
+    (range(0x7F, 0x80), 21),
+    (range(0xC2, 0xD0), 16),  # Latin, Greek
+    (range(0xD0, 0xD5), 9),  # Cyrillic
+    (range(0xD5, 0xE0), 15),  # Hebrew, Arabic
+    (range(0xE0, 0xE1), 20),
+    (range(0xE1, 0xE2), 50),
+    (range(0xE2, 0xE3), 13),
+    (range(0xE3, 0xE4), 16),  # kana
+    (range(0xE4, 0xF0), 24),  # Han, Hangul
+    (range(0xF0, 0xF5), 75),  # emoji
+)
+# The low half of an Adler-32 that starts at 0 is the sum of the bytes modulo 65,521.
+_SLICE_BYTES = 65_520 // 75
+_ASCII_SLICE_BYTES = 65_520 // 21
+_BASE64 = re.compile(rf";base64,[A-Za-z0-9+/=_-]{{{LEAST_BASE64_CHARS},}}")
+_TWENTIETHS = bytes(
+    next((weight for members, weight in reversed(_CLASSES) if byte in members), 0)
+    for byte in range(256)
+)
+_NOT_NAME = re.compile(r"[^\w.:/-]+")
+
+
+class Piece(NamedTuple):
+    """A message of the material, a slice of one, or a summary.
+
+    Attributes:
+        label: Position and author, one line.
+        tokens: About how many it takes, label included; see `weigh`.
+    """
+
+    label: str
+    body: str
+    tokens: int
+
+
+@dataclass(slots=True)
+class Part:
+    """Pieces that go into one prompt."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    tokens: int = 0
+
+
+def split(entries: Iterable[Entry], room_tokens: int) -> Iterator[Part]:
+    """Yield the messages in parts of at most `room_tokens` (at least 256), in order.
+
+    Parts end where groups of calls and results end, if those are not larger than a part.
+    """
+    return pack(_units(entries, room_tokens), room_tokens)
+
+
+def pack(units: Iterable[Sequence[Piece]], room_tokens: int) -> Iterator[Part]:
+    """Yield units in order, as many in each part as fit; a larger unit gets a part of its own."""
+    part = Part()
+    for unit in units:
+        tokens = tokens_of(unit)
+        if part.pieces and part.tokens + tokens > room_tokens:
+            yield part
+            part = Part()
+        part.pieces += unit
+        part.tokens += tokens
+    if part.pieces:
+        yield part
+
+
+def slices(piece: Piece, room_tokens: int) -> Iterator[Piece]:
+    """Yield a piece, cut into slices of at most `room_tokens`; their bodies joined are its own.
+
+    Secrets are masked before the cut, which could tear one apart and so hide it.
+    """
+    if piece.tokens <= room_tokens:
+        yield piece
+        return
+    body = _redactor.text(piece.body)
+    usual_chars = len(body) * room_tokens // piece.tokens
+    start = number = 0
+    while start < len(body):
+        number += 1
+        label = f"{piece.label}, slice {number}"
+        text = body[start : start + usual_chars]
+        while (part := new_piece(label, text)).tokens > room_tokens:
+            text = text[: len(text) * 3 // 4]
+        if start + len(text) < len(body):
+            part = new_piece(label, text[: _last_gap(text)])
+        start += len(part.body)
+        yield part
+
+
+def weigh(text: str) -> int:
+    """Return about how many tokens a text has, rather too many than too few.
+
+    Several times as fast as `agent.tokens.estimate_tokens`, since it counts no words: a little over
+    it on ordinary text of any language, never under three quarters of it (a letter to the line).
+    """
+    data = text.encode("utf-8", "replace").translate(_TWENTIETHS)
+    size = _ASCII_SLICE_BYTES if text.isascii() else _SLICE_BYTES
+    if len(data) <= size:
+        return (zlib.adler32(data, 0) & 0xFFFF) // _PARTS_OF_TOKEN + 1
+    starts = range(0, len(data), size)
+    total = sum(zlib.adler32(data[start : start + size], 0) & 0xFFFF for start in starts)
+    return total // _PARTS_OF_TOKEN + 1
+
+
+def new_piece(label: str, body: str) -> Piece:
+    """Return a piece with its weight."""
+    return Piece(label, body, MARK_TOKENS + len(label) // 2 + weigh(body))
+
+
+def masked(material: Sequence[Piece]) -> list[Piece]:
+    """Return pieces without secrets; a secret stands in one piece, if anywhere."""
+    texts = _redactor.texts([text for piece in material for text in piece[:2]])
+    pairs = zip(texts[::2], texts[1::2], strict=True)
+    return [
+        Piece(label, body, piece.tokens)
+        for (label, body), piece in zip(pairs, material, strict=True)
+    ]
+
+
+def tokens_of(unit: Sequence[Piece]) -> int:
+    """Return the sum of the pieces' weights."""
+    return sum(piece.tokens for piece in unit)
+
+
+def _last_gap(text: str) -> int:
+    """Return where a slice ends best: behind its last line or word, if that is not far back."""
+    least = len(text) // 2
+    return max(text.rfind("\n", least), text.rfind(" ", least)) + 1 or len(text)
+
+
+def _units(entries: Iterable[Entry], room_tokens: int) -> Iterator[Sequence[Piece]]:
+    for group in _groups(entries):
+        pieces = _pieces(group)
+        if tokens_of(pieces) <= room_tokens:
+            yield pieces
+            continue
+        for piece in pieces:
+            for part in slices(piece, room_tokens):
+                yield (part,)
+
+
+def _groups(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Yield each message together with the tool results behind it."""
+    group: list[Entry] = []
+    for entry in entries:
+        if group and entry.message["role"] != "tool":
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group
+
+
+def _pieces(group: Sequence[Entry]) -> list[Piece]:
+    made = group[0].message.get("tool_calls") or ()
+    if not made and len(group) == 1:
+        return [_piece(group[0], {})]
+    names = {call["id"]: _call_name(number, call) for number, call in enumerate(made, start=1)}
+    pieces = [_piece(entry, names) for entry in group]
+    answered = {entry.message.get("tool_call_id") for entry in group[1:]}
+    if missing := [name for call_id, name in names.items() if call_id not in answered]:
+        note = f"no result is known of {', '.join(missing)}"
+        pieces.append(new_piece(f"{group[-1].seq} note", note))
+    return pieces
+
+
+def _call_name(number: int, call: ToolCall) -> str:
+    return f"#{number} {_NOT_NAME.sub('_', call['function']['name'])[:MAX_NAME_CHARS]}"
+
+
+def _piece(entry: Entry, names: Mapping[str, str]) -> Piece:
+    seq, message = entry
+    body = _text(message)
+    if made := message.get("tool_calls"):
+        calls = (f"call {names[call['id']]} {call['function']['arguments']}" for call in made)
+        body = "\n".join((body, *calls) if body else calls)
+    if ";base64," in body:
+        body = _BASE64.sub(_base64_label, body)
+    if len(body) > MAX_MESSAGE_CHARS:
+        body = _ends(_redactor.text(body))
+    return new_piece(f"{seq} {_author(message, names)}", body)
+
+
+def _author(message: ChatMessage, names: Mapping[str, str]) -> str:
+    """Return who a message is from; what Parley wrote itself is never the user's."""
+    if message["role"] == "tool":
+        return f"result of {names.get(message.get('tool_call_id', ''), '?')}"
+    return "note" if message.get("synthetic") else message["role"]
+
+
+def _text(message: ChatMessage) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "\n".join(_part_text(part) for part in content or ())
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    text = part.get("text")
+    return text if isinstance(text, str) else f"[{part.get('type')}]"
+
+
+def _ends(body: str) -> str:
+    half = MAX_MESSAGE_CHARS // 2
+    left_out = len(body) - 2 * half
+    return f"{body[:half]}\n[... {left_out:,} characters left out ...]\n{body[-half:]}"
+
+
+def _base64_label(found: re.Match[str]) -> str:
+    return f";base64,[{len(found[0]):,} characters]"

@@ -1,0 +1,479 @@
+"""The planner: when a view is compacted, by whichever layer, it happens here.
+
+The loop asks before every model call (`keep_within`) and when a provider refuses a request as too
+large (`shrink`); the gateway's hygiene and `/compress` call `compact`. All share one engine, one
+meter and one state, which is committed with the compaction. Which model the view is made for
+changes where a fallback takes over (`fit`).
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import takewhile
+from typing import TypeVar
+
+import structlog
+
+from agent.context.meter import Measure, TokenMeter
+from agent.context.phases.boundaries import Newest
+from agent.context.phases.convergence import chars_of
+from agent.context.phases.payback import Rates, early_pays
+from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
+from agent.context_engine import (
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Trigger,
+)
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel
+from agent.ports import Compaction, CompactionStore, PlannerState, Spending
+from agent.prefix import LIFETIMES_S, PrefixWatch
+from agent.threads import in_daemon
+from agent.usage import Usage
+from agent.view import Summary, View, ViewPlan
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+MAX_PREFLIGHT_PASSES = 3
+MAX_OVERFLOWS = 3
+PREPARE_SHARE = 0.8
+PRESSURE_SHARE = 0.85
+"""Shares of the threshold."""
+POOR_SAVING = 0.10
+POOR_SAVINGS_UNTIL_PAUSE = 2
+MOST_COUNTED_CHARS = 100_000
+"""More new text is counted in a thread: an encoding takes 10 ms for it."""
+RESUME_GROWTH = 1.10
+"""Anti-thrash: see docs/architecture.md, "How a conversation fits into the window"."""
+LONGEST_COOLDOWN_S = 600.0
+PAUSED = "not asked: the summary model failed a short time ago"
+NO_BUDGET = "not asked: a budget is used up"
+NO_TIME = "not asked: the time went by with waiting for a summary under way"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyRule:
+    """When a view whose prompt cache has died is compacted before it has to be.
+
+    Attributes:
+        rates: Of the model that answers.
+        ttl: How long its cache entries live.
+        payback_requests: In how many requests the compaction has to earn its cost back.
+        asks_model: Whether a model's summary has to be earned back too; None where the planner
+            knows. A replay reckons with one and asks none.
+    """
+
+    rates: Rates
+    ttl: str
+    payback_requests: float
+    asks_model: bool | None = None
+
+
+@dataclass(slots=True)
+class Planner:
+    """Keeps one turn's view within the window.
+
+    Attributes:
+        engine: Decides when and what; of this turn alone.
+        meter: Knows how large the view is.
+        store: Where compactions are committed.
+        session_id: The segment in force.
+        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        summariser: None where no model writes summaries.
+        spending: The budgets that summaries count for; None for none.
+        state: What earlier compactions left behind.
+        watch: Is told where a compaction moves what was sent before.
+        early: When a view whose cache has died is compacted; None for never.
+        recall: What a new summary says about recalling more; see agent/context/recall_hint.py.
+        calls: Model calls of this turn so far.
+        overflows: How often the provider refused the view as too large.
+        pressed: Whether pressure was reported in this turn.
+    """
+
+    engine: ContextEngine
+    meter: TokenMeter
+    store: CompactionStore
+    session_id: str
+    enabled: bool = True
+    summariser: Summariser | None = None
+    spending: Spending | None = None
+    state: PlannerState = field(default_factory=PlannerState)
+    watch: PrefixWatch = field(default_factory=PrefixWatch)
+    early: EarlyRule | None = None
+    recall: str = ""
+    calls: int = 0
+    overflows: int = 0
+    pressed: bool = False
+
+    async def measured(self, view: View) -> Measure:
+        """Return how large the view is, tool schemas included.
+
+        Without a report every message is counted, which is too slow for the event loop; so is a
+        message of a megabyte.
+        """
+        report = self.meter.report
+        if report is None or _chars_since(report.upto_seq, view) > MOST_COUNTED_CHARS:
+            return await _in_thread(self.meter.measure, view)
+        return self.meter.measure(view)
+
+    async def keep_within(self, view: View) -> None:
+        """Compact the view if it has reached the engine's threshold; called before each call."""
+        first, self.calls = self.calls == 0, self.calls + 1
+        if not self.enabled:
+            return
+        if first and self.early is not None and await self._pays_early(view):
+            await self.compact(view, "idle")
+        fires = self.engine.should_compress_preflight if first else self.engine.should_compress
+        for _ in range(MAX_PREFLIGHT_PASSES):
+            tokens = (await self.measured(view)).tokens
+            if not fires(tokens) or self._held_back(tokens):
+                break
+            if await self.compact(view, "preflight" if first else "threshold") is None:
+                self.state = replace(self.state, paused_at_tokens=tokens)
+                break
+        self._look_ahead((await self.measured(view)).tokens)
+
+    async def fit(self, view: View, model: ChatModel) -> None:
+        """Make the view one that this model takes; compacts it first where its window is smaller.
+
+        A fallback is compacted for as late as the main model's threshold allows, or at 85 % of its
+        own window: what is left out for it is left out of the main model's view too.
+        """
+        limits, window = self.engine.limits, model.context_length
+        fallback = self.meter.model != model.name
+        if fallback:
+            self.meter = self.meter.for_model(model.name)
+        if limits.context_length <= window:
+            return
+        narrower = limits.within(window) if fallback else replace(limits, context_length=window)
+        self.engine.update_model(narrower)
+        if self.enabled and self.engine.should_compress((await self.measured(view)).tokens):
+            await self.compact(view, "fallback")
+
+    async def repair(self, view: View) -> bool:
+        """Leave out what the model thought so far; False where there is nothing of it.
+
+        Signed thinking is bound to the exact conversation before it, and a provider refuses what
+        does not fit.
+        """
+        newest = view.entries[-1].seq
+        thought = (entry for entry in view.entries if "opaque" in entry.message)
+        if all(entry.seq < view.plan.thinking_from for entry in thought):
+            return False
+        plan = replace(view.plan, thinking_from=newest + 1)
+        tokens = (await self.measured(view)).tokens
+        after = View(view.system, plan, list(view.entries))
+        await self._adopt(view, after, _repair(plan, tokens, len(view.messages)), self.state)
+        return True
+
+    async def shrink(self, view: View) -> bool:
+        """Compact after the provider refused the view as too large; False if that cannot help."""
+        self.overflows += 1
+        if not self.enabled or self.overflows > MAX_OVERFLOWS:
+            return False
+        return await self.compact(view, "overflow") is not None
+
+    def note(self, usage: Usage, view: View) -> None:
+        """Take note of a call on this view, before its answer is added."""
+        self.meter.note(usage, view, view.entries[-1].seq + 1)
+        self.engine.update_from_response(usage)
+
+    async def compact(
+        self,
+        view: View,
+        trigger: Trigger,
+        *,
+        focus: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Compaction | None:
+        """Have the engine make the view smaller, commit that, and show the new plan.
+
+        Args:
+            view: Shows the new plan when this returns.
+            trigger: Why; a cooldown of the summary model holds only for the loop's own triggers.
+            focus: What the summary is to dwell on.
+            timeout_s: For the summary model; the extractor takes over when it is used up.
+
+        Returns:
+            What was done; None where nothing could be left out.
+        """
+        started = time.monotonic()
+        # One that was written ahead was written without the topic of `/compress`.
+        prepared = None if trigger == "manual" else await self._prepared(timeout_s)
+        if timeout_s is not None:
+            timeout_s -= time.monotonic() - started
+        calls, unasked = await self._summary_calls(trigger, timeout_s)
+        try:
+            request = await self._request(view, trigger, focus, calls)
+            request = replace(request, prepared=prepared)
+            found = await _in_thread(self.engine.compress, request)
+        finally:
+            if calls is not None:
+                calls.close()
+                await self.store.book(calls.spent)
+        if found is None:
+            await self._tell_floor(_floor(request))
+            return None
+        # Rendering thousands of edits takes longer than the event loop may be held.
+        after = await _in_thread(partial(View, view.system, found.plan), list(view.entries))
+        compaction = replace(
+            _compaction(view, after, request, found),
+            engine=found.engine or self.engine.name,
+            summary_model=_written_by(request, found, calls),
+            failure=found.failure or (unasked if _is_extract(request, found) else None),
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+        await self._adopt(view, after, compaction, self._state_after(request, found, calls))
+        await self._tell(compaction)
+        return compaction
+
+    async def _adopt(
+        self, view: View, after: View, compaction: Compaction, state: PlannerState
+    ) -> None:
+        """Commit a new plan and show it."""
+        self._enter(await self.store.commit(compaction, state))
+        self.state = state
+        view.take(after)
+        self.meter.forget_report()
+        self.watch.expect_move(f"compaction:{compaction.trigger}")
+        _report(compaction)
+
+    def close(self) -> None:
+        """Tell the engine that its turn is over."""
+        self.engine.on_session_end(self.session_id)
+
+    def _enter(self, session_id: str) -> None:
+        self.engine.on_session_end(self.session_id)
+        self.session_id = session_id
+        self.engine.on_session_start(session_id)
+
+    async def _tell(self, compaction: Compaction) -> None:
+        """Have the user told what a compaction could not spare them."""
+        if compaction.level == "clip_newest":
+            await self.store.tell("clipped")
+        await self._tell_floor(compaction.tokens_after)
+
+    async def _tell_floor(self, tokens: int) -> None:
+        if self.engine.should_compress(tokens):
+            log.warning("context_floor_reached", tokens=tokens)
+            await self.store.tell("floor")
+
+    async def _pays_early(self, view: View) -> bool:
+        """Whether the cache has died and a smaller view earns its cost back soon enough."""
+        last, early = self.watch.last, self.early
+        if early is None or last is None or time.time() - last.at < LIFETIMES_S[early.ttl]:
+            return False
+        return early_pays(
+            (await self.measured(view)).tokens,
+            self.engine.limits,
+            early.rates,
+            fixed_tokens=self.meter.fixed_tokens(view.messages[0]),
+            asks_model=self._may_ask_model() if early.asks_model is None else early.asks_model,
+            most_requests=early.payback_requests,
+        )
+
+    def _held_back(self, tokens: int) -> bool:
+        """Whether anti-thrash pauses the loop's own compactions; never close to the window."""
+        if tokens >= self.engine.limits.guard_tokens:
+            return False
+        return tokens < self.state.paused_at_tokens * RESUME_GROWTH
+
+    def _look_ahead(self, tokens: int) -> None:
+        threshold = self.engine.limits.threshold_tokens
+        if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
+            self.pressed = True
+            log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
+        wanted = self.engine.prepares and self._may_ask_model()
+        if wanted and tokens >= PREPARE_SHARE * threshold:
+            self.store.prepare()
+
+    async def _prepared(self, timeout_s: float | None) -> Summary | None:
+        """Return the summary that was written ahead; one that is being written is waited for."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self.store.prepared()
+        return None
+
+    async def _summary_calls(
+        self, trigger: Trigger, timeout_s: float | None
+    ) -> tuple[SummaryCalls | None, str | None]:
+        """Return what may be asked for a summary; else why not, None where there is no model."""
+        if self.summariser is None:
+            return None, None
+        if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
+            return None, PAUSED
+        if self.spending is not None and await self.spending.exhausted():
+            return None, NO_BUDGET
+        if timeout_s is not None and timeout_s <= 0:
+            return None, NO_TIME
+        return self.summariser.calls(timeout_s), None
+
+    def _may_ask_model(self) -> bool:
+        left_s = self.state.summary_not_before - time.time()
+        # A clock that was set back must not make a cooldown last.
+        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+
+    async def _request(
+        self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
+    ) -> CompressionRequest:
+        measure = await self.measured(view)
+        scale = await _in_thread(partial(_scale, self.meter, measure), view)
+        return CompressionRequest(
+            plan=view.plan,
+            entries=tuple(view.entries),
+            tokens=measure.tokens,
+            fixed_tokens=math.ceil(scale * self.meter.fixed_tokens(view.messages[0])),
+            limits=self.engine.limits,
+            estimate=lambda message: math.ceil(scale * self.meter.estimate(message)),
+            trigger=trigger,
+            focus=focus,
+            summarise=calls,
+            summary_window=self.summariser.window_tokens if self.summariser else 0,
+            today=_today(),
+            recall=self.recall,
+        )
+
+    def _state_after(
+        self, request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
+    ) -> PlannerState:
+        saved = request.tokens - found.tokens
+        compressible = request.tokens - _floor(request)
+        poor = self.state.poor_savings + 1 if saved < POOR_SAVING * compressible else 0
+        return PlannerState(
+            poor_savings=poor,
+            paused_at_tokens=found.tokens if poor >= POOR_SAVINGS_UNTIL_PAUSE else 0,
+            summary_not_before=self._cooled(found, calls),
+        )
+
+    def _cooled(self, found: Compressed, calls: SummaryCalls | None) -> float:
+        """Return until when the loop does not ask the summary model again."""
+        if calls is not None and calls.failure is not None:
+            return time.time() + calls.failure.cooldown_s
+        if calls is not None and found.failure is not None:
+            return time.time() + TRANSIENT_COOLDOWN_S
+        return self.state.summary_not_before
+
+
+async def _in_thread(fn: Callable[[T], U], argument: T) -> U:
+    """Run a pure function in a thread of its own: one that waits must not starve the others."""
+    return await asyncio.wrap_future(in_daemon(partial(fn, argument)))
+
+
+def _compaction(
+    view: View, after: View, request: CompressionRequest, found: Compressed
+) -> Compaction:
+    return Compaction(
+        plan=found.plan,
+        trigger=request.trigger,
+        engine=found.engine,
+        level=found.level,
+        messages_before=len(view.messages),
+        messages_after=len(after.messages),
+        tokens_before=request.tokens,
+        tokens_after=found.tokens,
+        duration_ms=0,
+        cache_tokens_lost=_behind_first_change(request, view.messages, after.messages),
+        retained_share=found.retained_share,
+        failure=found.failure,
+        nodes=found.nodes,
+    )
+
+
+def _fresh(request: CompressionRequest, found: Compressed) -> list[Summary]:
+    """Return the summaries that were not in view before."""
+    return [each for each in found.plan.summaries if each not in request.plan.summaries]
+
+
+def _is_extract(request: CompressionRequest, found: Compressed) -> bool:
+    """Whether a compaction has made a summary without a model."""
+    fresh = _fresh(request, found) if found.retained_share is not None else ()
+    return any(summary.source == "extract" for summary in fresh)
+
+
+def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
+    """Return what brings estimates into the scale of a measured view, 0.5 to 2."""
+    if measure.source == "estimated":
+        return 1.0
+    estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
+    return min(2.0, max(0.5, measure.tokens / estimated))
+
+
+def _repair(plan: ViewPlan, tokens: int, messages: int) -> Compaction:
+    return Compaction(
+        plan=plan,
+        trigger="repair",
+        engine="none",
+        level="none",
+        messages_before=messages,
+        messages_after=messages,
+        tokens_before=tokens,
+        tokens_after=tokens,
+        duration_ms=0,
+        cache_tokens_lost=tokens,
+    )
+
+
+def _chars_since(seq: int, view: View) -> int:
+    """Return the characters of the messages behind a place in the transcript."""
+    added = takewhile(lambda entry: entry.seq > seq, reversed(view.entries))
+    return sum(chars_of(entry.message) for entry in added)
+
+
+def _behind_first_change(
+    request: CompressionRequest, before: list[ChatMessage], after: list[ChatMessage]
+) -> int:
+    """Return how many tokens stand behind the first message that is not what it was."""
+    kept = 0
+    for one, two in zip(before, after, strict=False):
+        if one is not two and one != two:
+            break
+        kept += request.estimate(one)
+    return max(0, request.tokens - kept)
+
+
+def _written_by(
+    request: CompressionRequest, found: Compressed, calls: SummaryCalls | None
+) -> str | None:
+    """Return the model behind a new summary, written now or ahead; None for any other."""
+    by_model = [each for each in _fresh(request, found) if each.source == "model"]
+    if not by_model:
+        return None
+    return by_model[0].model or (calls.model if calls else None)
+
+
+def _floor(request: CompressionRequest) -> int:
+    """Return what no compaction can take away: system prompt, tools, the newest user message."""
+    newest = Newest.of(request.entries).user
+    own = request.estimate(request.entries[newest].message) if newest >= 0 else 0
+    return request.fixed_tokens + own
+
+
+def _report(compaction: Compaction) -> None:
+    log.info(
+        "context_compressed",
+        trigger=compaction.trigger,
+        engine=compaction.engine,
+        rung=compaction.level,
+        messages_before=compaction.messages_before,
+        messages_after=compaction.messages_after,
+        tokens_before=compaction.tokens_before,
+        tokens_after=compaction.tokens_after,
+        summary_model=compaction.summary_model,
+        retained_share=compaction.retained_share,
+        cache_tokens_lost=compaction.cache_tokens_lost,
+        duration_ms=compaction.duration_ms,
+        failure=compaction.failure,
+    )
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()

@@ -1,0 +1,334 @@
+"""Edits: how one message is shown shortened. Used by agent/view.py when a plan is rendered.
+
+Every function is pure: the same message gives the same bytes for ever, what comes in is never
+changed, and what comes back shares all that is unchanged. Where an edit has nothing to do, or would
+make the message longer, the very object comes back. Changing a text here moves the prompt cache of
+every compacted conversation.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import orjson
+
+from agent.argument_edits import fitted, shortened
+from agent.messages import ChatMessage, FunctionCall, ToolCall
+from agent.outline import outline
+
+CLEARED = "[Old tool output cleared to save context space]"
+"""Source: Hermes."""
+
+DUPLICATE = "[Same output as a later tool result]"
+IMAGE = "[image]"
+IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+
+LEAST_OUTLINED_CHARS = 8_000
+"""Above what an outline can take."""
+_NAME_CHARS = 64
+_VALUE_CHARS = 60
+_ARGUMENTS_CHARS = 160
+_LINE_CHARS = 100
+_PRUNED_CHARS = 512
+"""No line that stands for a result is longer."""
+_OUTCOME_WINDOW_CHARS = 1_000
+"""How much of either end of a result is looked at to tell how it ended."""
+
+
+_PRUNED = re.compile(r"\[.+ → [\d,]+ chars, [\d,]+ lines?(?:, images: \d+)?; .+\]")
+
+
+def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
+    """Return a tool result as one line: tool, arguments, size, outcome and its telling line.
+
+    What is such a line already comes back itself: a list that was compacted before keeps its bytes.
+
+    Args:
+        message: The result.
+        call: What it answers; None where that is unknown.
+    """
+    text = _text(message)
+    images = _images(message)
+    if text in {CLEARED, DUPLICATE} or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
+        return message
+    for line in _result_lines(message, call, text, images):
+        if images or len(line) < len(text):
+            return _with_content(message, line)
+    return message
+
+
+def duplicate(message: ChatMessage) -> ChatMessage:
+    """Return a tool result as one line that says that a later result is identical."""
+    if _images(message) or len(DUPLICATE) < len(_text(message)):
+        return _with_content(message, DUPLICATE)
+    return message
+
+
+def with_short_arguments(message: ChatMessage, leaf_chars: int) -> ChatMessage:
+    """Return the message with the strings inside of long call arguments cut; they stay valid JSON.
+
+    Keys, numbers and short strings stay as they are written; what is no JSON becomes an object
+    that holds its beginning. Very many values end in a mark that says so.
+
+    Args:
+        message: Any message; without long arguments it comes back itself.
+        leaf_chars: Characters that are left of a string.
+    """
+    shorter = [shortened(text, leaf_chars) for text in _arguments(message)]
+    return _with_arguments(message, shorter)
+
+
+def without_images(message: ChatMessage) -> ChatMessage:
+    """Return the message with a label in place of each image."""
+    if not _images(message):
+        return message
+    label = {"type": "text", "text": IMAGE}
+    return _with_content(message, [label if _is_image(part) else part for part in _parts(message)])
+
+
+def without_thinking(message: ChatMessage) -> ChatMessage:
+    """Return the message without what the model thought, in readable and in signed form.
+
+    What a server wants back with its tool calls stays: it is bound to them alone.
+    """
+    if "reasoning" not in message and "opaque" not in message:
+        return message
+    kept = {key: value for key, value in message.items() if key not in {"reasoning", "opaque"}}
+    of_calls = message.get("opaque", {}).get("openai", {})
+    if "extra_content" in of_calls:
+        bound = {name: of_calls[name] for name in ("origin", "extra_content")}
+        kept["opaque"] = {"openai": bound}
+    return cast("ChatMessage", kept)
+
+
+def clipped(message: ChatMessage, limit_chars: int, seq: int) -> ChatMessage:
+    """Return the message with its text and call arguments within a limit altogether.
+
+    The text keeps head and tail around a pointer to the stored original; of several text parts
+    one is left. Arguments stay valid JSON.
+
+    Args:
+        message: As it is stored.
+        limit_chars: At least 100.
+        seq: Where the original stands in the transcript.
+    """
+    text, arguments = _text(message), _arguments(message)
+    sizes = [len(text), *map(len, arguments)]
+    if sum(sizes) <= limit_chars:
+        return message
+    text_chars, *argument_chars = _shares(sizes, limit_chars)
+    fitting = [fitted(*pair) for pair in zip(arguments, argument_chars, strict=True)]
+    message = _with_arguments(message, fitting)
+    if len(text) <= text_chars:
+        return message
+    return _with_text(message, _head_and_tail(text, text_chars, seq))
+
+
+def outlined(message: ChatMessage, seq: int) -> ChatMessage:
+    """Return the message with an outline in place of its text, where that is a long one.
+
+    Args:
+        message: As it is stored, or with what earlier edits have left of it.
+        seq: Where the original stands in the transcript.
+    """
+    text = _text(message)
+    if len(text) < LEAST_OUTLINED_CHARS:
+        return message
+    where = f"message {seq} of the transcript: read_conversation(from_seq={seq}, limit=1)"
+    shown = f"[Large content, stored in full as {where}. Its outline: {outline(text)}]"
+    return _with_text(message, shown)
+
+
+def _parts(message: ChatMessage) -> Sequence[Mapping[str, Any]]:
+    content = message.get("content")
+    return content if isinstance(content, list) else ()
+
+
+def _is_image(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in IMAGE_PARTS
+
+
+def _images(message: ChatMessage) -> int:
+    return sum(map(_is_image, _parts(message)))
+
+
+def _text(message: ChatMessage) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in _parts(message) if _is_text(part))
+
+
+def _is_text(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("text"), str)
+
+
+def _arguments(message: ChatMessage) -> list[str]:
+    return [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+
+
+def _with_content(message: ChatMessage, content: str | list[Any]) -> ChatMessage:
+    return cast("ChatMessage", {**message, "content": content})
+
+
+def _with_text(message: ChatMessage, text: str) -> ChatMessage:
+    """Return the message with this text where its first one stood, and no other."""
+    if isinstance(message.get("content"), str):
+        return _with_content(message, text)
+    parts = [part for part in _parts(message) if not _is_text(part)]
+    place = next(n for n, part in enumerate(_parts(message)) if _is_text(part))
+    parts.insert(place, {**_parts(message)[place], "text": text})
+    return _with_content(message, parts)
+
+
+def _with_arguments(message: ChatMessage, arguments: Sequence[str]) -> ChatMessage:
+    """Return the message with these arguments in its calls; itself where none differs."""
+    if list(arguments) == _arguments(message):
+        return message
+    calls = [_with(*pair) for pair in zip(message["tool_calls"], arguments, strict=True)]
+    return cast("ChatMessage", {**message, "tool_calls": calls})
+
+
+def _with(call: ToolCall, arguments: str) -> ToolCall:
+    function = call["function"]
+    if arguments == function["arguments"]:
+        return call
+    changed = cast("FunctionCall", {**function, "arguments": arguments})
+    return cast("ToolCall", {**call, "function": changed})
+
+
+def _result_lines(
+    message: ChatMessage, call: ToolCall | None, text: str, images: int
+) -> Iterator[str]:
+    """Yield what may stand for a result, the most telling first."""
+    name = call["function"]["name"] if call else message.get("name")
+    if name:
+        name = _one_line(name, _NAME_CHARS)
+        size = _size(text, images)
+        outcome, line = _outcome(text)
+        shown = f" {given}" if call and (given := _shown_arguments(call)) else ""
+        yield f"[{name}{shown} → {size}; {outcome}; {line}]"
+        yield f"[{name}{shown} → {size}; {outcome}]"
+        yield f"[{name} → {size}; {outcome}]"
+    yield CLEARED
+
+
+def _size(text: str, images: int) -> str:
+    lines = len(text.splitlines())
+    size = f"{len(text):,} chars, {lines:,} {'line' if lines == 1 else 'lines'}"
+    return f"{size}, images: {images}" if images else size
+
+
+def _one_line(text: str, chars: int) -> str:
+    """Return the beginning of a text without line breaks."""
+    # Far more than is shown suffices; the text may be megabytes.
+    line = " ".join(text[: 8 * chars].split())
+    return line if len(line) <= chars else line[: chars - 1] + "…"
+
+
+def _shown_arguments(call: ToolCall) -> str:
+    text = call["function"]["arguments"]
+    try:
+        values = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        values = None
+    if not isinstance(values, dict):
+        return _one_line(text, _VALUE_CHARS)
+    pairs = (f"{key}={_shown_value(value)}" for key, value in values.items())
+    return _one_line(" ".join(pairs), _ARGUMENTS_CHARS)
+
+
+def _shown_value(value: object) -> str:
+    match value:
+        case str():
+            return _one_line(value, _VALUE_CHARS)
+        case dict() | list():
+            return f"({len(value)} values)"
+        case _:
+            return orjson.dumps(value).decode()
+
+
+_EXIT_CODE = re.compile(
+    r"(?:exit(?:ed with)?[ _-]?(?:code|status)|return[ _]?code)[\"']?\s*[:=]?\s*(-?\d{1,10})\b",
+    re.IGNORECASE,
+)
+_FAILED_AT_ONCE = re.compile(
+    r"[\W_]*(?:error|fatal|failed|failure|exception|traceback|permission denied)\b", re.IGNORECASE
+)
+_FAILED = re.compile(
+    r"\"is_?error\"\s*:\s*true|\"(?:success|ok)\"\s*:\s*false|\"error\"\s*:\s*[\"{]",
+    re.IGNORECASE,
+)
+_ERROR_LINE = re.compile(
+    r"^Traceback \(most recent call last\)|^npm ERR!|^\w*(?:Error|Exception): "
+    r"|(?:^|: )(?:error|fatal)(?: \w+|\[\w+\])?: ",
+    re.MULTILINE,
+)
+_TELLING = re.compile(r"^.*(?:error|exception|fatal|fail|denied|not found).*$", re.I | re.M)
+
+
+# What each pattern needs, in lower case: searching for it takes a tenth of the time.
+_EXIT_CODE_CLUES = ("code", "status")
+_FAILED_CLUES = ('error"', "false")
+_ERROR_LINE_CLUES = ("error", "fatal", "traceback", "exception: ", "npm err!")
+
+
+def _found(pattern: re.Pattern[str], clues: Sequence[str], text: str) -> re.Match[str] | None:
+    """Return what a pattern finds in a text, which holds one of the clues if there is anything."""
+    folded = text.casefold()
+    return pattern.search(text) if any(clue in folded for clue in clues) else None
+
+
+def _outcome(text: str) -> tuple[str, str]:
+    """Return how a result ended, guessed from its ends, and the line that tells most about it."""
+    head, tail = text[:_OUTCOME_WINDOW_CHARS], text[-_OUTCOME_WINDOW_CHARS:]
+    first = _one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
+    first = f"first line: {first}" if first else "no text"
+    code = _exit_code(tail) or _exit_code(head)
+    failed = _says_failed(head) or _has_error_line(head) or _has_error_line(tail)
+    if code is None and not failed:
+        return "ok", first
+    if code is not None and int(code[1]) == 0:
+        return "exit code 0", first
+    telling = _TELLING.search(head) or _TELLING.search(tail)
+    line = _one_line(telling[0], _LINE_CHARS) if telling else first
+    return f"exit code {code[1]}" if code else "error", line
+
+
+def _exit_code(text: str) -> re.Match[str] | None:
+    return _found(_EXIT_CODE, _EXIT_CODE_CLUES, text)
+
+
+def _says_failed(text: str) -> bool:
+    found = _FAILED_AT_ONCE.match(text) or _found(_FAILED, _FAILED_CLUES, text)
+    return found is not None
+
+
+def _has_error_line(text: str) -> bool:
+    return _found(_ERROR_LINE, _ERROR_LINE_CLUES, text) is not None
+
+
+def _shares(sizes: Sequence[int], limit: int) -> list[int]:
+    """Return how much of a limit each gets: the small ones all they need, the others alike."""
+    shares = [0] * len(sizes)
+    for done, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[place] = min(sizes[place], limit // (len(sizes) - done))
+        limit -= shares[place]
+    return shares
+
+
+def _head_and_tail(text: str, chars: int, seq: int) -> str:
+    """Return both ends of a text around a pointer, in at most so many characters."""
+    left_out = f"\n[... {len(text):,} characters left out"
+    pointer = (
+        f"; the full text is message {seq} of the transcript:"
+        f" read_conversation(from_seq={seq}, limit=1) ...]\n"
+    )
+    if len(left_out) + len(pointer) > chars // 2:
+        pointer = f": message {seq} ...]\n"
+    room = chars - len(left_out) - len(pointer)
+    if room < 0:
+        return text[:chars]
+    head, tail = text[: (room + 1) // 2], text[len(text) - room // 2 :]
+    left_out = f"\n[... {len(text) - room:,} characters left out"
+    return f"{head}{left_out}{pointer}{tail}"

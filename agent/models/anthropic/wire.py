@@ -1,0 +1,205 @@
+"""The request body of Anthropic's Messages API, built from Parley's messages; pure functions.
+
+Every text is a block, whether it is marked or not, so a breakpoint of the prompt cache changes no
+byte of the prefix. A marker on what cannot carry one (empty text, thinking, a message without
+anything) moves to the block before it, in its message if there is one.
+"""
+
+import re
+from hashlib import blake2s
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from agent.messages import ChatMessage, ToolCall, ToolSchema
+from agent.models.anthropic.thinking import with_thinking
+from agent.models.arguments import parse_object
+from agent.models.base import ModelRequest
+from agent.models.catalog import output_limit
+from agent.models.parts import (
+    Part,
+    Remembered,
+    canonical_schema,
+    content_parts,
+    drop_surplus,
+    settled,
+    text_bytes,
+    wire_name,
+)
+from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+Block = dict[str, Any]
+
+# Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
+_FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_READABLE_ID = 40
+_ROLES = {"system": "system", "user": "user", "assistant": "assistant", "tool": "user"}
+_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,", re.ASCII)
+
+
+def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
+    """Return the arguments of `messages.create` for one call, without `stream`."""
+    body: dict[str, Any] = {
+        "model": model,
+        "max_tokens": output_limit(model, request.max_output_tokens),
+    }
+    system, turns = _laid_out(request.messages)
+    if system:
+        body["system"] = system
+    body["messages"] = turns
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+        if not request.allow_tools:
+            body["tool_choice"] = {"type": "none"}
+    if request.conversation:
+        body["metadata"] = {"user_id": request.conversation}
+    return body
+
+
+def wire_id(call_id: str) -> str:
+    """Return the id as the API takes it; a changed one keeps apart what was apart."""
+    if call_id and not _FOREIGN.search(call_id):
+        return call_id
+    digest = blake2s(call_id.encode(), digest_size=4).hexdigest()
+    return f"{_FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
+
+
+def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict[str, Any]]]:
+    """Return the system blocks and the turns: of user and assistant by turns, none without blocks.
+
+    Tool results become one user message, in the order of their calls; text of the user that
+    follows stands behind them in the same message.
+    """
+    system: list[Block] = []
+    turns: list[dict[str, Any]] = []
+    newest = system
+    marked = 0
+    for message in messages:
+        homeless = None
+        if is_marked(message):
+            marked += 1
+            blocks, homeless = settled(_blocks(message))
+        else:
+            blocks = _known_blocks(message)
+        if homeless and newest:
+            newest[-1] = {**newest[-1], KEY: homeless}
+        role = _ROLES[message["role"]]
+        if role == "system":
+            system += blocks
+        elif blocks and turns and turns[-1]["role"] == role:
+            newest += blocks
+        elif blocks:
+            newest = [*blocks]
+            turns.append({"role": role, "content": newest})
+    for asked, answered in pairwise(turns):
+        if answered["role"] == "user" and len(answered["content"]) > 1:
+            answered["content"] = _in_call_order(asked["content"], answered["content"])
+    if marked > MAX_BREAKPOINTS:
+        drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
+    return system, turns
+
+
+def _blocks(message: ChatMessage) -> list[Block]:
+    """Return new blocks; markers that are on none of them stand as blocks of their own."""
+    role = message["role"]
+    if role == "tool":
+        return [_result(message)]
+    content = message.get("content")
+    in_parts = isinstance(content, list) or role == "system"
+    blocks = _content(message) if in_parts else _text(content)
+    if role == "assistant":
+        blocks += [_tool_use(call) for call in message.get("tool_calls") or ()]
+        # The API refuses a message that is nothing but thinking.
+        if "opaque" in message and any("type" in block for block in blocks):
+            blocks = with_thinking(message, blocks)
+    if KEY in message:
+        blocks.append({KEY: message["cache_control"]})
+    return blocks
+
+
+_known_blocks = Remembered(_blocks, text_bytes)
+
+
+def _text(text: Any) -> list[Block]:
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+
+
+def _content(message: ChatMessage) -> list[Block]:
+    blocks: list[Block] = []
+    for part in content_parts(message):
+        block = _block(part)
+        if KEY in part:
+            blocks.append({**block, KEY: part[KEY]})
+        elif block:
+            blocks.append(block)
+    return blocks
+
+
+def _block(part: Part) -> Block:
+    """Return a part as a block; an empty one for empty text and what the API does not take."""
+    match part["type"]:
+        case "text" if (text := part["text"]) and not text.isspace():
+            return {"type": "text", "text": text}
+        case "image":
+            return {"type": "image", "source": part["source"]}
+        case "image_url":
+            return {"type": "image", "source": _source(part["image_url"]["url"])}
+    return {}
+
+
+def _source(url: str) -> dict[str, str]:
+    inline = _DATA_URL.match(url)
+    if inline is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": inline[1], "data": url[inline.end() :]}
+
+
+def _tool_use(call: ToolCall) -> Block:
+    function = call["function"]
+    arguments = parse_object(function["arguments"])
+    if arguments is None:
+        arguments = {"_invalid": function["arguments"]}
+    return {
+        "type": "tool_use",
+        "id": wire_id(call["id"]),
+        "name": wire_name(function["name"]),
+        "input": arguments,
+    }
+
+
+def _result(message: ChatMessage) -> Block:
+    """Return a tool result; a marker stands on the result itself, wherever it was."""
+    block: Block = {"type": "tool_result", "tool_use_id": wire_id(message["tool_call_id"])}
+    content, marker = message.get("content"), message.get("cache_control")
+    if isinstance(content, list):
+        content, marker = _nested(content), marker_of(message)
+    if content:
+        block["content"] = content
+    if marker:
+        block[KEY] = marker
+    return block
+
+
+def _nested(parts: "Iterable[Part]") -> str | list[Block]:
+    """Return the content of a tool result: text alone is a string."""
+    blocks = [block for part in parts if (block := _block(part))]
+    if any(block["type"] != "text" for block in blocks):
+        return blocks
+    return "\n".join(block["text"] for block in blocks)
+
+
+def _tool(tool: ToolSchema) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "input_schema": canonical_schema(tool),
+    }
+
+
+def _in_call_order(calls: list[Block], blocks: list[Block]) -> list[Block]:
+    """Return the blocks with tool results first, ordered as the calls; the rest stays behind."""
+    order = {block["id"]: place for place, block in enumerate(calls) if "id" in block}
+    return sorted(blocks, key=lambda block: order.get(block.get("tool_use_id"), len(calls)))

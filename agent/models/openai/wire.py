@@ -1,0 +1,193 @@
+"""The request body of OpenAI's Chat Completions API, built from Parley's messages; pure.
+
+A model behind an envelope (Claude over OpenRouter) takes breakpoints of its prompt cache on content
+parts: there all contents go out as parts, marked or not, so a marker changes no byte of the prefix.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from agent.messages import ChatMessage, ToolCall, ToolSchema, text_of
+from agent.models.arguments import parse_object
+from agent.models.base import ModelRequest
+from agent.models.catalog import output_limit
+from agent.models.openai.opaque import with_opaque
+from agent.models.parts import (
+    Part,
+    Remembered,
+    canonical_schema,
+    content_parts,
+    drop_surplus,
+    settled,
+    text_bytes,
+    wire_name,
+)
+from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked
+from agent.usage import CacheLayout
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def request_body(
+    request: ModelRequest,
+    model: str,
+    limit_key: str,
+    layout: CacheLayout | None = None,
+    origin: str = "",
+) -> dict[str, Any]:
+    """Return the arguments of `chat.completions.create` for one call, without `stream`.
+
+    Args:
+        request: The call.
+        model: The provider's name of the model.
+        limit_key: What this server calls the output limit.
+        layout: "envelope" where the model takes breakpoints; without it markers are left out.
+        origin: Who it goes to, see agent/models/openai/opaque.py; "" for no opaque fields.
+    """
+    wired = _in_parts(request.messages) if layout else _in_texts(request.messages)
+    if origin:
+        sent = (message for message in request.messages if not _is_empty(message))
+        wired = [with_opaque(*pair, origin) for pair in zip(wired, sent, strict=True)]
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": wired,
+        limit_key: output_limit(model, request.max_output_tokens),
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+        if not request.allow_tools:
+            body["tool_choice"] = "none"
+    return body
+
+
+def _in_texts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
+    """Return the messages with strings for contents, as every server takes them."""
+    return [_wire(each, _text_or_images(each)) for each in messages if not _is_empty(each)]
+
+
+def _in_parts(messages: "Iterable[ChatMessage]") -> list[dict[str, Any]]:
+    """Return the messages with lists of parts for contents, and the markers on parts."""
+    wired: list[dict[str, Any]] = []
+    marked = 0
+    for message in messages:
+        if is_marked(message):
+            marked += 1
+            parts, homeless = settled(_parts(message))
+            if homeless:
+                _mark_last(wired, homeless)
+            wire = _wire_of_parts(message, parts)
+        else:
+            wire = _known_wire(message)
+        if wire:
+            wired.append(wire)
+    if marked > MAX_BREAKPOINTS:
+        drop_surplus(part for wire in wired for part in _parts_of(wire))
+    return wired
+
+
+def _mark_last(wired: list[dict[str, Any]], marker: dict[str, str]) -> None:
+    """Put a marker on the newest part there is, if there is one."""
+    for place in reversed(range(len(wired))):
+        if parts := _parts_of(wired[place]):
+            marked = [*parts[:-1], {**parts[-1], KEY: marker}]
+            wired[place] = {**wired[place], "content": marked}
+            return
+
+
+def _parts_of(wire: dict[str, Any]) -> list[Part]:
+    content = wire["content"]
+    return content if isinstance(content, list) else []
+
+
+def _wire_of_parts(message: ChatMessage, parts: list[Part]) -> dict[str, Any] | None:
+    """Return a message whose content are these parts; None for one that only thought."""
+    if not parts and _is_empty(message):
+        return None
+    return _wire(message, parts or ("" if message["role"] == "tool" else None))
+
+
+def _unmarked_wire(message: ChatMessage) -> dict[str, Any] | None:
+    return _wire_of_parts(message, _parts(message))
+
+
+_known_wire = Remembered(_unmarked_wire, text_bytes)
+
+
+def _is_empty(message: ChatMessage) -> bool:
+    """Return whether nothing of an assistant message would go out (it only thought)."""
+    if message["role"] != "assistant" or message.get("tool_calls"):
+        return False
+    return not text_of(message).strip()
+
+
+def _wire(message: ChatMessage, content: str | list[Part] | None) -> dict[str, Any]:
+    if message["role"] == "tool":
+        return {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
+    if calls := message.get("tool_calls"):
+        wire_calls = [_tool_call(call) for call in calls]
+        return {"role": "assistant", "content": content or None, "tool_calls": wire_calls}
+    return {"role": message["role"], "content": content or ""}
+
+
+def _text_or_images(message: ChatMessage) -> str | list[Part]:
+    """Return the text; a list of parts only where there are images among it."""
+    if isinstance(message.get("content"), list):
+        parts = [part for each in content_parts(message) if (part := _part(each, message))]
+        if any(part["type"] != "text" for part in parts):
+            return parts
+    return text_of(message)
+
+
+def _parts(message: ChatMessage) -> list[Part]:
+    """Return new parts; markers that are on none of them stand as parts of their own."""
+    content = message.get("content")
+    alone = isinstance(content, str) and message["role"] != "system"
+    parts = _text(content) if alone else _content(message)
+    if KEY in message:
+        parts.append({KEY: message["cache_control"]})
+    return parts
+
+
+def _text(text: Any) -> list[Part]:
+    return [{"type": "text", "text": text}] if text and not text.isspace() else []
+
+
+def _content(message: ChatMessage) -> list[Part]:
+    parts: list[Part] = []
+    for each in content_parts(message):
+        part = _part(each, message)
+        if KEY in each:
+            parts.append({**part, KEY: each[KEY]})
+        elif part:
+            parts.append(part)
+    return parts
+
+
+def _part(part: Part, message: ChatMessage) -> Part:
+    """Return a part without its marker; an empty one for what cannot go out."""
+    if part["type"] == "text" and part["text"] and not part["text"].isspace():
+        return {"type": "text", "text": part["text"]}
+    if part["type"] == "image_url" and message["role"] == "user":
+        return {"type": "image_url", "image_url": part["image_url"]}
+    return {}
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    name, arguments = wire_name(call["function"]["name"]), call["function"]["arguments"]
+    if parse_object(arguments) is None:
+        # Servers that parse the arguments (vLLM, Ollama) refuse what is not an object.
+        arguments = orjson.dumps({"_invalid": arguments}).decode()
+    function = {"name": name, "arguments": arguments}
+    return {"id": call["id"], "type": "function", "function": function}
+
+
+def _tool(tool: ToolSchema) -> dict[str, Any]:
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": canonical_schema(tool),
+    }
+    return {"type": "function", "function": function}

@@ -1,0 +1,106 @@
+"""Money: what a call cost, what one will cost at least, and how sums are shown.
+
+Tokens times the price list of the model (agent/models/catalog.py). A price that is not known is
+never taken for 0: neither in a sum nor on a screen.
+"""
+
+import math
+from dataclasses import dataclass
+
+from agent.models.base import ChatModel
+from agent.models.catalog import Prices
+from agent.usage import Usage
+
+UNKNOWN = "unknown price"
+_PER = 1_000_000
+
+
+def cost_usd(usage: Usage, prices: Prices | None) -> float | None:
+    """Return what a call cost in US dollars; None where the prices are not known."""
+    if prices is None:
+        return None
+    return (
+        usage.input_tokens * prices.input
+        + usage.cache_write_5m_tokens * prices.cache_write_5m
+        + usage.cache_write_1h_tokens * prices.cache_write_1h
+        + usage.cache_read_tokens * prices.cache_read
+        + usage.output_tokens * prices.output
+    ) / _PER
+
+
+def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -> Usage:
+    """Return what a request will be billed at least: without what the model will write.
+
+    Args:
+        model: Who is asked.
+        prompt_tokens: Size of the request.
+        warm_tokens: How many of them, from its beginning, the provider's cache still holds.
+        ttl: Of its breakpoints, "5m" or "1h".
+
+    Returns:
+        Warm tokens as read, the others as written where the model takes breakpoints. A prompt
+        below the model's minimum is all input: nothing of it is cached.
+    """
+    if prompt_tokens < model.facts.min_cache_tokens:
+        return Usage(input_tokens=prompt_tokens)
+    read = min(warm_tokens, prompt_tokens)
+    new = prompt_tokens - read
+    if model.cache_layout is None:
+        return Usage(input_tokens=new, cache_read_tokens=read)
+    if ttl == "1h":
+        return Usage(cache_read_tokens=read, cache_write_1h_tokens=new)
+    return Usage(cache_read_tokens=read, cache_write_5m_tokens=new)
+
+
+def format_usd(cost: float | None, *, estimated: bool = False) -> str:
+    """Return an amount for people: "$1.20", "$0.0123", "~$0.0123", "unknown price".
+
+    Amounts below a dollar have four decimals, and as many as two significant digits need; "$0" is
+    exactly nothing.
+    """
+    if cost is None:
+        return UNKNOWN
+    mark = "~" if estimated else ""
+    if cost == 0:
+        return f"{mark}$0"
+    if cost >= 1:
+        return f"{mark}${cost:,.2f}"
+    text = f"{cost:.{max(4, 1 - math.floor(math.log10(cost)))}f}"
+    whole, _, decimals = text.partition(".")
+    return f"{mark}${whole}.{decimals.rstrip('0').ljust(2, '0')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """A sum over calls, some of which may have no known price.
+
+    Attributes:
+        usd: Of the calls whose price is known.
+        unknown_calls: How many are not in `usd`.
+        estimated: Whether some part of `usd` goes by Parley's own count of tokens.
+    """
+
+    usd: float = 0.0
+    unknown_calls: int = 0
+    estimated: bool = False
+
+    @classmethod
+    def of(cls, cost: float | None, *, estimated: bool = False) -> "Money":
+        """Return the sum that is one call; None for a price that is not known."""
+        return cls(unknown_calls=1) if cost is None else cls(cost, 0, estimated)
+
+    def __add__(self, other: "Money") -> "Money":
+        return Money(
+            self.usd + other.usd,
+            self.unknown_calls + other.unknown_calls,
+            self.estimated or other.estimated,
+        )
+
+    def text(self) -> str:
+        """Return "$1.20", "~$1.20 + 3 calls of unknown price" or "1 call of unknown price"."""
+        known = format_usd(self.usd, estimated=self.estimated)
+        if not self.unknown_calls:
+            return known
+        calls = "call" if self.unknown_calls == 1 else "calls"
+        unknown = f"{self.unknown_calls} {calls} of {UNKNOWN}"
+        return f"{known} + {unknown}" if self.usd else unknown

@@ -1,0 +1,347 @@
+"""What the offline model says: a table of rules from the newest user text to an answer.
+
+Rules are tried from top to bottom; a rule may decline by returning None.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from agent.messages import ChatMessage, text_of
+from agent.models.base import ModelRequest
+from agent.offline.texts import ABILITIES, ABOUT, JOKE, NOTICE, PARAGRAPHS, SAMPLE, ZONES
+from agent.tools.builtin import calculate
+
+COUNT_LIMIT = 500
+READ_CHARS = 2000
+"""How much of a text the rules look at; bounds the time that their patterns take."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """A tool the model wants to call."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+Reply = str | tuple[ToolRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """The conversation as the rules see it.
+
+    Attributes:
+        asked: The unanswered user text, several messages joined by newlines; at most READ_CHARS.
+        earlier: User texts before that, oldest first.
+        answers: How many texts the model has given so far.
+        tools: Names of the tools that may be called now.
+    """
+
+    asked: str
+    earlier: tuple[str, ...]
+    answers: int
+    tools: frozenset[str]
+
+    @property
+    def name(self) -> str | None:
+        """What the user calls themself, the newest name if there are several."""
+        found = [match[1] for text in (*self.earlier, self.asked) for match in _NAME.finditer(text)]
+        return found[-1] if found else None
+
+
+def reply_to(request: ModelRequest) -> Reply:
+    """Return the answer to a request, or the tools to call first.
+
+    The first text of a conversation ends with the notice that this is the demo model.
+    """
+    talk, steps = _read(request)
+    reply = _reply(talk, steps, request)
+    return reply if talk.answers or not isinstance(reply, str) else reply + NOTICE
+
+
+def _reply(talk: Talk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
+    if steps and steps[-1]["role"] == "tool":
+        return _phrase_results(steps)
+    if steps and not request.allow_tools:
+        return _wrap_up(steps)
+    for pattern, answer in _RULES:
+        match = pattern.search(talk.asked)
+        if match and (reply := answer(match, talk)) is not None:
+            return reply
+    return _unknown(talk)
+
+
+def _read(request: ModelRequest) -> tuple[Talk, list[ChatMessage]]:
+    """Return the talk, and the messages since the newest user text."""
+    view = [message for message in request.messages if message["role"] != "system"]
+    real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
+    end = real[-1] + 1 if real else 0
+    start = end
+    while start - 1 in real:
+        start -= 1
+    talk = Talk(
+        asked="\n".join(text_of(message) for message in view[start:end])[:READ_CHARS],
+        earlier=tuple(text_of(view[n]) for n in real if n < start),
+        answers=sum(it["role"] == "assistant" and text_of(it) != "" for it in view),
+        tools=frozenset(tool.name for tool in request.tools if request.allow_tools),
+    )
+    return talk, view[end:]
+
+
+def _phrase_results(steps: list[ChatMessage]) -> str:
+    """Return the answer made of the newest calls' results."""
+    last_calls = next(n for n in reversed(range(len(steps))) if steps[n]["role"] == "assistant")
+    results = {it["tool_call_id"]: text_of(it) for it in steps[last_calls + 1 :]}
+    return "\n\n".join(
+        _phrase_result(call["function"]["name"], call["function"]["arguments"], results[call["id"]])
+        for call in steps[last_calls].get("tool_calls", [])
+        if call["id"] in results
+    )
+
+
+def _phrase_result(name: str, arguments: str, result: str) -> str:
+    if result.startswith("Error:"):
+        problem = result.removeprefix("Error:").strip()
+        return f"I tried the tool `{name}`, but it reported a problem: {problem}"
+    if name == "current_time" and "; " in result:
+        return f"It is {result.split('; ', maxsplit=1)[0]}."
+    if name == "calculate" and re.fullmatch(r"-?[\d.]+(?:e[+-]?\d+)?", result):
+        return f"`{orjson.loads(arguments)['expression']}` = **{result}**"
+    if name == "read_conversation":
+        return f"This is what I found in our conversation:\n\n{_quote(result)}"
+    return f"The tool `{name}` answered:\n\n{_quote(result)}"
+
+
+def _wrap_up(steps: list[ChatMessage]) -> str:
+    used = Counter(it["name"] for it in steps if it["role"] == "tool")
+    done = ", ".join(f"`{name}` ({count})" for name, count in used.items()) or "no tools"
+    return f"I have to stop here. So far I used {done}; the rest of the request is left open."
+
+
+def _quote(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _short(text: str, limit: int = 300) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+Answer = Callable[[re.Match[str], Talk], Reply | None]
+# "call me" alone also stands before a time, so there the name has to look like one.
+_NAME = re.compile(
+    r"(?:\bmy name(?: is|'s)|\bi am called|\bcall me(?= (?-i:[A-Z])))"
+    r"\s+([^\W\d_][\w'-]*(?: (?-i:[A-Z])[\w'-]+)?)",
+    re.IGNORECASE,
+)
+
+
+def _your_name(_match: re.Match[str], talk: Talk) -> str:
+    if talk.name is None:
+        return "You have not told me your name yet."
+    return f"Your name is {talk.name}."
+
+
+def _position(match: re.Match[str], talk: Talk) -> str:
+    if not talk.earlier:
+        return f"This is your first message: *{_short(talk.asked)}*"
+    if match[1].lower() == "first":
+        return f"Your first message was:\n\n{_quote(_short(talk.earlier[0], READ_CHARS))}"
+    last = _short(talk.earlier[-1], READ_CHARS)
+    return f"Your last message before this one was:\n\n{_quote(last)}"
+
+
+def _about(match: re.Match[str], talk: Talk) -> str:
+    topic = _topic(match)
+    found = [text for text in talk.earlier if topic.casefold() in text.casefold()]
+    if not found:
+        return f"I cannot see anything that you said about {topic}."
+    return f"About {topic} you said:\n\n" + "\n>\n".join(_quote(_short(text)) for text in found)
+
+
+def _topic(match: re.Match[str]) -> str:
+    return next(group for group in match.groups() if group).strip(" \"'?.!“”")
+
+
+def _how_many(_match: re.Match[str], talk: Talk) -> str:
+    return (
+        f"Up to now you have sent {len(talk.earlier)} messages before this one, and I have "
+        f"answered {talk.answers} times."
+    )
+
+
+def _repeat_last(_match: re.Match[str], talk: Talk) -> str:
+    if not talk.earlier:
+        return "You have not said anything before this."
+    return f"You said:\n\n{_quote(_short(talk.earlier[-1], READ_CHARS))}"
+
+
+def _echo(match: re.Match[str], _talk: Talk) -> str:
+    return match[1].strip()
+
+
+def _summary(_match: re.Match[str], talk: Talk) -> str:
+    if not talk.earlier:
+        return "We have only just begun, so there is nothing to summarise yet."
+    lines = [f"{n}. {_short(text, 120)}" for n, text in enumerate(talk.earlier, 1)]
+    told = "\n".join(line.replace("\n", " ") for line in lines)
+    return f"So far you have told me, in this order:\n\n{told}\n\nI answered {talk.answers} times."
+
+
+def _look_up(match: re.Match[str], talk: Talk) -> Reply:
+    if "read_conversation" in talk.tools:
+        return (ToolRequest("read_conversation", {"contains": _topic(match)}),)
+    return _about(match, talk)
+
+
+def _read_all(match: re.Match[str], talk: Talk) -> Reply:
+    if "read_conversation" in talk.tools:
+        return (ToolRequest("read_conversation", {}),)
+    return _summary(match, talk)
+
+
+def _time(_match: re.Match[str], talk: Talk) -> Reply:
+    if "current_time" not in talk.tools:
+        return "I have no clock: the tool `current_time` is not available to me here."
+    zones = list(dict.fromkeys(_zones(talk.asked)))
+    return tuple(ToolRequest("current_time", {"timezone": zone}) for zone in zones) or (
+        ToolRequest("current_time", {}),
+    )
+
+
+def _zones(text: str) -> Iterable[str]:
+    """Return zone names and known places in the text; else the unknown place it asks for."""
+    named = re.findall(r"\b[A-Z][A-Za-z_]+/[A-Z][A-Za-z_/]+", text)
+    known = [ZONES[place] for place in ZONES if re.search(rf"\b{place}\b", text, re.IGNORECASE)]
+    unknown = re.search(r"\bin ([A-Z][\w-]+(?: [A-Z][\w-]+)*)", text)
+    return [*named, *known] or ([unknown[1]] if unknown else [])
+
+
+_SPOKEN = (
+    (r"(?<=\d),(?=\d{3}\b)", ""),
+    (r"(\d[\d.]*)\s*(?:%|percent) of\b", r"\1 / 100 *"),
+    (r"\b(?:the )?square root of (\d[\d.]*)", r"sqrt(\1)"),
+    (r"\bto the power of\b", "**"),
+    (r"\bsquared\b", "** 2"),
+    (r"\b(?:multiplied by|times)\b|(?<=[\d)])\s*x\s*(?=[\d(])", "*"),
+    (r"\bdivided by\b", "/"),
+    (r"\bplus\b", "+"),
+    (r"\bminus\b", "-"),
+    (r"\bplease\b", ""),
+)
+
+
+def _arithmetic(match: re.Match[str], talk: Talk) -> Reply | None:
+    expression = _expression(match[1])
+    if expression is None:
+        return None
+    if "calculate" not in talk.tools:
+        return f"I cannot work out `{expression}`: the tool `calculate` is not available to me."
+    return (ToolRequest("calculate", {"expression": expression}),)
+
+
+def _expression(text: str) -> str | None:
+    """Return what is asked as an expression; None if it is not arithmetic."""
+    for spoken, written in _SPOKEN:
+        text = re.sub(spoken, written, text, flags=re.IGNORECASE)
+    text = text.strip(" .")
+    words = {word.lower() for word in re.findall(r"[A-Za-z_]+", text)}
+    looks_computable = re.search(r"[\w)]\s*[-+*/%^\u00d7\u00f7]+\s*[-\w(]|\w\(", text)
+    is_date = re.fullmatch(r"\d+[-/.]\d+[-/.]\d+", text)
+    return text if looks_computable and words <= calculate.NAMES and not is_date else None
+
+
+def _story(match: re.Match[str], _talk: Talk) -> str:
+    about = f" about {match[1].strip(' ?.!')}" if match[1] else ""
+    chapters = [
+        f"## Chapter {number}\n\n" + " ".join(PARAGRAPHS[number - 1 :] + PARAGRAPHS[: number - 1])
+        for number in range(1, len(PARAGRAPHS) + 1)
+    ]
+    return "\n\n".join([f"# A story{about}", *chapters, "*The end.*"])
+
+
+def _list(_match: re.Match[str], _talk: Talk) -> str:
+    items = [f"{n}. **Item {n}**: {PARAGRAPHS[n % len(PARAGRAPHS)]}" for n in range(1, 31)]
+    return "# A long list\n\n" + "\n".join(items)
+
+
+def _count(match: re.Match[str], _talk: Talk) -> str:
+    wanted = int(match[1][:9])
+    last = min(wanted, COUNT_LIMIT)
+    numbers = [str(number) for number in range(1, last + 1)]
+    lines = [", ".join(numbers[start : start + 10]) for start in range(0, last, 10)]
+    limit = f"\n\nI stop at {COUNT_LIMIT}." if wanted > COUNT_LIMIT else ""
+    return ",\n".join(lines) + limit if lines else "There is nothing to count."
+
+
+def _name_told(_match: re.Match[str], talk: Talk) -> str:
+    return f"Nice to meet you, {talk.name}! I will remember that for this conversation."
+
+
+def _greeting(_match: re.Match[str], talk: Talk) -> str:
+    return f"Hello{f', {talk.name}' if talk.name else ''}! What can I do for you?"
+
+
+def _unknown(talk: Talk) -> str:
+    return (
+        "I am an offline demo model and have no real answer to that. You wrote:\n\n"
+        f"{_quote(_short(talk.asked))}\n\nWhat I can do:\n\n{ABILITIES}"
+    )
+
+
+def _says(text: str) -> Answer:
+    return lambda _match, _talk: text
+
+
+_OUR = r"(?:our|the|this) (?:conversation|chat)"
+_TABLE: tuple[tuple[str, Answer], ...] = (
+    (r"\bwhat(?:'s| is| was)? my name\b|\bwho am i\b|\bremember my name\b", _your_name),
+    (r"\bmy (first|last|previous) (?:message|question|text)\b", _position),
+    (r"\b(first|last) thing (?:that )?i (?:said|wrote|asked)\b", _position),
+    (r"\b(?:what|when) did i (?:say|tell you|write|mention|ask)(?: you)? about (.+)", _about),
+    (r"\bdid i (?:say anything about|mention|talk about) (.+)", _about),
+    (r"\bhow many (?:messages|questions)\b", _how_many),
+    (rf"\blook (?:up|for) (.+?) in {_OUR}|\bsearch {_OUR} for (.+)", _look_up),
+    (rf"\bread (?:back |me )?{_OUR}", _read_all),
+    (r"\b(?:repeat|say) after me:?\s+(.+)", _echo),
+    (r"\brepeat (?:what i|my (?:last )?message|that|it)\b", _repeat_last),
+    (r"^\W*(?:please )?(?:repeat|echo|say)\b:?\s+(.+)", _echo),
+    (r"\bsumm?ari[sz]e\b|\bsummary of\b|\brecap\b", _summary),
+    (r"\bwhat(?:'s| is)? (?:the )?(?:current )?(?:time|date)\b|\bwhat day is it\b", _time),
+    (r"\b(?:current|local) (?:time|date)\b|\btoday'?s date\b", _time),
+    (r"\btime is it\b|\btime in\b|\btell me the (?:time|date)\b", _time),
+    (r"\bcount (?:from (?:1|one) )?(?:up )?to (\d+)", _count),
+    (r"\b(?:what(?:'s| is)|calculate|compute|evaluate|how much is)\s+([^?!=\n]+)", _arithmetic),
+    (r"^([^?!=\n]+)[?!= ]*$", _arithmetic),
+    (r"\b(?:write|tell|give)\b.*\b(?:story|poem|essay|novel|article)\b(?: about (.+))?", _story),
+    (r"\b(?:write|give|make)\b.*\blong (?:list|answer|text)\b|\blong list\b", _list),
+    (
+        r"\b(?:show|give|demo|sample|example|display)\b.*\b(?:markdown|table|code|formatting)\b",
+        _says(SAMPLE),
+    ),
+    (_NAME.pattern, _name_told),
+    (r"\b(?:who|what) are you\b|\byour name\b|\bintroduce yourself\b", _says(ABOUT)),
+    (r"\bare you (?:an? )?(?:bot|ai|human|robot|real|person)\b", _says(ABOUT)),
+    (
+        r"^\W*help\b|\bwhat can (?:you|i) (?:do|ask|say)\b|\bhow can you help\b",
+        _says(f"I am a demo, but I can:\n\n{ABILITIES}"),
+    ),
+    (r"\bthank(?:s| you)\b|\bthx\b|\bcheers\b", _says("You are welcome!")),
+    (r"\b(?:good ?bye|bye|good night|see you)\b", _says("Goodbye! I will keep our conversation.")),
+    (
+        r"\bhow are you\b|\bhow do you do\b|\bhow is it going\b",
+        _says("All my rules are in order, thank you. And you?"),
+    ),
+    (r"\bjoke\b", _says(JOKE)),
+    (r"^\W*(?:hi|hello|hey|howdy|greetings|good (?:morning|afternoon|evening))\b", _greeting),
+    (
+        r"^\W*(?:ok(?:ay)?|yes|no|sure|great|nice|cool|good|fine|perfect)\W*$",
+        _says("Good. What would you like to do next?"),
+    ),
+)
+_RULES = tuple((re.compile(pattern, re.IGNORECASE), answer) for pattern, answer in _TABLE)

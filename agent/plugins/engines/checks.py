@@ -1,0 +1,196 @@
+"""What a plugin's engine returned, held against the contract of `ContextEngine.compress`.
+
+Used by agent/plugins/engines/host.py. Pure: nothing here trusts the plugin, its objects or its
+figures.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from agent.context.phases.boundaries import Newest
+from agent.context.phases.sizes import Sizes
+from agent.context_engine import Compressed, CompressionRequest
+from agent.errors import AgentError
+from agent.view import Entry, ViewPlan, summary_messages
+
+
+class ResultRefused(AgentError):
+    """What an engine returned breaks the contract; the text lists how."""
+
+
+def checked(returned: object, request: CompressionRequest) -> Compressed:
+    """Return an engine's result with the size that its view really has.
+
+    It is made anew from plain values, so that no object of a plugin gets further. What the model
+    thought is dropped from all that stays: it was signed for another history. Nodes are the
+    built-in engine's alone.
+
+    Args:
+        returned: What `compress` returned, whatever it is.
+        request: The request as it was made, not the copy that the plugin got.
+
+    Raises:
+        ResultRefused: It is no plan, or its plan has `problems`.
+    """
+    found = _retyped(returned)
+    recall = (
+        request.recall if found.plan.summaries != request.plan.summaries else request.plan.recall
+    )
+    plan = replace(found.plan, thinking_from=newest_seq(request) + 1, recall=recall)
+    if broken := problems(plan, request):
+        raise ResultRefused("; ".join(broken))
+    return replace(found, plan=plan, tokens=Sizes(request).view(plan), nodes=())
+
+
+def problems(plan: ViewPlan, request: CompressionRequest) -> list[str]:
+    """Return how a plan breaks the contract; an empty list for one that may be shown."""
+    found = [
+        *_ranges(plan, request),
+        *_newly_shown(plan, request),
+        *_newest_message(plan, request),
+        *_groups(plan, request.entries),
+        *_edits(plan, request),
+    ]
+    # Only a sound plan can be rendered and measured.
+    return found or [*_seams(plan, request), *_size(plan, request)]
+
+
+def newest_seq(request: CompressionRequest) -> int:
+    """Return the seq of the newest message; 0 for none."""
+    return request.entries[-1].seq if request.entries else 0
+
+
+@cache
+def _results() -> TypeAdapter[Compressed]:
+    return TypeAdapter(Compressed)
+
+
+def _retyped(returned: object) -> Compressed:
+    if not isinstance(returned, Compressed):
+        raise ResultRefused(f"it returned {type(returned).__name__}, not Compressed or None")
+    try:
+        text = orjson.dumps(asdict(returned))
+        return _results().validate_json(text, strict=True)
+    except ValidationError as exc:
+        wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in exc.errors())
+        raise ResultRefused("; ".join(wrong)) from exc
+    except TypeError as exc:
+        raise ResultRefused(f"its values are not plain: {exc}") from exc
+
+
+def _ranges(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    newest = newest_seq(request)
+    middle = range(plan.head_upto + 1, plan.tail_from)
+    if plan.head_upto < 0 or plan.head_upto > newest or not 0 <= plan.tail_from <= newest + 1:
+        yield f"head_upto {plan.head_upto} and tail_from {plan.tail_from} are not 0 to {newest}"
+    if plan.tail_from and plan.head_upto >= plan.tail_from:
+        yield f"the head (to {plan.head_upto}) reaches into the tail (from {plan.tail_from})"
+    if plan.summaries and not plan.tail_from:
+        yield "it has a summary and no tail_from"
+    for summary in plan.summaries:
+        if not (1 <= summary.first_seq <= summary.last_seq <= newest and summary.text.strip()):
+            yield f"its summary of {summary.first_seq} to {summary.last_seq} has no range or text"
+    if any(one >= two for one, two in pairwise(plan.pinned)):
+        yield "pinned is not in order"
+    if wrong := [seq for seq in plan.pinned if seq not in middle or not plan.shows(seq)]:
+        yield f"pinned {wrong} are not between head and tail"
+    if wrong_ranges := [each for each in plan.hidden if each[1] > newest]:
+        yield f"it hides messages that are still to come: {wrong_ranges}"
+
+
+def _newly_shown(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    old = request.plan
+    seqs = range(1, newest_seq(request) + 1)
+    if shown := [seq for seq in seqs if not old.shows(seq) and plan.shows(seq)]:
+        yield f"it shows what was out of view: {len(shown)} messages from {shown[0]} on"
+
+
+def _newest_message(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    entries = request.entries
+    if entries and not plan.shows(entries[-1].seq):
+        yield f"it does not show the newest message, {entries[-1].seq}"
+    position = Newest.of(entries).user
+    if position >= 0 and not plan.shows(entries[position].seq):
+        yield f"it does not show the newest user message, {entries[position].seq}"
+
+
+def _groups(plan: ViewPlan, entries: Sequence[Entry]) -> Iterator[str]:
+    """Yield each group of which only a part is shown."""
+    call: Entry | None = None
+    for entry in entries:
+        if entry.message["role"] != "tool":
+            call = entry if entry.message.get("tool_calls") else None
+        elif call and plan.shows(call.seq) != plan.shows(entry.seq):
+            yield f"it cuts the tool calls of message {call.seq} from their results"
+            call = None
+
+
+def _edits(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    entries = request.entries
+    shown = {entry.seq for entry in entries if plan.shows(entry.seq)}
+    if wrong := sorted({edit.seq for edit in plan.edits} - shown):
+        yield f"it edits messages that it does not show: {wrong}"
+    if any(one.seq > two.seq for one, two in pairwise(plan.edits)):
+        yield "its edits are not in order of seq"
+    if len({(edit.seq, edit.kind) for edit in plan.edits}) < len(plan.edits):
+        yield "it edits a message twice in the same way"
+    if any(edit.limit < 0 for edit in plan.edits):
+        yield "an edit has a negative limit"
+    user = Newest.of(entries).user
+    known = {edit for edit in request.plan.edits if user >= 0 and edit.seq == entries[user].seq}
+    if user >= 0 and any(e.seq == entries[user].seq and e not in known for e in plan.edits):
+        yield "it changes the newest user message"
+
+
+class _Shown(NamedTuple):
+    """A message of a view: its seq (0 for a summary) and its role."""
+
+    seq: int
+    role: str
+
+
+def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[_Shown]:
+    """Return what a view consists of, in order."""
+    shown = [_Shown(seq, message["role"]) for seq, message in entries if plan.shows(seq)]
+    head = [each for each in shown if each.seq <= plan.head_upto]
+    summaries = [_Shown(0, message["role"]) for message in summary_messages(plan)]
+    return [*head, *summaries, *shown[len(head) :]]
+
+
+def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    """Yield where roles do not fit; what stood like that before is nobody's fault."""
+    before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
+    if after and after[0].role != "user" and after[:1] != before[:1]:
+        yield f"the view starts with a message of role {after[0].role}, not user"
+    known = set(pairwise(before))
+    for one, two in pairwise(after):
+        if (one, two) in known:
+            continue
+        if two.role == "tool" or one.role == two.role:
+            yield f"{_name(two)} of role {two.role} follows {_name(one)} of role {one.role}"
+
+
+def _name(shown: _Shown) -> str:
+    return f"message {shown.seq}" if shown.seq else "a summary"
+
+
+def _size(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
+    sizes = Sizes(request)
+    before, after = sizes.view(request.plan), sizes.view(plan)
+    if after >= before:
+        yield f"it makes the view no smaller: {before} tokens before, {after} after"
+
+
+def as_plain(value: Any) -> Any:
+    """Return a copy of JSON data that shares no map and no list with it."""
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_plain(item) for item in value]
+    return value

@@ -1,0 +1,161 @@
+"""The process that holds a program of `stdio.py`, and ends it with all that it has started.
+
+Parley may be killed at any moment, and a program need not look at its stdin. The keeper stands
+beside the pipes, which are the program's alone, and reads a lifeline: a socket that ends with
+Parley, or when that needs the program no more. As its stdin has ended by then, the program gets
+some time, then SIGTERM, then it is killed with every descendant, also those in a session of their
+own (Linux).
+
+On the lifeline, in: one line of JSON (`Order`). Out: one line of JSON (`Answer`). Standard library
+only.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+
+from agent.processes import descent
+
+GONE_WITHIN_S = 5.0
+"""How long killed descendants may take to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be run; all that comes from Parley.
+
+    Attributes:
+        command: The program and its arguments.
+        directory: Where it runs; None for Parley's own.
+        environment: All that it finds there.
+        ends_within_s: How long it has to end, and again after SIGTERM.
+    """
+
+    command: list[str]
+    directory: str | None
+    environment: dict[str, str]
+    ends_within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether it runs.
+
+    Attributes:
+        group: Its process group; None where it could not be started.
+        error: Why not: the number of the system's error, and the file that it is about.
+    """
+
+    group: int | None = None
+    error: int = 0
+    file: str | None = None
+
+
+def main() -> None:
+    """Keep one program; the lifeline is the file whose number is the last argument."""
+    lifeline = int(sys.argv[-1])
+    order = _order(lifeline)
+    descent.adopt_orphans()
+    try:
+        program = _started(order)
+    except OSError as exc:
+        _say(lifeline, Answer(error=exc.errno or 0, file=exc.filename))
+        return
+    try:
+        _let_go_of_its_pipes()
+        _outlast_signals()
+        _say(lifeline, Answer(program.pid))
+        _wait(lifeline, program.pid)
+    finally:
+        _end(program, order.ends_within_s)
+
+
+def _order(lifeline: int) -> Order:
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(lifeline, 65_536)
+        if not part:
+            sys.exit(1)
+        line += part
+    return Order(**json.loads(line))
+
+
+def _started(order: Order) -> subprocess.Popen[bytes]:
+    """Start the program on this process's own pipes, in a session of its own.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+    return subprocess.Popen(  # noqa: S603 - the operator's command
+        order.command,
+        cwd=order.directory,
+        env=order.environment,
+        start_new_session=True,
+        # Nothing else runs in this process, so nothing can hold a lock.
+        preexec_fn=descent.die_with_parent,  # noqa: PLW1509
+    )
+
+
+def _let_go_of_its_pipes() -> None:
+    """Have the pipes end when the program ends them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+
+
+def _outlast_signals() -> None:
+    """Leave signals that are sent to all processes at once to the program: they may end it."""
+    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _say(lifeline: int, answer: Answer) -> None:
+    with suppress(ConnectionError):
+        os.write(lifeline, json.dumps(asdict(answer)).encode() + b"\n")
+
+
+def _wait(lifeline: int, program: int) -> None:
+    """Return when the lifeline has ended; dead orphans are taken leave of meanwhile."""
+    signal.signal(signal.SIGCHLD, lambda *_: _reap(program))
+    _reap(program)
+    # An end with words unread is a reset.
+    with suppress(ConnectionError):
+        while os.read(lifeline, 1):
+            continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _reap(program: int) -> None:
+    """The program itself stays, so that its group keeps its id."""
+    # Elsewhere orphans do not come here, and some systems lack waitid.
+    if sys.platform != "linux":
+        return
+    while (end := descent.dead_child()) is not None:
+        if end.si_pid == program:
+            # No other is told of behind it, so none may stay any more.
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            return
+        # A signal may have come in between, and this been done.
+        with suppress(ChildProcessError):
+            os.waitpid(end.si_pid, 0)
+
+
+def _end(program: subprocess.Popen[bytes], within_s: float) -> None:
+    if not _ends(program, within_s):
+        descent.terminate_group(program.pid)
+        _ends(program, within_s)
+    descent.kill_group(program.pid)
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _ends(program: subprocess.Popen[bytes], within_s: float) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        program.wait(within_s)
+    return program.returncode is not None

@@ -1,0 +1,273 @@
+"""Skills: folders with a SKILL.md that tells how a kind of task is done.
+
+`SkillShelf` is one directory of them. Their names and descriptions stand in the system prompt; the
+tools `skill_view` and `skill_manage` read and write them through here. All of it blocks: call it
+in a thread.
+"""
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from agent.errors import ToolError
+from agent.prompt.front_matter import load_plain
+from agent.safety.threats import Finding, scan
+
+FILE = "SKILL.md"
+MAX_SKILL_BYTES = 100_000
+MAX_FRONT_MATTER_CHARS = 8_000
+MAX_DESCRIPTION_CHARS = 1_024
+MAX_LISTED_FILES = 100
+MAX_DEPTH = 4
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_FRONT_MATTER = re.compile(
+    r"\A\ufeff?---[ \t]*\r?\n(.*?)^---[ \t]*\r?$\n?", re.DOTALL | re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """One skill, without what the threat scan took out.
+
+    Attributes:
+        text: The instructions below the front matter.
+        findings: Of the scan of its SKILL.md.
+    """
+
+    name: str
+    description: str
+    text: str
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BadSkill:
+    """A folder that cannot be used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SkillShelf:
+    """A directory of skills, which may not be there."""
+
+    root: Path
+
+    def names(self) -> list[str]:
+        """Return the names of all folders, in order; hidden ones are left out.
+
+        None where the directory is not there.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        try:
+            with os.scandir(self.root) as found:
+                return sorted(each.name for each in found if _may_be_skill(each))
+        except FileNotFoundError:
+            return []
+
+    def stamp(self, name: str) -> tuple[int, int]:
+        """Return what changes with a skill's SKILL.md: its time and size; zeros where it is not."""
+        try:
+            found = os.lstat(self.root / name / FILE)
+        except OSError:
+            return (0, 0)
+        return (found.st_mtime_ns, found.st_size)
+
+    def load(self, name: str) -> Skill:
+        """Return a skill.
+
+        Raises:
+            ToolError: It is not there, or cannot be used; the text says why.
+        """
+        return parse_skill(self.read(name, FILE), name)
+
+    def read(self, name: str, file: str) -> str:
+        """Return a file of a skill's folder as it stands.
+
+        Raises:
+            ToolError: It is not there, not a text, too large, or outside of the folder.
+        """
+        check_name(name)
+        parts = PurePosixPath(file).parts
+        if not parts or file.startswith("/") or ".." in parts or "\x00" in file:
+            raise ToolError(f"{file!r} is no file of the skill {name!r}")
+        return _read_below(self.root, (name, *parts))
+
+    def files(self, name: str) -> list[str]:
+        """Return the other files of a skill's folder, at most 100, by their paths in it."""
+        check_name(name)
+        found = (path for path in _walk(self.root / name, "", MAX_DEPTH) if path != FILE)
+        return sorted(path for path, _ in zip(found, range(MAX_LISTED_FILES), strict=False))
+
+    def write(self, name: str, text: str, *, new: bool) -> Skill:
+        """Store a SKILL.md as a whole; returns the skill that it makes.
+
+        Args:
+            name: Of the skill and its folder.
+            text: Front matter and instructions.
+            new: Whether the skill must not be there yet, or must.
+
+        Raises:
+            ToolError: It cannot be used, or holds what the threat scan takes out.
+        """
+        check_name(name)
+        if len(text.encode()) > MAX_SKILL_BYTES:
+            raise ToolError(f"the text has more than {MAX_SKILL_BYTES:,} bytes")
+        skill = parse_skill(text, name)
+        if skill.findings:
+            raise ToolError(f"the text was refused: {described(skill.findings)}")
+        if new == self._is_there(name):
+            raise ToolError(f"there is {'a' if new else 'no'} skill {name!r}{_already(new)}")
+        folder = self.root / name
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _replace(folder, text)
+        return skill
+
+    def remove(self, name: str) -> str:
+        """Take a skill off the shelf; returns the folder's new, hidden name, where it is kept.
+
+        Raises:
+            ToolError: There is no such skill.
+        """
+        check_name(name)
+        if not self._is_there(name):
+            raise ToolError(f"there is no skill {name!r}")
+        kept = f".removed-{name}-{secrets.token_hex(4)}"
+        (self.root / name).rename(self.root / kept)
+        return kept
+
+    def _is_there(self, name: str) -> bool:
+        folder = self.root / name
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise ToolError(f"{name!r} is not a folder of the shelf")
+        return (folder / FILE).exists()
+
+
+def check_name(name: str) -> None:
+    """Check the name of a skill.
+
+    Raises:
+        ToolError: It is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise ToolError(f"{name!r} is no name of a skill: small letters, digits and hyphens only")
+
+
+def parse_skill(text: str, name: str) -> Skill:
+    """Return the skill that a SKILL.md describes.
+
+    Raises:
+        ToolError: It has no front matter with this name and a description, or no instructions.
+    """
+    found = _FRONT_MATTER.match(text)
+    if found is None:
+        raise ToolError("it does not begin with front matter between lines of ---")
+    values = _front_matter(found.group(1))
+    if values.get("name") != name:
+        raise ToolError(f"the name in its front matter is not that of its folder, {name!r}")
+    description = values.get("description")
+    if not isinstance(description, str) or not description.strip():
+        raise ToolError("its front matter has no description")
+    if len(description) > MAX_DESCRIPTION_CHARS:
+        raise ToolError(f"its description is longer than {MAX_DESCRIPTION_CHARS:,} characters")
+    body = text[found.end() :].strip()
+    if not body:
+        raise ToolError("it has no instructions below its front matter")
+    told, how = scan(" ".join(description.split())), scan(body)
+    return Skill(name, told.text, how.text, (*told.findings, *how.findings))
+
+
+def _front_matter(text: str) -> dict[str, object]:
+    if len(text) > MAX_FRONT_MATTER_CHARS:
+        raise ToolError("its front matter is too long")
+    try:
+        values = load_plain(text)
+    except yaml.YAMLError as exc:
+        raise ToolError("its front matter is not YAML") from exc
+    return values if isinstance(values, dict) else {}
+
+
+def described(findings: Sequence[Finding]) -> str:
+    """Return what a scan found, in words."""
+    return ", ".join(f"{each.kind} ({each.chars} characters)" for each in findings)
+
+
+def _may_be_skill(entry: "os.DirEntry[str]") -> bool:
+    return not entry.name.startswith(".") and (entry.is_symlink() or entry.is_dir())
+
+
+def _already(new: bool) -> str:  # noqa: FBT001 - one word of a sentence
+    return " already; edit it" if new else "; create it"
+
+
+def _read_below(root: Path, parts: Sequence[str]) -> str:
+    """Open a file step by step, following no symbolic link: nothing outside can be reached."""
+    *folders, file = parts
+    opened: list[int] = []
+    try:
+        opened.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY))
+        for folder in folders:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            opened.append(os.open(folder, flags, dir_fd=opened[-1]))
+        # Without blocking: a named pipe would be waited for.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        opened.append(os.open(file, flags, dir_fd=opened[-1]))
+        return _text(opened[-1], file)
+    except OSError as exc:
+        raise ToolError(f"{'/'.join(parts)} cannot be read: {exc.strerror}") from exc
+    finally:
+        for each in opened:
+            os.close(each)
+
+
+def _text(opened: int, file: str) -> str:
+    found = os.fstat(opened)
+    if not stat.S_ISREG(found.st_mode):
+        raise ToolError(f"{file} is not a file")
+    if found.st_size > MAX_SKILL_BYTES:
+        raise ToolError(f"{file} has more than {MAX_SKILL_BYTES:,} bytes")
+    content = os.read(opened, MAX_SKILL_BYTES + 1)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as exc:
+        raise ToolError(f"{file} is not a text") from exc
+
+
+def _walk(folder: Path, prefix: str, depth: int) -> Iterator[str]:
+    """Yield the paths of regular files below a folder; hidden ones and links are left out."""
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda each: each.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_file(follow_symlinks=False):
+            yield prefix + entry.name
+        elif depth and entry.is_dir(follow_symlinks=False):
+            yield from _walk(folder / entry.name, f"{prefix}{entry.name}/", depth - 1)
+
+
+def _replace(folder: Path, text: str) -> None:
+    """Write SKILL.md so that it is there as a whole or not at all."""
+    draft = folder / f".{secrets.token_hex(8)}"
+    try:
+        opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(opened, "wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / FILE)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,185 @@
+"""One request of the loop: made for the model that is asked, watched, paid for, and its answer.
+
+This is the desk that recovery works on (step 6 of the path): each attempt builds the request anew,
+since a fallback takes another window, other marks and has another price.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import structlog
+
+from agent.context.phases.sanitise import sanitise
+from agent.errors import BadRequest, ModelError
+from agent.messages import ChatMessage
+from agent.models.base import ChatModel, Completion, ModelRequest
+from agent.models.images import with_pictures
+from agent.money.calls import call_of, failed_call, lost_call
+from agent.money.costs import forecast
+from agent.ports import ModelCall
+from agent.prefix import Prefix
+from agent.prompt_caching import apply_cache_control
+from agent.recovery import complete_with_recovery
+from agent.settings import CachingSettings
+from agent.turn import Agent, TurnPorts
+from agent.usage import Usage
+from agent.view import View
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request led to.
+
+    Attributes:
+        model: Who answered.
+        call: As it is to be booked with the message.
+    """
+
+    completion: Completion
+    model: ChatModel
+    call: ModelCall
+
+
+def marked(
+    messages: Sequence[ChatMessage],
+    model: ChatModel,
+    caching: CachingSettings,
+    settled: Sequence[int] = (),
+) -> list[ChatMessage]:
+    """Return the messages with breakpoints for the model's prompt cache, where it takes any.
+
+    `settled` are the places up to which older messages were rewritten; see `agent.view.View`.
+    """
+    if model.cache_layout is None:
+        return list(messages)
+    return apply_cache_control(
+        messages,
+        ttl=caching.cache_ttl,
+        strategy=caching.strategy,
+        native=model.cache_layout == "native",
+        settled=settled,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """`agent.recovery.Desk` for one request; ask with `answer`."""
+
+    view: View
+    agent: Agent
+    ports: TurnPorts
+    allow_tools: bool = True
+
+    async def answer(self, preferred: ChatModel | None) -> Answer:
+        """Make the request, with all that recovery may try; `preferred` answered last.
+
+        Raises:
+            ModelError: No model answered.
+            SpendLimitReached: A budget does not allow the call.
+        """
+        rests = self.agent.rests
+        models = rests.in_order(self.agent.models, preferred)
+        return await complete_with_recovery(self, models, rests, self.agent.retry)
+
+    async def attempt(self, model: ChatModel) -> Answer:
+        """Make the request as it is now; up to three times more without new ones of its pictures.
+
+        A provider that cannot read one of them calls the request malformed, and would do so ever
+        after. Where it refuses the request without any of them as well, they are not the reason.
+        """
+        try:
+            return await self._attempt(model)
+        except BadRequest as exc:
+            images = self.agent.images
+            for suspects in images.suspects(await self._pictures(model), model):
+                count = len(suspects)
+                log.warning("images_left_out", model=model.label, count=count, reason=str(exc))
+                with suppress(BadRequest):
+                    answer = await self._attempt(model, suspects)
+                    images.note_refused(suspects, model)
+                    return answer
+            raise
+
+    async def _attempt(self, model: ChatModel, left_out: Collection[int] = ()) -> Answer:
+        ports = self.ports
+        await ports.planner.fit(self.view, model)
+        ports.sink.restart()
+        messages = sanitise(self.view.messages)
+        sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
+        expected = await self._expected(model)
+        pictures = await self._pictures(model, left_out)
+        request = self._request(messages, pictures, model)
+        async with ports.spending.call(expected.cost_usd):
+            completion = await self._complete(model, request, expected)
+        self.agent.images.note_taken(pictures, model)
+        call = call_of(model, request, completion)
+        ports.journal.begin_call(replace(call, purpose="lost"))
+        if completion.usage is not None:
+            call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
+        return Answer(completion, model, call)
+
+    async def shrink(self) -> bool:
+        """Compact the view."""
+        return await self.ports.planner.shrink(self.view)
+
+    async def repair(self) -> bool:
+        """Leave out what the model thought."""
+        return await self.ports.planner.repair(self.view)
+
+    async def on_trouble(self, failure: ModelError) -> None:
+        """Have the user told, where it takes long."""
+        await self.ports.on_trouble(failure)
+
+    async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
+        conversation = self.ports.tool_context.conversation
+        return await self.agent.images.shown(self.view.messages, model, conversation, left_out)
+
+    def _request(
+        self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
+    ) -> ModelRequest:
+        # In a list that had to be mended other messages stand there.
+        settled = self.view.settled if messages is self.view.messages else ()
+        shown = with_pictures(messages, pictures)
+        return ModelRequest(
+            messages=marked(shown, model, self.agent.caching, settled),
+            tools=self.agent.tools.schemas,
+            max_output_tokens=self.agent.max_output_tokens,
+            allow_tools=self.allow_tools,
+            conversation=self.ports.tool_context.conversation,
+        )
+
+    async def _expected(self, model: ChatModel) -> ModelCall:
+        """Return what the call will cost at least: booked where it ends without an answer."""
+        planner = self.ports.planner
+        tokens = (await planner.measured(self.view)).tokens
+        warm_tokens = planner.watch.most_warm_tokens(model, tokens)
+        return lost_call(model, forecast(model, tokens, warm_tokens, self.agent.caching.cache_ttl))
+
+    async def _complete(
+        self, model: ChatModel, request: ModelRequest, expected: ModelCall
+    ) -> Completion:
+        journal = self.ports.journal
+        # Stays where the turn is cancelled meanwhile: the provider bills what it read.
+        journal.begin_call(expected)
+        try:
+            return await model.complete(request, self.ports.sink)
+        except ModelError as exc:
+            lost = failed_call(model, exc, expected.usage)
+            journal.begin_call(lost)
+            await journal.book([lost] if lost else [])
+            raise
+
+    def _noted(
+        self, call: ModelCall, usage: Usage, sent: Prefix, miss_reason: str | None
+    ) -> ModelCall:
+        """Have meter and watch learn from a report; returns the call with what they know."""
+        planner = self.ports.planner
+        planner.note(usage, self.view)
+        if self.allow_tools:
+            prefix = planner.watch.note(sent, usage, miss_reason)
+        else:
+            prefix = planner.watch.note_apart(sent)
+        return replace(call, ratio=planner.meter.ratio, prefix=prefix)

@@ -1,0 +1,227 @@
+"""The threat scan: takes out of a text what tries to instruct the model, hide, or carry data off.
+
+For texts that others wrote and that enter the prompt: memory, context files, skills. It works on
+spans: each becomes a mark that says what stood there, and the rest of the text stays. It is one
+of several hedges (what it lets through is still framed as data), so it would rather miss a clever
+attack than cut a harmless page to pieces.
+"""
+
+import base64
+import binascii
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from agent.safety.invisible import out_of_place, unseen_spans
+from agent.safety.threat_patterns import (
+    BLANK_LINE,
+    CLOSING,
+    COMMENT_CHARS,
+    HIDDEN_CHARS,
+    HIDING,
+    LINK_COMMENT,
+    OPEN_COMMENT_CHARS,
+    PATTERNS,
+    SPEECH,
+    SUSPICIOUS,
+    Kind,
+)
+
+LONG_BLOB_CHARS = 400
+"""From here on encoded data is of no use to a model; keys and digests are shorter."""
+MAX_BLOB_CHARS = 20_000
+"""How much of one blob is decoded."""
+
+_BLOB = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/]{24,}={0,2}(?![A-Za-z0-9+/])")
+_HEX = re.compile(r"[0-9a-fA-F]+")
+_LOOKALIKES = str.maketrans(
+    # Cyrillic small, Cyrillic capital, Greek; the sign for emphasis.
+    "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0456\u0458\u0455\u0501\u051b\u051d"
+    "\u0410\u0412\u0415\u041a\u041c\u041d\u041e\u0420\u0421\u0422\u0425\u0406\u0408\u0405"
+    "\u03bf\u03b1\u03b9\u0391\u0392\u0395\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a7_",
+    "aeopcyxijsdqwABEKMHOPCTXIJSoaiABEHIKMNOPTX ",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One span that was taken out: where it stood in the text, and how long it was."""
+
+    kind: Kind
+    start: int
+    chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A text without what was found in it.
+
+    Attributes:
+        text: With a mark in place of each finding; the very text that came in where there is none.
+        findings: In order of their places, which do not overlap.
+    """
+
+    text: str
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def counts(self) -> Mapping[Kind, int]:
+        """How many findings there are of each kind."""
+        return Counter(finding.kind for finding in self.findings)
+
+
+def scan(text: str) -> Scan:
+    """Return the text with every suspicious span replaced by a mark."""
+    findings = tuple(_merged(list(_found(text))))
+    if not findings:
+        return Scan(text)
+    pieces: list[str] = []
+    done = 0
+    for finding in findings:
+        pieces += [text[done : finding.start], mark(finding)]
+        done = finding.start + finding.chars
+    return Scan("".join([*pieces, text[done:]]), findings)
+
+
+def mark(finding: Finding) -> str:
+    """Return what stands in place of a finding."""
+    unit = "character" if finding.chars == 1 else "characters"
+    return f"[removed: {finding.kind}, {finding.chars} {unit}]"
+
+
+def _found(text: str) -> Iterator[Finding]:
+    """Yield all findings, those of the kind that explains most first; they may overlap."""
+    unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
+    plain, places = _plain(text, unseen)
+    for kind, start, end in _in_words(plain):
+        first, last = places.original(start), places.original(end - 1)
+        yield Finding(kind, first, last + 1 - first)
+    for start, end in out_of_place(text, unseen):
+        yield Finding("invisible characters", start, end - start)
+
+
+def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
+    for start, end in _comments(plain):
+        if SUSPICIOUS.search(plain, start, end):
+            yield "hidden text", start, end
+    yield from (("hidden text", start, end) for start, end in _hidden(plain))
+    alike = plain.translate(_LOOKALIKES)
+    readings = (plain,) if alike == plain else (plain, alike)
+    for (kind, pattern), reading in product(PATTERNS, readings):
+        for match in pattern.finditer(reading):
+            yield kind, *match.span()
+    for match in _BLOB.finditer(plain):
+        if _is_suspicious(match.group()):
+            yield "encoded data", *match.span()
+
+
+def _comments(plain: str) -> Iterator[tuple[int, int]]:
+    """Yield where comments stand; one that is not closed hides its paragraph."""
+    yield from (match.span() for match in LINK_COMMENT.finditer(plain))
+    # All ends are found once: looked for from each beginning, they would take quadratic time.
+    closings = [match.start() for match in re.finditer("-->", plain)]
+    blanks = [match.start() for match in BLANK_LINE.finditer(plain)]
+    done = 0
+    for opening in re.finditer("<!--", plain):
+        start = opening.start()
+        if start < done:
+            continue
+        closing = _first(closings, opening.end(), len(plain) + COMMENT_CHARS)
+        if closing - opening.end() <= COMMENT_CHARS:
+            done = closing + len("-->")
+        else:
+            done = min(_first(blanks, start, len(plain)), opening.end() + OPEN_COMMENT_CHARS)
+        yield start, min(done, len(plain))
+
+
+def _hidden(plain: str) -> Iterator[tuple[int, int]]:
+    """Yield where elements stand that are not shown; of long ones their opening alone."""
+    closings: dict[str, list[int]] = {}
+    ends: dict[int, int] = {}
+    for match in CLOSING.finditer(plain):
+        closings.setdefault(match.group(1).casefold(), []).append(match.start())
+        ends[match.start()] = match.end()
+    for match in HIDING.finditer(plain):
+        places = closings.get(match.group(1).casefold(), [])
+        closing = _first(places, match.end(), match.end() + HIDDEN_CHARS + 1)
+        is_near = closing - match.end() <= HIDDEN_CHARS
+        yield match.start(), ends[closing] if is_near else match.end()
+
+
+def _first(places: list[int], at: int, otherwise: int) -> int:
+    """Return the first of these sorted places that does not lie before `at`."""
+    n = bisect_left(places, at)
+    return places[n] if n < len(places) else otherwise
+
+
+def _is_suspicious(blob: str) -> bool:
+    """Whether base64 is long, or tells the model something once it is decoded."""
+    if _HEX.fullmatch(blob):
+        return False
+    if len(blob) >= LONG_BLOB_CHARS:
+        return True
+    body = blob.rstrip("=")[:MAX_BLOB_CHARS]
+    try:
+        decoded = base64.b64decode(body + "=" * (-len(body) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return False
+    return any(pattern.search(decoded) for pattern in SPEECH)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where the characters of a text without its invisible ones stood: starts of its runs."""
+
+    plain: tuple[int, ...]
+    original_of: tuple[int, ...]
+
+    def original(self, place: int) -> int:
+        run = bisect_right(self.plain, place) - 1
+        return self.original_of[run] + place - self.plain[run]
+
+
+def _plain(text: str, unseen: list[tuple[int, int]]) -> tuple[str, _Places]:
+    """Return the text as patterns read it: nothing invisible in it, letters in their plain form."""
+    starts, originals, pieces = [], [], []
+    done = length = 0
+    for start, end in [*unseen, (len(text), len(text))]:
+        starts.append(length)
+        originals.append(done)
+        pieces.append(text[done:start])
+        length += start - done
+        done = end
+    plain = "".join(pieces)
+    folded = plain if plain.isascii() else "".join(map(_folded, plain))
+    return folded, _Places(tuple(starts), tuple(originals))
+
+
+def _folded(character: str) -> str:
+    """Return the plain form of a letter (full width, mathematical); it stays one character."""
+    if character.isascii():
+        return character
+    plain = unicodedata.normalize("NFKC", character)
+    return plain if len(plain) == 1 else character
+
+
+def _merged(findings: list[Finding]) -> Iterator[Finding]:
+    """Yield the findings in order; those that overlap as one, of the kind that was found first."""
+    rank = {id(finding): n for n, finding in enumerate(findings)}
+    findings.sort(key=lambda finding: finding.start)
+    current: Finding | None = None
+    best = 0
+    for finding in findings:
+        if current is None or finding.start >= current.start + current.chars:
+            if current is not None:
+                yield current
+            current, best = finding, rank[id(finding)]
+            continue
+        end = max(current.start + current.chars, finding.start + finding.chars)
+        kind = finding.kind if rank[id(finding)] < best else current.kind
+        best = min(best, rank[id(finding)])
+        current = Finding(kind, current.start, end - current.start)
+    if current is not None:
+        yield current

@@ -1,0 +1,156 @@
+"""How many tokens a text has, told from its bytes: a linear model over UTF-8, no data files.
+
+Used for Claude and unknown models, and where a tokenizer is not at hand; see
+agent/tokens/estimate.py.
+"""
+
+import re
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+
+CHUNK_CHARS = 32_768
+"""Long texts are counted in pieces, so that the memory needed does not grow with them."""
+
+
+def rough_tokens(text: str, model: str | None = None) -> int:
+    """Return about how many tokens `text` has, rounded up; 0 only for the empty text.
+
+    Mean error 9 to 11 % on Claude tokenizers. Lone surrogates count like "?".
+
+    Args:
+        text: Any text, any language.
+        model: Name of the model, a vendor prefix allowed; None or unknown: the newest weights,
+            which are the larger ones.
+    """
+    weights = _weights_for(model)
+    if len(text) <= CHUNK_CHARS:
+        return -(-_hundredths(text, weights) // 100)
+    hundredths = 0
+    inside_word = False
+    for start in range(0, len(text), CHUNK_CHARS):
+        chunk = text[start : start + CHUNK_CHARS]
+        hundredths += _hundredths(chunk, weights)
+        hundredths -= weights.word * (inside_word and not chunk[0].isspace())
+        inside_word = not chunk[-1].isspace()
+    return -(-hundredths // 100)
+
+
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Hundredths of a token.
+
+    Attributes:
+        per_byte: For each byte value, at most 255: the rest of four-byte characters is `emoji`.
+        slice_bytes: So many bytes sum up to less than 65,521.
+        word: For each run of characters between white space.
+        indent: What a tab that indents weighs more than a space.
+    """
+
+    per_byte: bytes
+    slice_bytes: int
+    emoji: int
+    word: int
+    indent: int
+
+
+def _hundredths(chunk: str, weights: _Weights) -> int:
+    data = chunk.encode("utf-8", "replace")
+    total = _sum(data.translate(weights.per_byte), weights.slice_bytes if chunk.isascii() else 256)
+    if len(data) == len(chunk):
+        words = _ascii_words(data)
+    else:
+        words = len(chunk.split())
+        total += weights.emoji * (len(data) - len(data.translate(None, _FOUR_BYTE_LEADS)))
+    if b"\t" in data:
+        total -= weights.indent * _indenting_tabs(data)
+    return total + weights.word * words
+
+
+def _sum(values: bytes, slice_bytes: int) -> int:
+    """Return the sum of the bytes.
+
+    The low half of an Adler-32 that starts at 0 is the sum modulo 65,521, and nothing else in the
+    standard library adds bytes as fast.
+    """
+    if len(values) <= slice_bytes:
+        return zlib.adler32(values, 0) & 0xFFFF
+    return sum(
+        zlib.adler32(values[start : start + slice_bytes], 0) & 0xFFFF
+        for start in range(0, len(values), slice_bytes)
+    )
+
+
+def _ascii_words(data: bytes) -> int:
+    """Return `len(data.decode().split())` without making the words."""
+    marks = data.translate(_WORD_MARKS)
+    return marks.count(b" x") + marks.startswith(b"x")
+
+
+def _indenting_tabs(data: bytes) -> int:
+    """Return how many tabs follow a newline or another tab.
+
+    Tokenizers merge them into what stands before them, as they do with spaces: on the tab-indented
+    code of billed sessions the weight of a lone tab is 35 % over.
+    """
+    marks = data.translate(_TAB_MARKS)
+    return marks.count(b"\t") - marks.count(b"x\t") - marks.startswith(b"\t")
+
+
+_CLASSES = (
+    bytes(range(0x61, 0x7B)),  # lower
+    bytes(range(0x41, 0x5B)),  # upper
+    bytes(range(0x30, 0x3A)),  # digit
+    b" ",
+    bytes((*range(0x20), 0x7F)),  # newline, tab, control
+    bytes((*range(0x21, 0x30), *range(0x3A, 0x41), *range(0x5B, 0x61), *range(0x7B, 0x7F))),
+    bytes(range(0xC2, 0xD0)),  # Latin, Greek
+    bytes(range(0xD0, 0xD5)),  # Cyrillic
+    bytes(range(0xD5, 0xE0)),  # Hebrew, Arabic
+    b"\xe0",
+    b"\xe1",
+    b"\xe2",
+    b"\xe3",  # kana
+    bytes((*range(0xE4, 0xEA), 0xEE, 0xEF)),  # Han
+    bytes(range(0xEA, 0xEE)),  # Hangul
+    bytes(range(0xF0, 0xF5)),  # emoji
+)
+_FOUR_BYTE_LEADS = _CLASSES[-1]
+_WORD_MARKS = bytes(ord(" " if chr(byte).isspace() else "x") for byte in range(256))
+_TAB_MARKS = bytes(byte if byte in b"\n\t" else ord("x") for byte in range(256))
+
+# Fitted on 680 documents; tokens per byte of each class, then per word.
+_NEWER = (
+    (0.35, 1.04, 0.66, 0.07, 1.02, 0.49, 0.80, 0.42, 0.71, 0.98, 2.5, 0.61, 0.77, 1.10, 1.17, 3.75),
+    0.54,
+)
+_OLDER = (
+    (0.27, 0.48, 0.69, 0.10, 1.14, 0.42, 0.73, 0.43, 0.74, 1.0, 2.5, 0.64, 0.79, 1.12, 1.23, 3.95),
+    0.33,
+)
+
+_CLAUDE_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[-.](\d{1,2}))?(?!\d)")
+_OLDER_VERSIONS = ((3, 0), (4, 6))
+
+
+@lru_cache(maxsize=64)
+def _weights_for(model: str | None) -> _Weights:
+    """Return the weights of a model's tokenizer: Claude 3 to 4.6 have the older one."""
+    found = _CLAUDE_VERSION.search(model or "")
+    version = (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+    is_older = _OLDER_VERSIONS[0] <= version <= _OLDER_VERSIONS[1]
+    return _in_hundredths(*(_OLDER if is_older else _NEWER))
+
+
+def _in_hundredths(classes: tuple[float, ...], word: float) -> _Weights:
+    per_byte = bytearray(256)
+    for members, weight in zip(_CLASSES, classes, strict=True):
+        for byte in members:
+            per_byte[byte] = min(round(weight * 100), 255)
+    return _Weights(
+        per_byte=bytes(per_byte),
+        slice_bytes=65_520 // max(per_byte[:128]),
+        emoji=round(classes[-1] * 100) - 255,
+        word=round(word * 100),
+        indent=per_byte[ord("\t")] - per_byte[ord(" ")],
+    )

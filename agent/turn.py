@@ -1,0 +1,140 @@
+"""What the loop is given and what it changes: the agent, a turn's ports, its state, its result."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal
+
+from agent.context.planner import Planner
+from agent.errors import ModelError
+from agent.messages import (
+    ChatMessage,
+    text_of,
+)
+from agent.models.base import ChatModel, TextSink
+from agent.models.choices import choices
+from agent.models.images import Images
+from agent.ports import ModelCall, Spending, TurnJournal
+from agent.recovery import Rests, RetryPolicy
+from agent.settings import AgentSettings, CachingSettings, OutputSettings
+from agent.tools.gate import ApprovalRules
+from agent.tools.registry import ToolBox, ToolContext
+from agent.view import Entry, View
+
+Limit = Literal["max_iterations", "budget_exhausted"]
+
+
+Outcome = Literal["final_text", "partial", "empty", "refused", "endless"] | Limit
+
+
+CONTINUE = "Continue exactly where you stopped; do not repeat anything."
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """What answers: models in order of preference, tools, limits. Shared by all turns.
+
+    Attributes:
+        models: The main model first; one for each key where it has several.
+        rests: Which of them failed a short time ago.
+        images: Puts pictures into requests.
+        approval: For which calls people are asked.
+    """
+
+    models: Sequence[ChatModel]
+    tools: ToolBox
+    settings: AgentSettings
+    output: OutputSettings
+    retry: RetryPolicy
+    max_output_tokens: int
+    caching: CachingSettings = field(default_factory=CachingSettings)
+    rests: Rests = field(default_factory=Rests)
+    images: Images = field(default_factory=Images)
+    approval: ApprovalRules = field(default_factory=ApprovalRules)
+
+    def preferring(self, choice: str | None) -> "Agent":
+        """Return the agent with the models of a choice first, the others as fallbacks.
+
+        The agent itself where nothing was chosen, or there is no such choice
+        (agent/models/choices.py).
+        """
+        chosen = choices(self.models).get(choice) if choice else None
+        if not chosen:
+            return self
+        others = [model for model in self.models if model not in chosen]
+        return replace(self, models=[*chosen, *others])
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPorts:
+    """What connects a turn to its surroundings."""
+
+    journal: TurnJournal
+    planner: Planner
+    sink: TextSink
+    tool_context: ToolContext
+    spending: Spending
+    on_trouble: Callable[[ModelError], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class TurnState:
+    """Everything that changes during a turn.
+
+    Attributes:
+        view: What the model sees; grows at its end, and shrinks when it is compacted.
+        own: This turn's messages, its user message first, whether they are in view or not.
+        unknown_calls: Side-effect calls that an earlier attempt started and never finished.
+        model: What answered last; asked first, since it has the prompt in its cache.
+        used_tokens: What the turn's calls read and wrote, those of earlier attempts included.
+        started: When this attempt began, on the monotonic clock.
+    """
+
+    view: View
+    own: list[ChatMessage]
+    unknown_calls: frozenset[str] = frozenset()
+    iterations: int = field(init=False)
+    continuations: int = field(init=False)
+    empty_retries: int = 0
+    model: ChatModel | None = None
+    used_tokens: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.iterations = sum(message["role"] == "assistant" for message in self.own)
+        self.continuations = sum(_is_continuation(message) for message in self.own)
+
+    def add(self, entries: Sequence[Entry]) -> None:
+        """Take note of messages that were recorded, in the order in which they are shown."""
+        self.view.extend(entries)
+        self.own += [entry.message for entry in entries]
+
+    def partial_text(self) -> str:
+        """Return the parts of an answer that was continued so far."""
+        return partial_text(self.own)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended.
+
+    Attributes:
+        message: The last assistant message, not yet recorded; None if there was no text.
+        text: What the person gets to read, earlier parts of a continued answer included.
+        call: The last one; booked and remembered with the answer.
+    """
+
+    outcome: Outcome
+    message: ChatMessage | None
+    text: str
+    call: ModelCall
+
+
+def partial_text(own: Sequence[ChatMessage]) -> str:
+    """Return the recorded parts of an answer that was continued, from a turn's messages."""
+    return "".join(text_of(part) for part, after in pairwise(own) if _is_continuation(after))
+
+
+def _is_continuation(message: ChatMessage) -> bool:
+    return message.get("synthetic", False) and message.get("content") == CONTINUE

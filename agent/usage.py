@@ -1,0 +1,46 @@
+"""What one model call took, and how its provider caches prompts: words that every room uses."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+CacheLayout = Literal["native", "envelope"]
+"""How a provider takes breakpoints of its prompt cache: as Anthropic's own API does, or inside the
+content parts of an OpenAI-like request (OpenRouter)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one model call as the provider reported them.
+
+    `prompt_tokens` is what fills the window: with caching, `input_tokens` alone is near 0.
+
+    Attributes:
+        input_tokens: Read at the base price: neither from a cache nor into one.
+        output_tokens: Written, thoughts included.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_5m_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Everything the model read: input + cache read + cache creation."""
+        created = self.cache_write_5m_tokens + self.cache_write_1h_tokens
+        return self.input_tokens + self.cache_read_tokens + created
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_5m_tokens + other.cache_write_5m_tokens,
+            self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+        )
+
+
+def is_claude(name: str) -> bool:
+    """Return whether a name, with or without a vendor in front, is one of Anthropic's."""
+    return "claude" in name.lower()

@@ -1,0 +1,493 @@
+"""Pairing: how a stranger is let in, and how a bot gets its first owner.
+
+A stranger in a direct chat gets a code; an owner approves or denies it, in a chat (`/pair`) or with
+`parley pair`. The first owner is who sends the code that is printed at the start. All of it is part
+of the transaction that admits a message.
+"""
+
+import hmac
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.messages import Choice, InboundMessage
+from adapters.registry import by_name
+from agent import messages
+from gateway.access.policy import Access, Owners
+from gateway.access.rate_limits import Limits
+from gateway.errors import NotFound
+from gateway.session_keys import address_key
+from gateway.settings.tree import Settings
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.engine import Database
+from gateway.storage.people import members
+from gateway.storage.people.members import Member, Request
+from gateway.storage.queue import inbox, outbox
+from gateway.storage.queue.inbox import source_of
+from gateway.storage.queue.outbox import Renderer, parts_of
+
+PENDING_PER_ACCOUNT = 100
+"""Requests that wait; of more, the oldest expire."""
+CODES_PER_HOUR = 300
+"""Codes that one account gives out; of a flood of strangers the rest gets no word and no row."""
+NOTICES_PER_HOUR = 10
+"""Requests that owners are told one by one."""
+
+
+ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+"""Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
+CODE_CHARS = 8
+NAME_CHARS = 60
+LISTED = 20
+"""Requests and members that `/pair list` shows, of each kind."""
+COMMAND_LINE = "command line"
+_BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
+_LONGEST = 64
+_GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
+
+
+Kind = Literal["bound", "requested", "approved", "denied", "revoked", "limited"]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """Something for the log, once it is committed.
+
+    Attributes:
+        by: Whoever decided: "platform:sender id", "command line"; "" for nobody.
+    """
+
+    kind: Kind
+    platform: str
+    sender: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of a request, or of a member.
+
+    Attributes:
+        text: For whoever decided.
+        request: The request; None where it was about a member.
+        happened: None where nothing was changed.
+    """
+
+    text: str
+    request: Request | None = None
+    happened: Happening | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Doorkeeper:
+    """Lets in whom an owner approves, and the first owner."""
+
+    access: Access
+    limits: Limits
+    renderers: Mapping[tuple[str, str], Renderer]
+
+    def try_code(
+        self, conn: Connection, message: InboundMessage
+    ) -> Literal["right", "wrong", "refused"] | None:
+        """Compare a direct message with the first owner's code; counts wrong ones.
+
+        Returns:
+            None where the message is no code, or no first owner is wanted.
+        """
+        settings = self.access.settings
+        code = code_in(message.text) if message.chat_kind == "dm" else None
+        if code is None or settings.mode != "pairing" or settings.owners:
+            return None
+        wanted = members.owner_code(conn)
+        if wanted is None:
+            return None
+        source = source_of(message)
+        whose, item = (source, message.sender), (source, message.dedupe_key)
+        limits = self.limits
+        if not (limits.tries.has_room(whose, item) and limits.all_tries.has_room(None, item)):
+            return "refused"
+        if same_code(code, wanted):
+            return "right"
+        limits.tries.count(whose, item)
+        limits.all_tries.count(None, item)
+        return "wrong"
+
+    def bind(self, conn: Connection, message: InboundMessage) -> None:
+        """Make the sender the first owner; the code is void."""
+        whom = (message.address.platform, message.sender)
+        name = shown_name(message.sender_name)
+        members.let_in(conn, whom, name, "owner", granted_by="code")
+        members.set_owner_code(conn, None)
+        members.drop_requests(conn, *whom)
+
+    def takes_request(self, conn: Connection, message: InboundMessage) -> bool:
+        """Whether a stranger gets a code for this message, and owners are asked."""
+        address = message.address
+        return (
+            self.access.settings.mode == "pairing"
+            and message.chat_kind == "dm"
+            and members.may_ask(conn, address.platform, message.sender)
+            and members.asked_lately(conn, (address.platform, address.account)) < CODES_PER_HOUR
+        )
+
+    def ask(self, conn: Connection, message: InboundMessage, place: Conversation) -> set[int]:
+        """Give a stranger a code and tell owners; returns the conversations that get something.
+
+        Args:
+            conn: The writing connection.
+            message: The stranger's; what it says is not looked at.
+            place: The stranger's conversation.
+        """
+        name, code = shown_name(message.sender_name), new_code()
+        request_id = members.enter_request(conn, message, name, code, place.id)
+        address = message.address
+        members.expire_all_but_newest(
+            conn, address.platform, address.account, kept=PENDING_PER_ACCOUNT
+        )
+        owners = self._owners.everybody(conn)
+        text = stranger_notice(message, code, is_owned=bool(owners))
+        self._owners.say(conn, place, f"pairing:{request_id}", text)
+        return {place.id, *self._tell_owners(conn, message, request_id, owners)}
+
+    def carry_out(self, conn: Connection, argument: str, by: str) -> Decision:
+        """Do what stands behind an owner's `/pair`; `by` is the owner."""
+        verb, _, target = argument.partition(" ")
+        try:
+            match verb.lower(), target.strip():
+                case "list", "":
+                    text = list_text(members.pending(conn), members.everybody(conn))
+                    return Decision(text)
+                case "approve", code if code:
+                    return approve(conn, code, by)
+                case "deny", code if code:
+                    return deny(conn, code, by)
+                case "revoke", whom if whom:
+                    return revoke(conn, whom, by)
+        except NotFound as exc:
+            return Decision(str(exc))
+        return Decision(USAGE)
+
+    def tell_approved(self, conn: Connection) -> set[int]:
+        """Tell those who were approved lately and do not know it; returns their conversations.
+
+        Where the account is off it is told at a later start.
+        """
+        told = set()
+        for request in members.approved(conn):
+            place = members.place_of(conn, request)
+            key = f"pairing:{request.id}:approved"
+            if self._can_tell(place) and not _is_said(conn, key):
+                self._owners.say(conn, place, key, APPROVED)
+                told.add(place.id)
+        if members.asked_lately(conn) <= NOTICES_PER_HOUR:
+            # An owner whom the settings name now could not be told before.
+            told |= self.announce(conn)
+        return told
+
+    def announce(self, conn: Connection) -> set[int]:
+        """Tell owners of requests that came before they could be told; returns where.
+
+        Each is told of once in each chat. Of many the newest are told one by one, and that there
+        are more.
+        """
+        pending = members.pending(conn)
+        told = set()
+        for chat in self._owners.chats(conn, self._owners.everybody(conn)):
+            for request in pending[-NOTICES_PER_HOUR:]:
+                text, choices = request_notice(request), request_choices(request)
+                key = f"pairing:{request.id}:owner:{chat.id}"
+                if self._owners.say(conn, chat, key, text, choices):
+                    told.add(chat.id)
+            if len(pending) > NOTICES_PER_HOUR:
+                key = f"pairing:{pending[-1].id}:more:{chat.id}"
+                self._owners.say(conn, chat, key, MORE_REQUESTS)
+        return told
+
+    def point_to_door(self, conn: Connection, message: InboundMessage) -> int | None:
+        """Tell a stranger who mentions the bot where to ask to be let in; once a day.
+
+        It is a reply in the channel, and opens no thread. Only on platforms where a bot's profile
+        does not show how to ask.
+
+        Returns:
+            The conversation that holds what is said; None where nothing is.
+        """
+        here = message.address
+        if self.access.settings.mode != "pairing" or not _answers_strangers(here.platform):
+            return None
+        key = f"door:{source_of(message)}:{message.sender}:{datetime.now(UTC):%Y-%m-%d}"
+        if _is_said(conn, key):
+            return None
+        if not self.limits.doors.count(source_of(message), message.dedupe_key):
+            return None
+        opened = here.thread == message.message_ref
+        place = replace(here, thread=None) if opened else here
+        said = replace(message, address=place, text="", attachments=())
+        # No session key: the bot has no conversation here, and goes on listening to nobody.
+        row = inbox.find_or_create(conn, f"door:{address_key(place)}", said, None)
+        render = self.renderers[here.platform, here.account]
+        parts = parts_of(render, key, WHERE_TO_ASK, reply_to=message.message_ref)
+        outbox.append(conn, row.id, parts, inbox_seq=row.inbox_head)
+        return int(row.id)
+
+    @property
+    def _owners(self) -> Owners:
+        return Owners(self.access, self.renderers)
+
+    def _tell_owners(
+        self,
+        conn: Connection,
+        message: InboundMessage,
+        request_id: int,
+        owners: list[tuple[str, str]],
+    ) -> set[int]:
+        """Tell owners of a request: one by one, or that there are many; returns where."""
+        is_one_by_one = members.asked_lately(conn) <= NOTICES_PER_HOUR
+        if not is_one_by_one and not self.limits.summaries.count(None, message.dedupe_key):
+            return set()
+        text = MORE_REQUESTS
+        choices: tuple[Choice, ...] = ()
+        if is_one_by_one:
+            [request] = [each for each in members.pending(conn) if each.id == request_id]
+            text, choices = request_notice(request), request_choices(request)
+        chats = self._owners.chats(conn, owners)
+        if owners and not chats:
+            log.warning("owners_not_reached", platform=message.address.platform)
+        for chat in chats:
+            self._owners.say(conn, chat, f"pairing:{request_id}:owner:{chat.id}", text, choices)
+        return {chat.id for chat in chats}
+
+    def _can_tell(self, place: Conversation) -> bool:
+        return (place.platform, place.account) in self.renderers
+
+
+def _is_said(conn: Connection, key: str) -> bool:
+    return outbox.is_known(conn, f"{key}:1")
+
+
+def _answers_strangers(platform: str) -> bool:
+    registered = by_name().get(platform)
+    return registered is not None and registered.answers_strangers
+
+
+log = structlog.get_logger()
+
+
+def report(happening: Happening) -> None:
+    """Log what happened; never a code."""
+    platform, sender, by = happening.platform, happening.sender, happening.by
+    match happening.kind:
+        case "bound":
+            log.info("owner_bound", platform=platform, sender=sender)
+        case "requested":
+            log.info("pairing_requested", platform=platform, sender=sender)
+        case "approved":
+            log.info("pairing_approved", platform=platform, sender=sender, by=by)
+        case "denied":
+            log.info("pairing_denied", platform=platform, sender=sender, by=by)
+        case "revoked":
+            log.info("member_revoked", platform=platform, sender=sender, by=by)
+        case "limited":
+            log.info("rate_limited", platform=platform, sender=sender)
+
+
+async def owner_code(database: Database, settings: Settings) -> str | None:
+    """Make the code with which the first owner is found; call it at every start, and print it.
+
+    The code of an earlier start is void from now on.
+
+    Returns:
+        None where nobody could use one: an owner is there, the mode is not pairing, or no platform
+        is on.
+    """
+    wanted = settings.access.mode == "pairing" and not settings.access.owners
+    code = new_code() if wanted and settings.platforms.is_any_on else None
+    return await database.write(_set_owner_code, code)
+
+
+def _set_owner_code(conn: Connection, code: str | None) -> str | None:
+    if members.owners(conn):
+        code = None
+    members.set_owner_code(conn, code)
+    return code
+
+
+def new_code() -> str:
+    """Return a code that nobody can guess."""
+    return "".join(secrets.choice(ALPHABET) for _ in range(CODE_CHARS))
+
+
+def code_in(text: str) -> str | None:
+    """Return the code that a text is, also behind `/pair` or `/start`; None for other texts.
+
+    Small letters, blanks and hyphens do not matter.
+    """
+    text = text.strip()
+    if len(text) > _LONGEST:
+        return None
+    behind = _BEHIND.fullmatch(text)
+    code = _GAPS.sub("", behind[1] if behind else text).upper()
+    return code if len(code) == CODE_CHARS and set(code) <= set(ALPHABET) else None
+
+
+def same_code(one: str, other: str) -> bool:
+    """Whether two codes are equal; how long it takes says nothing about where they differ."""
+    return hmac.compare_digest(one.encode(), other.encode())
+
+
+def approve(conn: Connection, code: str, by: str) -> Decision:
+    """Let the sender of a request in; doing it twice changes nothing.
+
+    Raises:
+        NotFound: There is no such code, or it has expired.
+    """
+    request = _request_of(conn, code)
+    if request.state == "approved":
+        return Decision(f"{who(request)} is let in already.", request)
+    members.let_in(
+        conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
+    )
+    members.decide(conn, request.id, "approved")
+    happened = Happening("approved", request.platform, request.sender, by)
+    return Decision(f"{who(request)} may write to me now.", request, happened)
+
+
+def deny(conn: Connection, code: str, by: str) -> Decision:
+    """Refuse a request: its sender cannot ask again for a day.
+
+    Raises:
+        NotFound: There is no such code, or it has expired.
+    """
+    request = _request_of(conn, code)
+    if request.state == "approved":
+        remedy = f"`pair revoke {request.platform}:{request.sender}` takes that back"
+        text = f"{who(request)} is let in already; {remedy}."
+        return Decision(text, request)
+    if request.state == "denied":
+        return Decision(f"{who(request)} is denied already.", request)
+    members.decide(conn, request.id, "denied")
+    happened = Happening("denied", request.platform, request.sender, by)
+    return Decision(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
+
+
+def _request_of(conn: Connection, code: str) -> Request:
+    wanted = code_in(code) or ""
+    # All are looked at, whichever it is.
+    found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
+    if not found:
+        raise NotFound("There is no such code, or it has expired.")
+    return found[0]
+
+
+def revoke(conn: Connection, target: str, by: str) -> Decision:
+    """Take back that somebody ("platform:sender id") was let in.
+
+    Raises:
+        NotFound: They were not let in by a code; who stands in the settings is not touched.
+    """
+    platform, _, sender = target.strip().partition(":")
+    if not members.revoke(conn, platform, sender):
+        shown = messages.quoted(shown_name(target))
+        raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
+    members.drop_requests(conn, platform, sender)
+    happened = Happening("revoked", platform, sender, by)
+    return Decision(f"{platform} {sender} may not write to me any more.", happened=happened)
+
+
+def shown_name(name: str) -> str:
+    """Return a stranger's name on one line, without characters that are not seen."""
+    seen = "".join(char for char in name if char.isprintable() or char.isspace())
+    plain = " ".join(seen.split())
+    return plain if len(plain) <= NAME_CHARS else plain[: NAME_CHARS - 1] + "…"
+
+
+def who(asker: Request | Member) -> str:
+    """Return name, platform and id of somebody; their name is no markup."""
+    return f"{messages.quoted(asker.sender_name or '?')} ({asker.platform} {asker.sender})"
+
+
+def stranger_notice(message: InboundMessage, code: str, *, is_owned: bool) -> str:
+    """Return what a stranger is told, once for each code.
+
+    Args:
+        message: Theirs.
+        code: Of their request.
+        is_owned: Whether the bot has an owner; else it may be the owner who writes.
+    """
+    texts = [
+        "This bot is private, so I did not read your message.",
+        f"An owner of it can let you in: tell them the code `{code}`, which holds for an hour.",
+        f"Your id here is `{message.sender}`.",
+    ]
+    if not is_owned:
+        texts.append(
+            "If the bot is yours, send me the code that it printed when it was started, or set"
+            f" `access.owners` to `['{message.address.platform}:{message.sender}']` in"
+            " `parley.yaml`."
+        )
+    return "\n\n".join(texts)
+
+
+def request_notice(request: Request) -> str:
+    """Return what owners are told about a request."""
+    return f"{who(request)} asks to be let in, code `{request.code}`."
+
+
+def request_choices(request: Request) -> tuple[Choice, ...]:
+    """Return the buttons below it."""
+    return (
+        Choice("Approve", f"/pair approve {request.code}"),
+        Choice("Deny", f"/pair deny {request.code}"),
+    )
+
+
+MORE_REQUESTS = "More people ask to be let in than I report one by one. See who: `/pair list`"
+WHERE_TO_ASK = (
+    "I answer only those whom my owner has let in. To ask for that, write to me in a direct"
+    " message: I reply with a code, and my owner can let you in with it."
+)
+APPROVED = "You may write to me now. I did not read what you wrote before: please send it again."
+OWNER_BOUND = (
+    "You are my owner now. When a stranger writes to me I ask you whether to let them in;"
+    " `/pair` shows what else you can do."
+)
+WRONG_CODE = (
+    "That is not the code that was printed at the start. It is another one after each start."
+)
+CODES_REFUSED = (
+    "I take no codes for now: there were too many wrong ones. Please try again in an hour, or"
+    " start me again for another code."
+)
+DIRECT_ONLY = "Please write that to me directly: others can read it here."
+USAGE = """\
+Who may write to me:
+
+- `/pair list`: who asks, and who was let in
+- `/pair approve CODE`: let them in
+- `/pair deny CODE`: refuse; they cannot ask again for a day
+- `/pair revoke PLATFORM:ID`: take back that somebody was let in"""
+
+
+def list_text(pending: Sequence[Request], everybody: Sequence[Member]) -> str:
+    """Return the answer to `/pair list`."""
+    asking = [
+        f"- {who(request)}: code `{request.code}`, {request.left_s / 60:.0f} min left"
+        for request in pending[-LISTED:]
+    ]
+    let_in = [f"- {who(each)}: {each.role} since {each.at[:10]}" for each in everybody[:LISTED]]
+    blocks = []
+    for title, lines, total in (
+        ("Asking to be let in", asking, len(pending)),
+        ("Let in", let_in, len(everybody)),
+    ):
+        if total > LISTED:
+            lines.append(f"- … and {total - LISTED:,} more: `parley pair list`")
+        blocks.append(f"**{title}**\n\n" + ("\n".join(lines) or "- nobody"))
+    blocks.append("Those in `parley.yaml` are not listed.")
+    return "\n\n".join(blocks)

@@ -1,0 +1,218 @@
+"""Budgets (step 6 of the path): what a day may cost, asked before every call of a model.
+
+What was spent stands in the ledger, across restarts; what calls in flight will cost at least is
+held in this process.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta, tzinfo
+from functools import partial
+from typing import Literal, NamedTuple
+from zoneinfo import ZoneInfo
+
+import structlog
+
+from agent.errors import SpendLimitReached
+from agent.models.base import ChatModel
+from gateway.errors import SettingsError
+from gateway.settings.tree import BudgetSettings
+from gateway.storage.engine import Database
+from gateway.storage.reports import ledger
+
+log = structlog.get_logger()
+
+Scope = Literal["all", "sender"]
+
+ROUNDING_USD = 1e-9
+"""Sums of binary fractions are off by less."""
+
+
+class Day(NamedTuple):
+    """A calendar day in a time zone; from `start` on, before `end`, both aware."""
+
+    start: datetime
+    end: datetime
+
+
+def day_of(day: date, zone: tzinfo) -> Day:
+    """Return when a day begins and ends; its length is not always 24 hours."""
+    tomorrow = day + timedelta(days=1)
+    return Day(datetime.combine(day, time.min, zone), datetime.combine(tomorrow, time.min, zone))
+
+
+def today(zone: tzinfo) -> Day:
+    """Return the day that it is now."""
+    return day_of(datetime.now(zone).date(), zone)
+
+
+def unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> list[str]:
+    """Return what keeps a budget from being enforced, one line for each model."""
+    limits = settings.model_dump(include={"daily_usd", "sender_daily_usd"})
+    wanted = [f"budget.{name}" for name, usd in limits.items() if usd is not None]
+    if not wanted:
+        return []
+    budget = " and ".join(wanted) + (" is set" if len(wanted) == 1 else " are set")
+    names = dict.fromkeys(model.name for model in models if model.facts.prices is None)
+    remedy = "set input_usd and output_usd in the `facts` of its block, such as model.facts"
+    return [
+        f"{budget}, but the price of {name} is not known: {remedy} (0 for a free model)"
+        for name in names
+    ]
+
+
+def refuse_unpriced(settings: BudgetSettings, models: Sequence[ChatModel]) -> None:
+    """Check that every budget can be enforced.
+
+    Raises:
+        SettingsError: There is a budget, and a model whose price is not known.
+    """
+    if problems := unpriced(settings, models):
+        raise SettingsError("\n".join(problems))
+
+
+class Limit(NamedTuple):
+    """A budget that is set, and whom it is for; None for all together."""
+
+    scope: Scope
+    usd: float
+    sender: str | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hold:
+    """What a call in flight will cost at least."""
+
+    sender: str
+    usd: float
+
+
+class Budgets:
+    """The budgets of everybody, in all conversations of this process."""
+
+    def __init__(self, database: Database, settings: BudgetSettings, timezone: str) -> None:
+        self._database = database
+        self._settings = settings
+        self._zone = ZoneInfo(timezone)
+        self._holds: set[_Hold] = set()
+        self._releases = 0
+        self._told: set[tuple[datetime, Limit]] = set()
+
+    def for_sender(self, sender: str) -> "TurnSpending":
+        """Return the budgets as they concern a turn of this sender, "platform:id"."""
+        return TurnSpending(self, sender)
+
+    async def exhausted(self, sender: str) -> bool:
+        """Whether nothing is left for this sender: work that nobody waits for is not begun."""
+        limits = list(self._limits(sender))
+        if not limits:
+            return False
+        used = await self._used(today(self._zone), limits)
+        return any(spent >= limit.usd - ROUNDING_USD for limit, spent in used)
+
+    async def hold(self, sender: str, forecast_usd: float | None) -> Callable[[], None]:
+        """Hold what a call of this sender will cost at least, until what is returned is called.
+
+        A call of unknown cost is allowed while something is left, one without cost always.
+
+        Raises:
+            SpendLimitReached: A budget does not allow the call.
+            StorageUnavailable: What was spent cannot be read.
+        """
+        if forecast_usd != 0:
+            await self._check(sender, forecast_usd)
+        # Nothing was awaited since the sums were read.
+        hold = _Hold(sender, forecast_usd or 0.0)
+        self._holds.add(hold)
+        return partial(self._release, hold)
+
+    def _release(self, hold: _Hold) -> None:
+        self._holds.remove(hold)
+        self._releases += 1
+
+    async def _check(self, sender: str, forecast_usd: float | None) -> None:
+        limits = list(self._limits(sender))
+        if not limits:
+            return
+        day = today(self._zone)
+        for limit, used in await self._used(day, limits):
+            left = limit.usd - used
+            if left <= ROUNDING_USD or (forecast_usd or 0.0) > left + ROUNDING_USD:
+                self._tell(limit, day, used)
+                raise SpendLimitReached(limit.scope, limit.usd, day.end)
+
+    def _limits(self, sender: str) -> Iterator[Limit]:
+        """Yield the budgets that are set, the sender's own first: it says more."""
+        if self._settings.sender_daily_usd is not None:
+            yield Limit("sender", self._settings.sender_daily_usd, sender)
+        if self._settings.daily_usd is not None:
+            yield Limit("all", self._settings.daily_usd, None)
+
+    async def _used(self, day: Day, limits: Sequence[Limit]) -> list[tuple[Limit, float]]:
+        """Return what of each budget is spent or held."""
+        start = day.start.timestamp()
+        while True:
+            releases = self._releases
+            spent = [
+                await self._database.read(ledger.spent_usd, start, limit.sender) for limit in limits
+            ]
+            # A call that ended meanwhile may be neither in what was read nor held any more.
+            if releases == self._releases:
+                break
+        return [
+            (limit, usd + self._held(limit.sender))
+            for limit, usd in zip(limits, spent, strict=True)
+        ]
+
+    def _held(self, sender: str | None) -> float:
+        return sum(hold.usd for hold in self._holds if sender in {None, hold.sender})
+
+    def _tell(self, limit: Limit, day: Day, used_usd: float) -> None:
+        """Log that a budget is used up, once a day."""
+        if (day.start, limit) in self._told:
+            return
+        self._told = {told for told in self._told if told[0] == day.start}
+        self._told.add((day.start, limit))
+        log.warning(
+            "spend_limit_reached",
+            scope=limit.scope,
+            sender=limit.sender,
+            limit_usd=limit.usd,
+            used_usd=round(used_usd, 6),
+            until=day.end.isoformat(),
+        )
+
+
+class TurnSpending:
+    """`agent.ports.Spending` of one turn; to be closed when its last call is booked."""
+
+    def __init__(self, budgets: Budgets, sender: str) -> None:
+        self._budgets = budgets
+        self._sender = sender
+        self._release: Callable[[], None] | None = None
+
+    @asynccontextmanager
+    async def call(self, forecast_usd: float | None) -> AsyncIterator[None]:
+        """Hold what a call will cost at least while it is made, and until it is booked.
+
+        It is by the time of the turn's next call, or of its end.
+        """
+        self.close()
+        self._release = await self._budgets.hold(self._sender, forecast_usd)
+        try:
+            yield
+        except BaseException:
+            # What a broken call has cost is booked by itself.
+            self.close()
+            raise
+
+    async def exhausted(self) -> bool:
+        """Whether nothing is left of a budget."""
+        return await self._budgets.exhausted(self._sender)
+
+    def close(self) -> None:
+        """Let go what the last call has held."""
+        if self._release is not None:
+            self._release()
+            self._release = None

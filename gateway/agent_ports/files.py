@@ -1,0 +1,274 @@
+"""Files on their way in and out: fetched beside the path, shown to models, made by tools.
+
+What came with a message is downloaded after its admission by a task of its own: it holds no lease
+and no place of a turn. A conversation goes on when all that it waits for is there.
+"""
+
+import asyncio
+import base64
+import hashlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import structlog
+
+from adapters.base import Adapter
+from adapters.errors import FetchDelayed, FetchRejected
+from agent.errors import ToolError
+from gateway.errors import StorageError
+from gateway.settings.tree import AttachmentSettings
+from gateway.signals import Wakeups
+from gateway.storage.conversation import attachments
+from gateway.storage.conversation.attachments import Pending, parts_of, size_text, too_large
+from gateway.storage.conversation.message_content import look_at
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+
+log = structlog.get_logger()
+
+WITHIN_S = (20.0, 40.0, 60.0)
+"""Longest download at each try: one that hangs soon makes room for others, a slow one gets more."""
+PAUSES_S = (1.0, 4.0)
+AT_ONCE = 4
+"""Downloads of an account side by side, one of each conversation."""
+BUDGET_BYTES = 64_000_000
+"""As much may be in memory: each account has its share, at least one file."""
+LOOK = 100
+"""Conversations of an account that are considered at a time."""
+SWEEP_S = 30.0
+"""How long a lost hint can hold up a file."""
+STORAGE_RETRY_S = 1.0
+MAX_FILES_OF_TURN = 10
+DROPPED = "its message was dropped"
+_LOST = "it could not be downloaded"
+
+
+@dataclass(slots=True)
+class Lane:
+    """The downloads of one account.
+
+    Attributes:
+        running: By conversation: what is being fetched, and by which task.
+        served: By conversation: when its newest download ended; who had none is next.
+    """
+
+    adapter: Adapter
+    running: dict[int, tuple[Pending, asyncio.Task[None]]] = field(default_factory=dict)
+    served: dict[int, float] = field(default_factory=dict)
+
+
+class Attachments:
+    """Fetches what came with messages, and hands out what is stored."""
+
+    def __init__(
+        self,
+        database: Database,
+        adapters: Mapping[tuple[str, str], Adapter],
+        settings: AttachmentSettings,
+        wakeups: Wakeups,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._database = database
+        self._lanes = {account: Lane(adapter) for account, adapter in adapters.items()}
+        self._settings = settings
+        self._wakeups = wakeups
+        self._sleep = sleep
+        self._changed = asyncio.Event()
+
+    def notify(self) -> None:
+        """Hint that a message came with files, or that one which waits for some was dropped."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled, beginning with what an earlier process left.
+
+        What cannot be had is marked as failed, with words for the model. Cancelled, it leaves the
+        rest pending.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._changed.clear()
+                await self._look(tasks)
+                await self._wait_for_change()
+
+    def files(self, turn: Turn) -> "TurnFiles":
+        """Return where the tools of a turn put the files that they make."""
+        return TurnFiles(self._database, turn, self._settings.max_bytes)
+
+    async def load_image(self, conversation: str, attachment_id: int) -> str | None:
+        """Return the data URL of a picture of this conversation: `agent.models.images`."""
+        found = await self._database.read(
+            attachments.of_conversation, int(conversation), attachment_id
+        )
+        picture = found and look_at(found.content)
+        if found is None or picture is None:
+            return None
+        return await asyncio.to_thread(_data_url, picture.mime, found.content)
+
+    async def _look(self, tasks: asyncio.TaskGroup) -> None:
+        """End what nobody waits for any more, and begin what there is room for."""
+        try:
+            for lane in self._lanes.values():
+                await self._drop_unwanted(lane)
+            for account, lane in self._lanes.items():
+                await self._fill(account, lane, tasks)
+        except StorageError as exc:
+            log.warning("files_not_found", error=str(exc))
+
+    async def _wait_for_change(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SWEEP_S):
+                await self._changed.wait()
+
+    async def _drop_unwanted(self, lane: Lane) -> None:
+        running = {wanted.id: task for wanted, task in lane.running.values()}
+        if not running:
+            return
+        for attachment_id in await self._database.read(attachments.dropped, list(running)):
+            running[attachment_id].cancel()
+            await self._database.write(attachments.fail, attachment_id, DROPPED)
+
+    async def _fill(self, account: tuple[str, str], lane: Lane, tasks: asyncio.TaskGroup) -> None:
+        """Begin as many downloads of an account as there is room for, conversations in turn.
+
+        One that is too large for the room that is left keeps those behind it waiting: else small
+        ones could keep it waiting for ever.
+        """
+        if len(lane.running) >= AT_ONCE:
+            return
+        found = await self._database.read(attachments.next_pending, account, LOOK)
+        known = {each.conversation for each in found} | lane.running.keys()
+        lane.served = {key: lane.served.get(key, 0.0) for key in known}
+        waiting = [each for each in found if each.conversation not in lane.running]
+        for wanted in sorted(waiting, key=lambda each: (lane.served[each.conversation], each.id)):
+            if not self._has_room(lane, wanted):
+                return
+            task = tasks.create_task(self._bring_in(lane, wanted), name=f"attachment {wanted.id}")
+            lane.running[wanted.conversation] = wanted, task
+
+    def _has_room(self, lane: Lane, wanted: Pending) -> bool:
+        held = sum(self._bytes_of(each) for each, _ in lane.running.values())
+        fits = held + self._bytes_of(wanted) <= BUDGET_BYTES // len(self._lanes)
+        return len(lane.running) < AT_ONCE and (fits or not lane.running)
+
+    def _bytes_of(self, wanted: Pending) -> int:
+        size_bytes = wanted.attachment.size_bytes
+        return self._settings.max_bytes if size_bytes is None else size_bytes
+
+    async def _bring_in(self, lane: Lane, wanted: Pending) -> None:
+        """Try once to fetch and store one file; its place is held until its bytes are stored."""
+        try:
+            await self._try(lane.adapter, wanted)
+        except StorageError as exc:
+            self._log_delayed(wanted, exc)
+            await self._sleep(STORAGE_RETRY_S)
+        finally:
+            del lane.running[wanted.conversation]
+            lane.served[wanted.conversation] = time.monotonic()
+            self._changed.set()
+
+    async def _try(self, adapter: Adapter, wanted: Pending) -> None:
+        started = time.monotonic()
+        tries = await self._database.write(attachments.attempt, wanted.id)
+        if tries == 0:
+            return
+        try:
+            content = await self._fetch(adapter, wanted, tries)
+        except FetchRejected as exc:
+            await self._fail(wanted, str(exc))
+        except (FetchDelayed, TimeoutError) as exc:
+            if tries >= len(WITHIN_S):
+                await self._fail(wanted, _LOST)
+                return
+            self._log_delayed(wanted, exc)
+            await self._sleep(PAUSES_S[tries - 1])
+        else:
+            await self._store(wanted, content, started)
+
+    async def _fetch(self, adapter: Adapter, wanted: Pending, tries: int) -> bytes:
+        if tries > len(WITHIN_S):
+            raise FetchRejected(_LOST)
+        limit_bytes = self._settings.max_bytes
+        try:
+            async with asyncio.timeout(WITHIN_S[tries - 1]):
+                content = await adapter.fetch(wanted.address, wanted.attachment, limit_bytes)
+        except (FetchDelayed, FetchRejected, TimeoutError):
+            raise
+        except Exception as exc:
+            # A message whose file is never settled would wait for ever.
+            log.exception("attachment_fetch_broke", attachment=wanted.id)
+            raise FetchRejected(_LOST) from exc
+        if len(content) > limit_bytes:
+            raise FetchRejected(too_large(limit_bytes))
+        return content
+
+    async def _store(self, wanted: Pending, content: bytes, started: float) -> None:
+        """Store a file in parts, each in a transaction of its own: others write in between.
+
+        Nothing is stored where nobody waits for it any more.
+        """
+        digest = await asyncio.to_thread(hashlib.sha256, content)
+        for n, body in enumerate(parts_of(content)):
+            if not await self._database.write(attachments.store_part, wanted.id, n, body):
+                return
+        sha256 = digest.hexdigest()
+        await self._database.write(attachments.finish, wanted.id, len(content), sha256)
+        self._wakeups.ready(wanted.conversation)
+        log.info(
+            "attachment_stored",
+            conversation=wanted.conversation,
+            attachment=wanted.id,
+            kind=wanted.attachment.kind,
+            bytes=len(content),
+            duration_ms=round((time.monotonic() - started) * 1000),
+        )
+
+    async def _fail(self, wanted: Pending, reason: str) -> None:
+        await self._database.write(attachments.fail, wanted.id, reason)
+        self._wakeups.ready(wanted.conversation)
+        log.warning(
+            "attachment_failed",
+            conversation=wanted.conversation,
+            attachment=wanted.id,
+            kind=wanted.attachment.kind,
+            reason=reason,
+        )
+
+    def _log_delayed(self, wanted: Pending, reason: Exception) -> None:
+        log.warning(
+            "attachment_delayed",
+            conversation=wanted.conversation,
+            attachment=wanted.id,
+            reason=str(reason) or "it took too long",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFiles:
+    """`agent.ports.Files` of one turn; what it takes is shown when the turn commits."""
+
+    database: Database
+    turn: Turn
+    limit_bytes: int
+
+    async def offer(self, name: str, mime: str, content: bytes) -> str:
+        """Store a file for the turn's answer.
+
+        Raises:
+            ToolError: It is too large, or there are too many.
+        """
+        if len(content) > self.limit_bytes:
+            raise ToolError(f"the file is larger than {size_text(self.limit_bytes)}")
+        stored = await self.database.write(
+            attachments.offer, self.turn, name, mime, content, MAX_FILES_OF_TURN
+        )
+        if stored is None:
+            raise ToolError(f"an answer has at most {MAX_FILES_OF_TURN} files")
+        log.info("file_offered", attachment=stored.id, bytes=stored.size_bytes)
+        return stored.name
+
+
+def _data_url(mime: str, content: bytes) -> str:
+    return f"data:{mime};base64,{base64.b64encode(content).decode()}"

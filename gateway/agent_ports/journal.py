@@ -1,0 +1,250 @@
+"""The agent's ports on the database, for one turn: its records, its compactions, past messages.
+
+The archive of a conversation is for its context engine (`agent.ports.Archive`). Engines run in
+threads and may block; each of their questions is asked on the event loop and waited for.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+import structlog
+from sqlalchemy import Connection
+
+from agent.context_engine import Node
+from agent.messages import ChatMessage, ToolCall
+from agent.models.base import ChatModel
+from agent.money.costs import cost_usd
+from agent.ports import (
+    Compaction,
+    JournaledEffect,
+    ModelCall,
+    PastMessage,
+    PlannerState,
+    ToolStatus,
+)
+from agent.tokens.estimate import estimate_tokens
+from agent.view import Summary
+from gateway.agent_ports.budgets import TurnSpending
+from gateway.agent_ports.search import CATCH_UP_S, Indexer
+from gateway.errors import LeaseLost, StorageError, TurnCancelled
+from gateway.storage.conversation import compactions, transcript, turn_journal
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.conversation.transcript import END
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.reports import ledger
+from gateway.storage.search import query
+from gateway.storage.search.query import Only
+
+
+class SummariesAhead(Protocol):
+    """Who writes summaries in the background (gateway/context/summaries.py)."""
+
+    def ask(self, session: Session, sender: str) -> None:
+        """Have one written for a segment, on the budget of this sender."""
+        ...
+
+    def answered(self, session_id: int) -> None:
+        """Take note that a call of the segment is on record."""
+        ...
+
+    async def ready(self, session_id: int) -> Summary | None:
+        """Return the segment's summary; one that is being written is waited for."""
+        ...
+
+
+P = ParamSpec("P")
+
+
+T = TypeVar("T")
+
+
+LIMIT_S = 30.0
+"""Longest wait for one answer; a reader takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Everything that is on record about one conversation, and about no other."""
+
+    database: Database
+    conversation: int
+    loop: asyncio.AbstractEventLoop
+    turn_begins_at: int = END
+
+    def bodies(self, first_seq: int, last_seq: int, limit: int) -> Sequence[tuple[int, str]]:
+        """Return stored messages of a range in order."""
+        return self._read(
+            transcript.load_bodies, self.conversation, first_seq, last_seq, limit=limit
+        )
+
+    def nodes(self) -> Sequence[Node]:
+        """Return every node."""
+        return self._read(compactions.nodes_of, self.conversation)
+
+    def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
+        """Return the seqs of messages that the search finds, best first."""
+        only = Only(before=(self.conversation, before_seq))
+        return self._wait(self._found(words, limit, only))
+
+    async def _found(self, words: str, limit: int, only: Only) -> list[int]:
+        """Search, once what was said last is in the index, if that does not take long."""
+        with suppress(TimeoutError, StorageError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await Indexer(self.database).catch_up([self.conversation])
+        found = await self.database.search(
+            query.find, [self.conversation], words, limit=limit, only=only
+        )
+        return [match.seq for match in found]
+
+    def output(self, output_id: str) -> str | None:
+        """Return a stored tool output."""
+        return self._read(transcript.read_blob, self.conversation, output_id)
+
+    def _read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        return self._wait(self.database.read(fn, *args, **kwargs))
+
+    def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
+        if _is_in(self.loop):
+            reading.close()
+            raise RuntimeError("the archive blocks: it is not for the event loop's own thread")
+        return asyncio.run_coroutine_threadsafe(reading, self.loop).result(LIMIT_S)
+
+
+def _is_in(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether the calling thread runs this loop."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+@dataclass(slots=True)
+class Journal:
+    """`agent.ports.TurnJournal` and `CompactionStore`; every write is one transaction.
+
+    All are fenced, but for `book`: what was spent is booked also where the turn was lost.
+
+    Attributes:
+        turn: As it stands: its session changes with every compaction.
+        ahead: Has summaries written ahead of need.
+        spending: The budgets that the turn's calls count for.
+        tell_user: Shows a notice in the chat, once a turn for each kind.
+        in_flight: The call that is under way, as it would be booked if it were cut off now.
+    """
+
+    database: Database
+    turn: Turn
+    ahead: SummariesAhead
+    spending: TurnSpending
+    tell_user: Callable[[str], Awaitable[None]]
+    in_flight: ModelCall | None = None
+
+    async def record_message(self, message: ChatMessage, call: ModelCall | None = None) -> int:
+        """Append an intermediate message and book the call that made it."""
+        try:
+            seq = await self.database.write(turn_journal.record_message, self.turn, message, call)
+        except (LeaseLost, TurnCancelled):
+            if call is not None:
+                # What it said is dropped; it is billed all the same.
+                await self.book([replace(call, purpose="lost")])
+            raise
+        self.spending.close()
+        if call is not None:
+            self.ahead.answered(self.turn.session.id)
+        return seq
+
+    async def book(self, calls: Sequence[ModelCall]) -> None:
+        """Book calls that made no message."""
+        if calls:
+            turn = self.turn
+            conversation = turn.lease.conversation
+            await self.database.write(ledger.book, conversation, turn.id, turn.sender, calls)
+
+    def begin_call(self, call: ModelCall | None) -> None:
+        """Take note of a call, or that it is over."""
+        self.in_flight = call
+
+    async def start_tool(self, call: ToolCall, effect: JournaledEffect) -> None:
+        """Note the intent to run a tool."""
+        await self.database.write(turn_journal.start_tool, self.turn, call, effect)
+
+    async def record_result(self, message: ChatMessage, status: ToolStatus) -> int:
+        """Append a tool's result."""
+        return await self.database.write(turn_journal.record_result, self.turn, message, status)
+
+    async def store_output(self, text: str) -> str:
+        """Store a full output."""
+        return await self.database.write(turn_journal.store_output, self.turn, text)
+
+    async def commit(self, compaction: Compaction, state: PlannerState) -> str:
+        """Split the lineage; what is recorded from now on belongs to the new segment."""
+        session = await self.database.write(compactions.compact, self.turn, compaction, state)
+        self.turn = replace(self.turn, session=session)
+        structlog.contextvars.bind_contextvars(session=session.id)
+        return str(session.id)
+
+    def archive(self) -> Archive:
+        """Return the conversation's records; must be called in the event loop."""
+        loop = asyncio.get_running_loop()
+        turn = self.turn
+        return Archive(self.database, turn.lease.conversation, loop, turn.begins_at)
+
+    async def prepared(self) -> Summary | None:
+        """Return the summary that was written ahead."""
+        return await self.ahead.ready(self.turn.session.id)
+
+    def prepare(self) -> None:
+        """Have one written."""
+        self.ahead.ask(self.turn.session, self.turn.sender)
+
+    async def tell(self, what: Literal["clipped", "floor"]) -> None:
+        """Tell the user."""
+        await self.tell_user(what)
+
+
+async def cut_off(
+    call: ModelCall | None, written: str, models: Sequence[ChatModel]
+) -> ModelCall | None:
+    """Return the call that was cut off before its answer was kept, as it is booked.
+
+    Args:
+        call: As it was begun; None for none.
+        written: What it had written.
+        models: Their prices.
+    """
+    if call is None or call.usage is None or not call.estimated:
+        return call
+    tokens = await asyncio.to_thread(estimate_tokens, written, call.model)
+    usage = replace(call.usage, output_tokens=tokens)
+    prices = next((each.facts.prices for each in models if each.name == call.model), None)
+    return replace(call, usage=usage, cost_usd=cost_usd(usage, prices))
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """`agent.ports.ConversationReader` of one conversation."""
+
+    database: Database
+    conversation: int
+
+    async def read(
+        self, *, from_seq: int | None, limit: int, contains: str | None
+    ) -> Sequence[PastMessage]:
+        """Return past messages in order."""
+        return await self.database.read(
+            transcript.read_past,
+            self.conversation,
+            from_seq=from_seq,
+            limit=limit,
+            contains=contains,
+        )
+
+    async def read_output(self, output_id: str) -> str | None:
+        """Return a stored output."""
+        return await self.database.read(transcript.read_blob, self.conversation, output_id)

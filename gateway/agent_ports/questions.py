@@ -1,0 +1,267 @@
+"""What a turn asks people while it waits (step 6 of the path): asked, looked up again, given up.
+
+A question and its message are committed together, then the turn gives up its place; it goes on when
+there is an answer (gateway/commands/approvals.py) or the time is over.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.base import Adapter
+from adapters.messages import CHOICE_LABEL_CHARS, Choice
+from agent.errors import ToolError, TurnSuspended
+from agent.messages import open_calls, quoted, text_of
+from agent.tools.registry import Inquiry, InquiryKind, Reply
+from gateway.access.policy import Access, may_approve
+from gateway.errors import StorageError
+from gateway.signals import Wakeups
+from gateway.storage.conversation import conversations, questions, turn_journal, turns
+from gateway.storage.conversation.questions import Question, QuestionPlace
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.queue import outbox
+from gateway.storage.queue.outbox import OutboxPart, parts_of
+
+log = structlog.get_logger()
+
+SWEEP_S = 5.0
+"""How long after its time an inquiry may still stand as unanswered; no answer is taken then."""
+
+TASK_CHARS = 100
+"""As much is shown of the task of a delegated child that asks."""
+TOO_LONG = (
+    "it needs an approval, and its arguments are too long to be shown to a person in full;"
+    " do it in several smaller calls"
+)
+
+ONE_AT_A_TIME = (
+    "another question waits for its answer, and this one was not asked; ask one question at a time"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long people have; seconds. Source of the defaults: `tools` in agent/settings.py."""
+
+    approval_s: float = 3_600
+    clarify_s: float = 86_400
+
+    def of(self, kind: InquiryKind) -> float:
+        """Return that of one kind of inquiry."""
+        return self.approval_s if kind == "approval" else self.clarify_s
+
+
+class Inquiries:
+    """Asks the people of conversations, and gives up on them when their time is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        adapters: Mapping[tuple[str, str], Adapter],
+        timeouts: Timeouts,
+        wakeups: Wakeups,
+        access: Access,
+    ) -> None:
+        self.database = database
+        self.timeouts = timeouts
+        self.wakeups = wakeups
+        self._adapters = adapters
+        self._access = access
+
+    def people(self, turn: Turn) -> "TurnPeople":
+        """Return the people whom a turn may ask; for a delegated child those of its parent."""
+        return TurnPeople(self, turn)
+
+    async def run(self) -> None:
+        """Give up on what nobody has answered in time, until cancelled."""
+        while True:
+            try:
+                await self._sweep()
+            except StorageError as exc:
+                log.warning("inquiries_not_swept", error=str(exc))
+            await asyncio.sleep(SWEEP_S)
+
+    async def _sweep(self) -> None:
+        if not await self.database.read(self._due):
+            return
+        for found in await self.database.write(self._expire):
+            log.info(
+                "inquiry_expired",
+                conversation=found.conversation,
+                inquiry=found.id,
+                kind=found.kind,
+                tool=found.tool,
+            )
+            self.wakeups.outbox(found.conversation)
+            self.wakeups.ready(found.conversation)
+
+    def _due(self, conn: Connection) -> list[tuple[Question, QuestionPlace]]:
+        """Return what is due and where; an account that is not configured is waited for."""
+        places = [(found, questions.place(conn, found)) for found in questions.due(conn)]
+        return [(found, place) for found, place in places if place.account_key in self._adapters]
+
+    def _expire(self, conn: Connection) -> list[Question]:
+        """Expire what is due; tell the chats, and have their turns go on."""
+        due = self._due(conn)
+        expired = [(found, place) for found, place in due if questions.expire(conn, found)]
+        for found, place in expired:
+            render, key = self._adapters[place.account_key].render, f"inquiry:{found.id}:expired"
+            parts = parts_of(render, key, _expired_text(found))
+            outbox.append(conn, found.conversation, parts, inbox_seq=place.upto_seq)
+            conversations.make_ready(conn, found.conversation)
+        return [found for found, _ in expired]
+
+    def still_may_approve(self, conn: Connection, by: str, tool: str) -> bool:
+        """Whether what somebody once allowed for a conversation counts still."""
+        standing = self._access.weakest(conn, [by])
+        return may_approve(tool, is_owner=standing == "owner", may_act=standing != "stranger")
+
+    def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
+        """Return the rows that ask a question in the chat of a turn."""
+        address = turn.lease.address
+        *before, last = parts_of(
+            self._adapters[address.platform, address.account].render,
+            f"inquiry:{found.id}:asked",
+            _for_whom(turn) + _question_text(found, question, self.timeouts.of(found.kind)),
+            reply_to=turn.reply_to,
+            choices=_choices(found),
+        )
+        # By this key its buttons are found when they have to go.
+        key = f"inquiry:{found.id}:buttons:1" if last.choices else last.source_key
+        return [*before, replace(last, source_key=key)]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPeople:
+    """`agent.tools.services.People` of one turn."""
+
+    inquiries: Inquiries
+    turn: Turn
+
+    async def ask(self, inquiry: Inquiry) -> Reply:
+        """Return the reply, or ask and wait."""
+        found, is_new = await self.inquiries.database.write(self._ask, inquiry)
+        if is_new:
+            self._announce(found)
+        return _reply(found)
+
+    async def decided(self, call_id: str) -> Reply | None:
+        """Return what became of the question whether a call may run, if an earlier attempt asked.
+
+        A call of this attempt was not asked about: nothing is read for it.
+        """
+        if all(call["id"] != call_id for call in open_calls(list(self.turn.messages))):
+            return None
+        found = await self.inquiries.database.read(self._of_call, call_id)
+        return _reply(found) if found is not None and found.kind == "approval" else None
+
+    def _of_call(self, conn: Connection, call_id: str) -> Question | None:
+        call = turn_journal.call_key(conn, self.turn, call_id)
+        return questions.of_call(conn, self.turn.id, call)
+
+    def _ask(self, conn: Connection, inquiry: Inquiry) -> tuple[Question, bool]:
+        """Return what is asked for the call, and whether that is new; entered with its message."""
+        turns.proceed(conn, self.turn)
+        call = turn_journal.call_key(conn, self.turn, inquiry.call_id)
+        found = questions.of_call(conn, self.turn.id, call)
+        if found is not None:
+            return found, False
+        lease = self.turn.lease
+        place = (lease.parent or lease.conversation, self.turn.id, call)
+        if inquiry.kind == "approval":
+            by = questions.approver(conn, place[0], inquiry)
+            if by is not None and self.inquiries.still_may_approve(conn, by, inquiry.tool):
+                return questions.enter_approved(conn, *place, inquiry, by), True
+            if not inquiry.askable:
+                raise ToolError(TOO_LONG)
+        elif questions.is_asked(conn, place[0]):
+            raise ToolError(ONE_AT_A_TIME)
+        timeout_s = self.inquiries.timeouts.of(inquiry.kind)
+        entered = questions.enter(conn, *place, inquiry, timeout_s)
+        parts = self.inquiries.rendered(entered, inquiry.question, self.turn)
+        turn_journal.notify(conn, self.turn, parts)
+        turn_journal.leave_preview(conn, lease)
+        return entered, True
+
+    def _announce(self, found: Question) -> None:
+        """Log a new inquiry, and have it shown."""
+        if found.state == "answered":
+            log.info(
+                "tool_approved",
+                conversation=found.conversation,
+                inquiry=found.id,
+                tool=found.tool,
+                scope="conversation",
+                by=found.by,
+            )
+            return
+        log.info(
+            "inquiry_asked",
+            conversation=found.conversation,
+            inquiry=found.id,
+            kind=found.kind,
+            tool=found.tool,
+        )
+        self.inquiries.wakeups.outbox(found.conversation)
+
+
+def _reply(found: Question) -> Reply:
+    if found.state == "pending":
+        raise TurnSuspended(f"{found.kind} {found.id} waits for an answer")
+    if found.state != "answered":
+        return Reply("expired")
+    return Reply("answered", found.answer, found.by)
+
+
+def _for_whom(turn: Turn) -> str:
+    """Return for which task a delegated child asks; empty for a turn of the chat itself."""
+    if turn.lease.parent is None:
+        return ""
+    line = " ".join(text_of(turn.messages[0]).split()) if turn.messages else ""
+    task = line if len(line) <= TASK_CHARS else f"{line[: TASK_CHARS - 1]}…"
+    return f"For a task that I have handed on, {quoted(task)}:\n\n"
+
+
+def _question_text(found: Question, question: str, timeout_s: float) -> str:
+    within = _duration(timeout_s)
+    if found.kind == "approval":
+        how = (
+            f"It is not run unless somebody says yes within {within}. In words: `/approve"
+            f" {found.id}`, `/approve {found.id} conversation`, `/deny {found.id}`."
+        )
+    elif found.choices:
+        how = f"Choose, or answer in your own words, within {within}."
+    else:
+        how = f"Answer within {within}."
+    return f"{question}\n\n{how}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a time in the largest unit that it is at least twice as long as."""
+    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.3g} seconds"
+
+
+def _choices(found: Question) -> tuple[Choice, ...]:
+    if found.kind == "approval":
+        return (
+            Choice("Approve once", f"/approve {found.id} once"),
+            Choice("Approve for this conversation", f"/approve {found.id} conversation"),
+            Choice("Deny", f"/deny {found.id}"),
+        )
+    return tuple(
+        Choice(label[:CHOICE_LABEL_CHARS], f"/answer {found.id} {number}")
+        for number, label in enumerate(found.choices, start=1)
+    )
+
+
+def _expired_text(found: Question) -> str:
+    if found.kind == "approval":
+        return f"Nobody answered in time: `{found.tool}` is not run."
+    return "Nobody answered my question in time: I go on without an answer."

@@ -1,0 +1,195 @@
+"""Searches for one turn (`agent.tools.services.Searcher`), and feeds the index that they read.
+
+A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
+index is fed in the background from what turns have committed. Rows are the truth: what is missing
+is read from the transcript, so a lost hint costs seconds and a kill nothing. Terms are made in a
+thread, and each write is short: turns share the writer with it.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
+from typing_extensions import override
+
+from agent.errors import ToolError
+from agent.tools.registry import Findings, Hit, Searcher, SearchQuery
+from gateway.errors import StorageError
+from gateway.storage.conversation import conversations
+from gateway.storage.conversation.transcript import END
+from gateway.storage.engine import Database
+from gateway.storage.search import index
+from gateway.storage.search import query as search
+from gateway.storage.search import query as searchscope
+from gateway.storage.search.query import Only, Scope
+from gateway.storage.search.terms import VERSION
+
+log = structlog.get_logger()
+
+POLL_S = 30.0
+"""How long a message whose hint was lost stays out of the index."""
+GATHER_S = 0.5
+"""A hint is followed by others: what a turn writes within this time is fed together."""
+AT_ONCE = 50
+"""Conversations that are looked up together."""
+
+
+class Indexer:
+    """Keeps the search index up with the transcripts."""
+
+    def __init__(self, database: Database) -> None:
+        """Feed nothing yet.
+
+        Args:
+            database: Where transcripts and index are.
+        """
+        self._database = database
+        self._broken: set[int] = set()
+        self._hinted = asyncio.Event()
+        self._hinted.set()
+
+    def notify(self, _conversation: int = 0) -> None:
+        """Take the hint that a transcript has grown; returns at once."""
+        self._hinted.set()
+
+    async def run(self) -> None:
+        """Feed until cancelled; an index of another version is built anew first."""
+        while True:
+            try:
+                async with asyncio.timeout(POLL_S):
+                    await self._hinted.wait()
+                    await asyncio.sleep(GATHER_S)
+            except TimeoutError:
+                pass
+            self._hinted.clear()
+            try:
+                await self.feed_all()
+            except StorageError as exc:
+                log.warning("search_index_not_fed", error=str(exc))
+            except Exception:
+                log.exception("search_index_feeding_failed")
+
+    async def feed_all(self) -> int:
+        """Feed what is missing; returns how many messages were looked at."""
+        if not await self._database.read(index.is_current) and await self._database.write(
+            index.clear
+        ):
+            log.info("search_index_cleared", version=VERSION)
+        fed = 0
+        self._broken.clear()
+        while found := await self._database.read(conversations.unsearched, AT_ONCE, self._broken):
+            fed += await self.catch_up(found)
+        return fed
+
+    async def catch_up(self, conversations: Iterable[int]) -> int:
+        """Feed what these conversations lack now; returns how many messages were looked at."""
+        return sum([await self._feed_alone(each) for each in conversations])
+
+    async def _feed_alone(self, conversation: int) -> int:
+        """Feed a conversation; what is wrong with one of its messages holds up no other."""
+        try:
+            return await self._feed(conversation)
+        except StorageError:
+            raise
+        except Exception:
+            log.exception("conversation_not_indexed", conversation=conversation)
+            self._broken.add(conversation)
+            return 0
+
+    async def _feed(self, conversation: int) -> int:
+        fed = 0
+        while found := await self._database.read(index.waiting, conversation):
+            batch = await asyncio.to_thread(index.prepared, found)
+            if await self._database.write(index.feed, batch):
+                fed += len(found.rows)
+        return fed
+
+
+CATCH_UP_S = 2.0
+"""How long a search waits until what was said last is in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationSearcher(Searcher):
+    """Searches what the conversation of a turn may see, but for the turn itself.
+
+    Attributes:
+        before_seq: The first message of the turn: it and what follows is in view.
+    """
+
+    database: Database
+    indexer: Indexer
+    conversation: int
+    before_seq: int = END
+
+    @override
+    async def search(self, query: SearchQuery) -> Findings:
+        """Return what was found.
+
+        Raises:
+            ToolError: A time is none.
+        """
+        before = (self.conversation, self.before_seq)
+        only = Only(query.role, _seconds(query.since), _seconds(query.until), before=before)
+        scope = await self.database.read(searchscope.of, self.conversation)
+        missing = await self._catch_up(scope)
+        gathered = await self.database.search(search.gather, scope.conversations, query.text, only)
+        matches = await asyncio.to_thread(search.best, gathered, query.limit)
+        rows = await self.database.read(searchscope.around, matches, query.neighbours)
+        texts = await asyncio.to_thread(searchscope.messages, rows)
+        hits = (
+            Hit(
+                conversation=match.conversation,
+                title=scope.titles[match.conversation],
+                here=match.conversation == self.conversation,
+                seq=match.seq,
+                messages=tuple(
+                    past for past in texts[n] if past.seq <= only.ends(match.conversation)
+                ),
+                holds=match.holds,
+            )
+            for n, match in enumerate(matches)
+            if n in texts
+        )
+        return Findings(tuple(hits), _in_words(scope, missing))
+
+    async def _catch_up(self, scope: Scope) -> int:
+        """Feed what the index lacks; returns how many messages it lacks still: it may be many."""
+        if not await self.database.read(conversations.count_unsearched, scope.conversations):
+            return 0
+        with suppress(TimeoutError, StorageError):
+            async with asyncio.timeout(CATCH_UP_S):
+                await self.indexer.catch_up(scope.conversations)
+        return await self.database.read(conversations.count_unsearched, scope.conversations)
+
+
+def _seconds(time: str | None) -> float | None:
+    """Return a time in seconds since the epoch; one without a zone is in UTC."""
+    if time is None:
+        return None
+    try:
+        at = datetime.fromisoformat(time)
+    except ValueError as exc:
+        raise ToolError(f"{time!r} is no ISO 8601 time, as in 2026-03-01T08:00:00Z") from exc
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+def _in_words(scope: Scope, missing: int) -> str:
+    others = len(scope.titles) - 1
+    searched = "this conversation from its first message on, also before /new"
+    if others:
+        searched += f", and {others} other direct {_plural('chat', others)} of the same sender"
+    unseen = ["what other people say to the bot", "the middle of long tool results"]
+    unseen.insert(0, "groups" if scope.is_direct else "any other chat")
+    if scope.left_out:
+        unseen.insert(0, f"{scope.left_out} older direct {_plural('chat', scope.left_out)}")
+    if missing:
+        unseen.append(f"the newest {missing} {_plural('message', missing)}, not indexed yet")
+    return f"Searched: {searched}. Not searched: {', '.join(unseen)}."
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

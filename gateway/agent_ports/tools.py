@@ -1,0 +1,205 @@
+"""What the tools of one turn may use: the gateway's side of `agent.tools.services`.
+
+That is its notebook, a folder for its files, and its rights, which follow from whose words it
+reads. Not its own question alone counts: an order that a guest wrote an hour ago is still in view
+when a member says "go on".
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+from sqlalchemy import Connection
+
+from agent.context_engine import ContextEngine
+from agent.errors import ToolError
+from agent.prompt.skills import SkillShelf
+from agent.safety.threats import scan
+from agent.settings import MemorySettings, WorkspaceSettings
+from agent.tools.registry import Hooks, MemoryTarget, TodoItem, ToolContext
+from agent.tools.sandbox.workspace import erase
+from gateway.access.policy import Access
+from gateway.agent_ports.files import Attachments
+from gateway.agent_ports.journal import Reader
+from gateway.agent_ports.questions import Inquiries
+from gateway.agent_ports.search import ConversationSearcher, Indexer
+from gateway.errors import SettingsError, StorageUnavailable
+from gateway.storage.conversation import turns
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.people import notebook
+from gateway.storage.people.notebook import Change
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnNotebook:
+    """Reads and writes for one turn; every write is one fenced transaction.
+
+    Attributes:
+        scope: Whose notes these are (`gateway.storage.notebook.scope_of`).
+        may_act: Whether everybody whose words the turn is about may act: else nobody's words may
+            become notes, which others will read.
+    """
+
+    database: Database
+    turn: Turn
+    settings: MemorySettings
+    scope: str
+    may_act: bool
+
+    async def todo(self) -> Sequence[TodoItem]:
+        """Return the list."""
+        first_seq = self.turn.session.plan.first_seq
+        return await self.database.read(notebook.todo_of, self.turn.lease.conversation, first_seq)
+
+    async def set_todo(self, items: Sequence[TodoItem]) -> None:
+        """Replace the list."""
+        await self.database.write(notebook.set_todo, self.turn, items)
+
+    async def notes(self, target: MemoryTarget) -> Sequence[str]:
+        """Return the notes."""
+        return await self.database.read(notebook.notes_of, self.scope, target)
+
+    async def change(
+        self, target: MemoryTarget, *, remove: str | None, add: str | None
+    ) -> Sequence[str]:
+        """Take out a note, put one in its place or behind the others.
+
+        Raises:
+            ToolError: The sender may not act, `add` is suspicious, no note or several hold
+                `remove`, or there is no room.
+        """
+        if not self.may_act:
+            raise ToolError("the notes cannot be changed: a sender here may only talk")
+        self._require_harmless(add or "")
+        limits = {"memory": self.settings.max_chars, "user": self.settings.profile_max_chars}
+        change = Change(self.scope, target, remove, add, limits[target])
+        notes = await self.database.write(notebook.change_notes, self.turn, change)
+        log.info("notes_changed", target=target, notes=len(notes), chars=sum(map(len, notes)))
+        return notes
+
+    def _require_harmless(self, text: str) -> None:
+        """Refuse what would instruct every later prompt that holds it."""
+        if kinds := sorted(scan(text).counts):
+            log.warning("note_refused", kinds=kinds)
+            raise ToolError(f"the note is refused, it holds: {', '.join(kinds)}")
+
+
+FOLDER = "workspaces"
+
+
+class Workspaces:
+    """The directories of all conversations.
+
+    Attributes:
+        root: They lie in it; each is named by its conversation's id.
+    """
+
+    def __init__(self, settings: WorkspaceSettings, home: Path) -> None:
+        try:
+            self.root = (settings.root or home / FOLDER).expanduser().absolute()
+        except RuntimeError as exc:
+            text = f"tools.workspace.root: {str(settings.root)!r} names a user that there is not"
+            raise SettingsError(text) from exc
+
+    def path_for(self, conversation_id: int) -> Path:
+        """Return a conversation's directory, which may not be there yet.
+
+        A delegated child works in its parent's: ask with the parent's id.
+        """
+        return self.root / str(conversation_id)
+
+    def forget(self, conversation_id: int) -> None:
+        """Delete a conversation's directory with all files; blocking.
+
+        Raises:
+            StorageUnavailable: Something in it cannot be deleted.
+        """
+        folder = self.path_for(conversation_id)
+        try:
+            erase(folder)
+        except OSError as exc:
+            raise StorageUnavailable(f"the files in {folder} are not all deleted: {exc}") from exc
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRights:
+    """Of one turn.
+
+    Attributes:
+        scope: Whose notes it uses (`notebook.scope_of`).
+        may_act: Whether all whose words are in view may act.
+        by_owners: Whether all of them are owners.
+    """
+
+    scope: str
+    may_act: bool
+    by_owners: bool
+
+
+def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
+    """Return what a turn may do, as things are now.
+
+    In a direct chat there is nobody else; elsewhere all count whose words the conversation holds
+    since it began anew last.
+    """
+    scope = notebook.scope_of(conn, turn.lease.conversation)
+    everybody = set(turn.senders)
+    if everybody and notebook.is_shared(scope):
+        everybody |= turns.since_root(conn, turn.lease.conversation, turn.session.id)
+    weakest = access.weakest(conn, everybody)
+    return TurnRights(scope, weakest != "stranger", weakest == "owner")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolkit:
+    """Makes the tool context of each turn; each part of it is bound to the turn.
+
+    Attributes:
+        memory: How much is noted.
+        hooks: Returns what plugins do around the calls of a turn that begins.
+        skills: The operator's.
+        workspaces: Where the files of conversations lie; None: tools have none.
+    """
+
+    database: Database
+    access: Access
+    files: Attachments
+    inquiries: Inquiries
+    indexer: Indexer
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    hooks: Callable[[], Hooks | None] = lambda: None
+    skills: SkillShelf | None = None
+    workspaces: Workspaces | None = None
+
+    async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
+        """Return what the tools of a turn may use."""
+        conversation = turn.lease.conversation
+        standing = await self.database.read(rights_of_turn, self.access, turn)
+        scope, may_act = standing.scope, standing.may_act
+        return ToolContext(
+            conversation=str(conversation),
+            reader=Reader(self.database, conversation),
+            clock=_now,
+            engine=engine,
+            files=self.files.files(turn),
+            may_act=may_act,
+            by_owners=standing.by_owners,
+            people=self.inquiries.people(turn),
+            notebook=TurnNotebook(self.database, turn, self.memory, scope, may_act),
+            searcher=ConversationSearcher(
+                self.database, self.indexer, conversation, turn.begins_at
+            ),
+            hooks=self.hooks(),
+            scope=scope,
+            skills=self.skills,
+            workspace=self.workspaces.path_for(conversation) if self.workspaces else None,
+        )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

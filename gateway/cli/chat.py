@@ -1,0 +1,455 @@
+"""`parley chat`: talks to the running gateway from a terminal, over the socket in PARLEY_HOME.
+
+It uses the same API as the page of the web chat. On a terminal it shows answers as they grow and
+Ctrl-C stops one; with piped input it answers each line in turn, as plain text.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import aiohttp
+import orjson
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from gateway.cli.chatmenu import Button, Menu, question_of
+from gateway.cli.common import settings_of
+from gateway.cli.console import out
+from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
+from gateway.http.control import SOCKET
+
+with contextlib.suppress(ImportError):
+    import readline  # noqa: F401 - gives input() line editing, in a Python that was built with it
+
+Ask = Callable[[], Awaitable[str | None]]
+T = TypeVar("T")
+
+CHAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+# The gateway pings every 15 s; after three missed ones the connection is dead.
+SILENCE_S = 45.0
+PATIENCE_S = 60.0
+RECONNECT_PAUSE_S = 0.1
+PREVIEW_LINES = 12
+
+
+chat_app = typer.Typer(add_completion=False)
+
+
+@chat_app.command()
+def chat(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Chat to go on with: letters, digits, - and _.")
+    ] = "terminal",
+) -> None:
+    """Talk to the running gateway from the terminal."""
+    settings = settings_of(context)
+    socket = settings.home / SOCKET
+    asyncio.run(talk_over(socket, name))
+
+
+async def talk_over(
+    socket: Path,
+    name: str,
+    *,
+    ask: Ask | None = None,
+    console: Console | None = None,
+    patience_s: float = PATIENCE_S,
+) -> None:
+    """Talk until `/quit` or the end of the input.
+
+    Args:
+        socket: The Unix socket of the gateway.
+        name: Id of the chat; its earlier messages stay its context.
+        ask: Returns the next line, None at the end; the process's input unless given.
+        console: Where answers are shown; the process's output unless given.
+        patience_s: How long a gateway that was there may be away (a restart) before giving up.
+
+    Raises:
+        SettingsError: No chat can have this name.
+        GatewayNotRunning: Nobody listens on the socket, or no longer does.
+        Refused: The gateway does not let this chat be read.
+    """
+    if not CHAT_NAME.fullmatch(name):
+        raise SettingsError(
+            f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
+        )
+    console = console or out
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
+    connector = aiohttp.UnixConnector(path=str(socket))
+    async with aiohttp.ClientSession(
+        "http://localhost", connector=connector, timeout=timeout, json_serialize=to_json
+    ) as http:
+        client = Client(http, socket, name, patience_s)
+        await client.check()
+        feed = Feed(client)
+        async with asyncio.TaskGroup() as tasks:
+            following = tasks.create_task(feed.follow(), name="chat-feed")
+            talk = Talk(client, feed, ask or asker(sys.stdin, console), console)
+            failure = await talk.run()
+            following.cancel()
+    if failure:
+        raise failure
+
+
+def to_json(data: object) -> str:
+    """Return JSON without escapes beyond ASCII: they could make a long text too large."""
+    return orjson.dumps(data).decode()
+
+
+class Refused(GatewayError):
+    """The gateway does not do this; the text is what it says."""
+
+
+class Client:
+    """Requests about one chat; every trouble with the connection is a GatewayNotRunning."""
+
+    def __init__(
+        self, http: aiohttp.ClientSession, socket: Path, name: str, patience_s: float
+    ) -> None:
+        self._http = http
+        self._socket = socket
+        self._path = f"/api/chats/{name}"
+        self._patience_s = patience_s
+
+    async def check(self) -> None:
+        """Make one request, without patience."""
+        with self._reaching():
+            async with self._http.get("/api/chats") as response:
+                await _require_done(response)
+
+    async def post(self, text: str) -> int | None:
+        """Send a message, again under the same id until the gateway can be reached.
+
+        Returns:
+            Its position; None where nothing is said to it before a question is answered.
+
+        Raises:
+            Refused: It was not taken.
+        """
+        readable = text.encode(errors="replace").decode()
+        message = {"id": secrets.token_hex(12), "text": readable}
+
+        async def once() -> int | None:
+            with self._reaching():
+                async with self._http.post(f"{self._path}/messages", json=message) as response:
+                    return await _position_of(response)
+
+        return await self.patiently(once)
+
+    async def events(self, position: str) -> aiohttp.ClientResponse:
+        """Open the event stream after a position ("inbox-outbox"), patiently."""
+
+        async def once() -> aiohttp.ClientResponse:
+            with self._reaching():
+                headers = {"Last-Event-ID": position}
+                path = f"{self._path}/events?format=markdown"
+                response = await self._http.get(path, headers=headers)
+                await _require_done(response)
+                return response
+
+        return await self.patiently(once)
+
+    async def patiently(self, once: Callable[[], Awaitable[T]]) -> T:
+        """Return what `once` returns, called again while the gateway cannot be reached."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(GatewayNotRunning),
+            wait=wait_exponential(multiplier=0.1, max=2),
+            stop=stop_after_delay(self._patience_s),
+            reraise=True,
+        )
+        return await retrying(once)
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        try:
+            yield
+        except (aiohttp.ClientError, TimeoutError) as exc:
+            text = f"No gateway answers on {self._socket}. Start it with `parley run`."
+            raise GatewayNotRunning(text) from exc
+
+
+async def _position_of(response: aiohttp.ClientResponse) -> int | None:
+    await _require_done(response)
+    admission = await response.json()
+    return None if admission.get("silent") else int(admission["seq"] or 0)
+
+
+async def _require_done(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:
+        is_json = response.content_type == "application/json"
+        found = await response.json() if is_json else {}
+        raise Refused(found.get("message", f"{response.status} {response.reason}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer, and the position of the message that it belongs to; a notice precedes it.
+
+    Attributes:
+        files: The names of those that it shows.
+        buttons: Those below it.
+        over: Instead of all that: the number of a question whose buttons go.
+    """
+
+    inbox_seq: int
+    markdown: str
+    notice: bool
+    files: tuple[str, ...] = ()
+    buttons: tuple[Button, ...] = ()
+    over: int = 0
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a question: until that is answered, nothing else may be."""
+        return bool(question_of(self.buttons))
+
+
+class Feed:
+    """What happens in the chat from now on.
+
+    Attributes:
+        answers: In the order they came; those from before the first `synced` are not kept.
+        preview: The answer that is being written, "" for none.
+        interrupted: Ctrl-C was pressed.
+        failure: The gateway is gone for good, or refuses; nothing will come any more.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.answers: list[Answer] = []
+        self.preview = ""
+        self.synced = False
+        self.interrupted = False
+        self.failure: GatewayError | None = None
+        self._client = client
+        self._position = "0-0"
+        self._seen: set[tuple[int, int]] = set()
+        self._changed = asyncio.Event()
+
+    async def follow(self) -> None:
+        """Read the stream, reconnecting where it was, until cancelled or `failure` is set."""
+        while self.failure is None:
+            try:
+                async with await self._client.events(self._position) as response:
+                    await self._read(response)
+            except GatewayError as exc:
+                self.failure = exc
+            except (aiohttp.ClientError, TimeoutError):
+                self.preview = ""
+            self._changed.set()
+            await asyncio.sleep(RECONNECT_PAUSE_S)
+
+    async def until(self, done: Callable[[], bool], on_change: Callable[[], None]) -> None:
+        """Return when `done()`; look after every change.
+
+        Raises:
+            GatewayError: It cannot come true any more.
+        """
+        while not done():
+            if self.failure:
+                raise self.failure
+            on_change()
+            self._changed.clear()
+            await self._changed.wait()
+
+    def interrupt(self) -> None:
+        """Note a Ctrl-C and wake who waits."""
+        self.interrupted = True
+        self._changed.set()
+
+    async def _read(self, response: aiohttp.ClientResponse) -> None:
+        async for name, data, event_id in events(response.content):
+            self._position = event_id or self._position
+            self._take(name, data)
+            self._changed.set()
+
+    def _take(self, name: str, data: dict[str, Any]) -> None:
+        if name == "item":
+            self._take_item(data)
+        elif name == "preview":
+            self.preview = data["markdown"]
+        elif name == "preview_end":
+            self.preview = ""
+        elif name == "synced":
+            self.synced = True
+
+    def _take_item(self, data: dict[str, Any]) -> None:
+        place = (data["inbox_seq"], data["outbox_seq"])
+        if self.synced and data["outbox_seq"] and place not in self._seen:
+            notice = data.get("notice", False)
+            files = tuple(str(file["name"]) for file in data.get("files", ()))
+            buttons = tuple(Button(**choice) for choice in data.get("choices", ()))
+            over = data.get("over", 0)
+            text = "" if over else data["markdown"]
+            answer = Answer(data["inbox_seq"], text, notice, files, buttons, over)
+            self.answers.append(answer)
+        self._seen.add(place)
+
+
+async def events(
+    content: aiohttp.StreamReader,
+) -> AsyncIterator[tuple[str, dict[str, Any], str | None]]:
+    """Yield name, data and id of each server-sent event; pings have none and are left out."""
+    rest = b""
+    async for chunk in content.iter_any():
+        *frames, rest = (rest + chunk).split(b"\n\n")
+        for frame in frames:
+            lines = (line.partition(b": ") for line in frame.split(b"\n"))
+            fields = {key.decode(): value for key, _, value in lines if key}
+            if "event" in fields:
+                event_id = fields["id"].decode() if "id" in fields else None
+                yield fields["event"].decode(), orjson.loads(fields["data"]), event_id
+
+
+class Talk:
+    """The dialogue: a line, its answer, the next line."""
+
+    def __init__(self, client: Client, feed: Feed, ask: Ask, console: Console) -> None:
+        self._client = client
+        self._feed = feed
+        self._ask = ask
+        self._console = console
+        self._shown = 0
+        self._since = 0
+        self._menu = Menu()
+
+    async def run(self) -> GatewayError | None:
+        """Talk until the input ends; return why it could not go on, if so."""
+        try:
+            await self._feed.until(lambda: self._feed.synced, lambda: None)
+            if self._console.is_terminal:
+                self._console.print(Text("/help lists commands, /quit leaves.", style="dim"))
+            while (line := await self._ask()) is not None and line.strip() != "/quit":
+                if line.strip():
+                    await self._exchange(self._menu.said(line.strip()))
+        except GatewayError as exc:
+            return exc
+        return None
+
+    async def _exchange(self, text: str) -> None:
+        start = len(self._feed.answers)
+        seq = await self._send(text)
+        if seq is not None:
+            self._since = self._since or seq
+            await self._wait(start, seq)
+        self._show_answers()
+
+    async def _send(self, text: str) -> int | None:
+        """Return where a line is whose answer can be waited for."""
+        try:
+            return await self._client.post(text)
+        except Refused as exc:
+            self._console.print(Text(f"Not sent: {exc}", style="red"))
+            return None
+
+    async def _wait(self, start: int, seq: int) -> None:
+        """Show what comes until the line is answered, or a question is asked that comes first."""
+
+        def answered() -> bool:
+            news = self._feed.answers[start:]
+            return any(
+                answer.asks or (answer.inbox_seq >= seq and not answer.notice) for answer in news
+            )
+
+        if self._console.is_terminal:
+            await self._watch(answered)
+        else:
+            await self._feed.until(answered, self._show_answers)
+
+    async def _watch(self, answered: Callable[[], bool]) -> None:
+        """Show notices and the growing answer; an interrupt asks the gateway to stop it."""
+        feed = self._feed
+        with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
+
+            def show() -> None:
+                self._show_answers()
+                live.update(growing(feed.preview), refresh=True)
+
+            while not answered():
+                await feed.until(lambda: feed.interrupted or answered(), show)
+                if feed.interrupted:
+                    feed.interrupted = False
+                    await self._send("/stop")
+
+    def _show_answers(self) -> None:
+        """Print what is new: on a terminal all of it, else what concerns this dialogue."""
+        news, self._shown = self._feed.answers[self._shown :], len(self._feed.answers)
+        for answer in news:
+            self._menu.close(answer.over)
+            if self._console.is_terminal or answer.asks or answer.inbox_seq >= self._since:
+                self._show(answer)
+
+    def _show(self, answer: Answer) -> None:
+        if self._console.is_terminal and answer.markdown:
+            self._console.print(Markdown(answer.markdown), "")
+        elif answer.markdown:
+            self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
+        self._show_files(answer.files)
+        for choice in self._menu.offer(answer.buttons):
+            self._console.print(Text(choice), soft_wrap=True)
+
+    def _show_files(self, names: tuple[str, ...]) -> None:
+        """Print which files there are; the web chat has them."""
+        for name in names:
+            self._console.print(Text(f"[file: {name}]"), soft_wrap=True)
+
+
+def growing(preview: str) -> Text:
+    """Return the end of an answer that is being written."""
+    lines = preview.splitlines()[-PREVIEW_LINES:] or ["working… (Ctrl-C stops)"]
+    return Text("\n".join(lines), style="dim")
+
+
+@contextlib.contextmanager
+def on_interrupt(act: Callable[[], None]) -> Iterator[None]:
+    """Have Ctrl-C call `act` instead of ending the program."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, act)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+def asker(stdin: Any, console: Console) -> Ask:
+    """Return what reads lines from the process's input: with a prompt where both are a terminal.
+
+    Each line is read in a daemon thread, so that an open prompt never keeps the program alive.
+    """
+    if stdin.isatty() and console.is_terminal:
+        return lambda: in_daemon_thread(lambda: input("> "))
+    return lambda: in_daemon_thread(lambda: stdin.readline() or None)
+
+
+async def in_daemon_thread(read: Callable[[], str | None]) -> str | None:
+    """Return what `read` returns; None at the end of the input."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[str | None] = loop.create_future()
+
+    def deliver(line: str | None) -> None:
+        if not result.done():
+            result.set_result(line)
+
+    def work() -> None:
+        try:
+            line = read()
+        except EOFError:
+            line = None
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, line)
+
+    threading.Thread(target=work, name="chat-input", daemon=True).start()
+    return await result

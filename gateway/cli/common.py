@@ -1,0 +1,154 @@
+"""What the commands of `parley` share: settings, ids, and the database, to read or to change it.
+
+What opens the database is imported when it is opened, so that `parley run` stays small.
+"""
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gateway.errors import NotFound, StorageUnavailable
+from gateway.http import control
+from gateway.settings.loading import Loaded, load_settings
+from gateway.settings.tree import Settings
+from gateway.storage import maintenance, migrations, schema
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+LONGEST_ID = 18
+"""Digits; longer numbers are no ids and do not fit into the database's integers."""
+NICENESS = 10
+"""A tenth of a busy processor."""
+_DAYS = re.compile(r"([1-9][0-9]{0,3})d")
+
+
+def step_back() -> None:
+    """Have all others go first on the processor, from here to the end of the command."""
+    if not _becomes_idle_work():
+        os.nice(NICENESS)
+
+
+def _becomes_idle_work() -> bool:
+    """Have Linux take a processor that does only this for a free one, if it lets us.
+
+    Where none has been free for a minute such work might never end: there it is not done.
+    """
+    is_busy = os.getloadavg()[0] >= (os.cpu_count() or 1)
+    if sys.platform != "linux" or is_busy:
+        return False
+    try:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    except PermissionError:
+        return False
+    return True
+
+
+def id_of(kind: str) -> Callable[[str], int]:
+    """Return what reads the id of such a thing, and raises NotFound for what is no id."""
+
+    def read(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_ID):
+            raise NotFound(f"{text!r} is no {kind} id; ids are numbers")
+        return int(text)
+
+    return read
+
+
+conversation_id = id_of("conversation")
+ConversationArgument = Annotated[
+    int,
+    typer.Argument(parser=conversation_id, metavar="ID", help="Id from `parley sessions list`."),
+]
+ConversationOption = Annotated[
+    int | None,
+    typer.Option(
+        "--conversation",
+        parser=conversation_id,
+        metavar="ID",
+        help="Only this conversation; `parley sessions list` shows ids.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
+AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
+LISTED = 50
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
+]
+AFTER = "Go on behind this line: the page before ends with what to say here."
+Since = Annotated[
+    str, typer.Option(help="First day, as in 2026-09-01, or a number of days, as in 7d.")
+]
+
+
+def first_day(text: str, today: date) -> date:
+    """Return the first day that counts; "1d" is today alone."""
+    if days := _DAYS.fullmatch(text):
+        return today - timedelta(days=int(days[1]) - 1)
+    try:
+        first = date.fromisoformat(text)
+    except ValueError as exc:
+        wanted = f"neither a date such as {today} nor a number of days such as 7d"
+        raise typer.BadParameter(f"{text!r} is {wanted}", param_hint="--since") from exc
+    if first > today:
+        raise typer.BadParameter(f"{text} is still to come", param_hint="--since")
+    return first
+
+
+def loaded(context: typer.Context, **overrides: Any) -> Loaded:
+    """Read the settings that the options of `parley` itself choose.
+
+    Args:
+        context: The command's.
+        overrides: Options of the command that stand for a key, as in `web__port`; None: not given.
+    """
+    chosen = context.find_root().params
+    named = {key.replace("__", "."): value for key, value in overrides.items()}
+    return load_settings(
+        config=chosen.get("config"), overrides={**named, "home": chosen.get("home")}
+    )
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the settings that the options of `parley` itself choose."""
+    return loaded(context).settings
+
+
+def database_path(settings: Settings) -> Path:
+    """Return the database's file."""
+    return migrations.database_path(settings)
+
+
+@contextmanager
+def opened(settings: Settings) -> Iterator["Connection"]:
+    """Open the database for reading, whether a gateway runs or not.
+
+    Raises:
+        StorageUnavailable: It is not there, or its schema is an older version's.
+        DatabaseTooNew: Its schema is a newer version's.
+    """
+    path = database_path(settings)
+    with maintenance.reading(path) as conn:
+        migrations.refuse_newer(conn)
+        if migrations.schema_revision(conn) != schema.REVISION:
+            remedy = "`parley db upgrade` or `parley run` brings it up to date"
+            raise StorageUnavailable(f"{path} has the schema of an older version; {remedy}")
+        yield conn
+
+
+def act(settings: Settings, action: str, target: str = "") -> Any:
+    """Have an action of gateway/http/control.py carried out: by the running gateway, else directly.
+
+    Raises:
+        NotFound: There is no such target.
+        StorageError: The database cannot be opened or written.
+    """
+    return asyncio.run(control.act(settings.home, database_path(settings), action, target))

@@ -1,0 +1,82 @@
+"""`parley config show`: the effective settings and where each comes from, secrets masked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import typer
+from pydantic import BaseModel, SecretStr
+from rich.text import Text
+
+from agent.safety.redaction import MASK, Redactor
+from gateway.cli.common import AsJson
+from gateway.cli.common import loaded as read
+from gateway.cli.console import out, show_json
+from gateway.settings.loading import Loaded
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+_redactor = Redactor()
+
+
+class Row(NamedTuple):
+    """One key; `value` is JSON data, secrets replaced by asterisks."""
+
+    key: str
+    value: Any
+    origin: str
+
+
+config_app = typer.Typer(help="Show the effective settings.", no_args_is_help=True)
+
+
+@config_app.command("show")
+def config_show(context: typer.Context, json: AsJson = False) -> None:
+    """Print every setting with its value and where that comes from; secrets are masked."""
+    found = read(context)
+    if json:
+        show_json(as_data(found))
+    else:
+        show(found, out)
+
+
+def rows(loaded: Loaded) -> list[Row]:
+    """Return every key in the order of the tree."""
+    return [Row(key, _masked(value), loaded.origins[key]) for key, value in loaded.values.items()]
+
+
+def as_data(loaded: Loaded) -> dict[str, Any]:
+    """Return the rows for JSON, key → {value, origin}."""
+    return {row.key: {"value": row.value, "origin": row.origin} for row in rows(loaded)}
+
+
+def show(loaded: Loaded, console: "Console") -> None:
+    """Print one aligned line for each key, then the warnings; what was set stands out."""
+    table = rows(loaded)
+    shown = [orjson.dumps(row.value).decode() for row in table]
+    widths = max(len(row.key) for row in table), min(max(map(len, shown)), 40)
+    for row, value in zip(table, shown, strict=True):
+        style = "dim" if row.origin == "default" else ""
+        line = Text(f"{row.key:<{widths[0]}}  ", "cyan")
+        line.append(f"{value:<{widths[1]}}  ", style).append(row.origin, "dim")
+        console.print(line, soft_wrap=True)
+    for warning in loaded.warnings:
+        console.print(Text(f"warning: {warning}", "yellow"), soft_wrap=True)
+
+
+def _masked(value: Any) -> Any:
+    match value:
+        case SecretStr():
+            return MASK
+        case Path():
+            return str(value)
+        case BaseModel():
+            return _masked(value.model_dump())
+        case tuple() | list():
+            return [_masked(item) for item in value]
+        case dict():
+            return {str(name): _masked(item) for name, item in value.items()}
+        case _:
+            return _redactor.value(value)

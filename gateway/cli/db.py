@@ -1,0 +1,128 @@
+"""`parley db`, `parley backup` and `parley forget`: looks after the database's file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import orjson
+import typer
+
+from gateway.agent_ports.tools import Workspaces
+from gateway.cli.common import (
+    AsJson,
+    ConversationArgument,
+    act,
+    database_path,
+    opened,
+    settings_of,
+    step_back,
+)
+from gateway.cli.console import say, show_json, warn
+from gateway.lifecycle import pruning
+from gateway.storage import identity, maintenance
+from gateway.storage.engine import lock_database
+from gateway.storage.reports import history
+
+db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
+backup_app = typer.Typer(add_completion=False)
+forget_app = typer.Typer(add_completion=False)
+
+
+@db_app.command("upgrade")
+def db_upgrade(context: typer.Context) -> None:
+    """Bring the database to this version's schema (`parley run` does it by itself)."""
+    say(f"schema revision {maintenance.upgrade(database_path(settings_of(context)))}")
+
+
+@db_app.command("current")
+def db_current(context: typer.Context) -> None:
+    """Print the schema revision of the database."""
+    say(maintenance.current(database_path(settings_of(context))) or "no schema yet")
+
+
+@db_app.command("check")
+def db_check(context: typer.Context) -> None:
+    """Compare the database with this version: revision, tables, integrity."""
+    step_back()
+    problems = maintenance.check(database_path(settings_of(context)))
+    for problem in problems:
+        warn(problem, "red")
+    if problems:
+        raise typer.Exit(1)
+    say("the database is sound and has this version's schema")
+
+
+@db_app.command("prune")
+def db_prune(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only print what would be erased.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
+    """Erase what is older than `retention` and `storage.raw_days` allow, at once."""
+    settings = settings_of(context)
+    retention, raw_days = settings.retention, settings.storage.raw_days
+    if dry_run:
+        with opened(settings) as conn:
+            counted = pruning.count_all(conn, retention, raw_days)
+        gone = {name: each._asdict() for name, each in counted.items()}
+    else:
+        target = {"retention": retention.model_dump(), "raw_days": raw_days}
+        gone = act(settings, "prune", orjson.dumps(target).decode())
+    if json:
+        show_json(gone)
+        return
+    for name, each in gone.items():
+        say(f"{name}: {each['rows']:,} rows, {each['bytes']:,} bytes")
+
+
+@db_app.command("compact")
+def db_compact(context: typer.Context) -> None:
+    """Make the file as small as what is in it; the gateway must be stopped."""
+    before, after = maintenance.compact(database_path(settings_of(context)))
+    say(f"{before:,} bytes before, {after:,} after")
+
+
+@db_app.command("accept")
+def db_accept(
+    context: typer.Context,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Go on with the database that is there, after a restore: it may lack what was stored."""
+    settings = settings_of(context)
+    path = database_path(settings)
+    mark = identity.mark_of(path, settings.home)
+    if not yes:
+        what = path if path.exists() else "an empty database"
+        typer.confirm(f"Go on with {what}, whatever it lacks?", abort=True, err=True)
+    with lock_database(path):
+        known = identity.accept(mark)
+    say("the next start takes it as it is" if known else "there is nothing to accept")
+
+
+@backup_app.command()
+def backup(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="Where to write the copy.")],
+) -> None:
+    """Copy the database, consistently, also while the gateway runs."""
+    step_back()
+    size = maintenance.backup(database_path(settings_of(context)), file)
+    say(f"{file}: {size:,} bytes")
+
+
+@forget_app.command()
+def forget(
+    context: typer.Context,
+    conversation: ConversationArgument,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Erase one conversation for good: transcript, queue, sessions, stored outputs, files."""
+    settings = settings_of(context)
+    if not yes:
+        with opened(settings) as conn:
+            history.overview(conn, conversation)
+        typer.confirm(f"Erase conversation {conversation} for good?", abort=True, err=True)
+    messages = act(settings, "forget", str(conversation))
+    Workspaces(settings.tools.workspace, settings.home).forget(conversation)
+    say(f"erased conversation {conversation} with {messages} messages")

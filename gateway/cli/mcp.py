@@ -1,0 +1,121 @@
+"""`parley mcp`: what the MCP servers of the settings offer, and what is wrong with them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import structlog
+import typer
+
+from agent.safety.redaction import Redactor
+from agent.tools.excerpt import beginning_of
+from agent.tools.mcp import servers
+from agent.tools.mcp.listing import Offered
+from agent.tools.mcp.servers import ServerReport
+from gateway.cli.common import AsJson, settings_of
+from gateway.cli.console import out, say, show_json, table
+from gateway.settings.loading import secret_values
+from gateway.settings.tree import Settings
+
+DESCRIPTION_CHARS = 80
+
+mcp_app = typer.Typer(help="Tools of MCP servers (tools.mcp).", no_args_is_help=True)
+
+
+@mcp_app.callback()
+def mcp() -> None:
+    """Tools of MCP servers (tools.mcp)."""
+
+
+@mcp_app.command("list")
+def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
+    """Connect to every enabled server, and show its tools and those that cannot be used.
+
+    Ends with 1 if a server cannot be reached.
+    """
+    settings = settings_of(context)
+    off = sorted(name for name, server in settings.tools.mcp.items() if not server.enabled)
+    # What goes wrong is in the reports.
+    with structlog.testing.capture_logs():
+        reports = asyncio.run(_reports(settings)) if len(off) < len(settings.tools.mcp) else ()
+    redact = Redactor(secret_values(settings)).text
+    if json:
+        show_json({"servers": [_as_data(each, settings, redact) for each in reports], "off": off})
+    else:
+        _show(reports, off, settings, redact)
+    if any(report.problem for report in reports):
+        raise typer.Exit(1)
+
+
+async def _reports(settings: Settings) -> Sequence[ServerReport]:
+    async with servers.connected(settings.tools.mcp, settings.home) as started:
+        return [each.report() for each in started]
+
+
+def _as_data(
+    report: ServerReport, settings: Settings, redact: Callable[[str], str]
+) -> dict[str, Any]:
+    read_only = settings.tools.mcp[report.name].read_only
+    return {
+        "name": report.name,
+        "problem": None if report.problem is None else redact(report.problem),
+        "said": redact(report.said),
+        "remembered": report.remembered,
+        "tools": [
+            {
+                "name": tool.name,
+                "effect": _effect(tool, read_only),
+                "description": tool.description,
+                "removed": tool.removed,
+            }
+            for tool in report.listing.tools
+        ],
+        "skipped": [
+            {"name": skipped.server_name, "reason": redact(skipped.reason)}
+            for skipped in report.listing.skipped
+        ],
+    }
+
+
+def _effect(tool: Offered, read_only: Sequence[str]) -> str:
+    return "read" if tool.server_name in read_only else "side_effect"
+
+
+def _show(
+    reports: Sequence[ServerReport],
+    off: Sequence[str],
+    settings: Settings,
+    redact: Callable[[str], str],
+) -> None:
+    if not reports:
+        say("No MCP server is enabled (tools.mcp).")
+        return
+    for report in reports:
+        _show_server(report, settings.tools.mcp[report.name].read_only, redact)
+    for name in off:
+        say(f"{name}: off", "dim")
+
+
+def _show_server(
+    report: ServerReport, read_only: Sequence[str], redact: Callable[[str], str]
+) -> None:
+    """Print one server: how it is, its tools, and what is left out."""
+    state = "connected" if report.problem is None else f"not connected: {report.problem}"
+    said = f" (it said: {report.said})" if report.problem and report.said else ""
+    known = "; these are its tools as last seen" if report.remembered else ""
+    style = "green" if report.problem is None else "red"
+    say(f"{report.name}: {redact(state + said)}{known}", style)
+    rows = [
+        (tool.name, _effect(tool, read_only), _first_line(tool.description))
+        for tool in report.listing.tools
+    ]
+    if rows:
+        out.print(table(("tool", "effect", "description"), rows))
+    for skipped in report.listing.skipped:
+        say(f"! {skipped.server_name} is left out: {redact(skipped.reason)}", "yellow")
+    if removed := sum(tool.removed for tool in report.listing.tools):
+        say(f"! {removed} suspicious spans were taken out of its texts", "yellow")
+
+
+def _first_line(text: str) -> str:
+    return beginning_of(text.partition("\n")[0], DESCRIPTION_CHARS)

@@ -1,0 +1,107 @@
+"""`parley pair`: who asks to be let in, and who was; approves, denies and revokes.
+
+What it changes goes through the running gateway, or directly into the database where none runs.
+"""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
+from gateway.cli.console import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
+from gateway.storage.people import members
+from gateway.storage.people.members import Member, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from typing_extensions import TypeIs
+
+
+pair_app = typer.Typer(help="Say who may write to the bot.", no_args_is_help=True)
+
+Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
+
+
+@pair_app.command("list")
+def pair_list(
+    context: typer.Context,
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="CODE|PLATFORM:ID", help=AFTER)] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List who asks to be let in, then who was, both newest first; not those in parley.yaml."""
+    with opened(settings_of(context)) as conn:
+        found: list[Request | Member] = members.listed(conn, limit + 1, after)
+    rows, following = page_of(found, limit, _name)
+    if json:
+        show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
+        return
+    requests = [each for each in rows if _is_request(each)]
+    if requests or after is None:
+        _show_requests(requests)
+    _show_members([each for each in rows if not _is_request(each)])
+    if not rows and after is not None:
+        say(NO_MORE)
+    show_next(following)
+
+
+def _is_request(each: Request | Member) -> "TypeIs[Request]":
+    return hasattr(each, "code")
+
+
+def _kind(each: Request | Member) -> str:
+    return "request" if _is_request(each) else "member"
+
+
+def _name(each: Request | Member) -> str:
+    return each.code if _is_request(each) else f"{each.platform}:{each.sender}"
+
+
+@pair_app.command("approve")
+def pair_approve(context: typer.Context, code: Code) -> None:
+    """Let somebody in; they are told, at the next start where no gateway runs."""
+    _decide(context, "approve-pairing", code)
+
+
+@pair_app.command("deny")
+def pair_deny(context: typer.Context, code: Code) -> None:
+    """Refuse somebody: they cannot ask again for a day, and are not told."""
+    _decide(context, "deny-pairing", code)
+
+
+@pair_app.command("revoke")
+def pair_revoke(
+    context: typer.Context,
+    member: Annotated[str, typer.Argument(help="PLATFORM:ID, as in telegram:123456.")],
+) -> None:
+    """Take back that somebody was let in."""
+    _decide(context, "revoke-member", member)
+
+
+def _decide(context: typer.Context, action: str, target: str) -> None:
+    say(act(settings_of(context), action, target)["text"])
+
+
+def _show_requests(requests: "Sequence[Request]") -> None:
+    rows = [
+        (
+            *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
+            f"{each.left_s / 60:.0f}",
+        )
+        for each in requests
+    ]
+    headings = ("code", "platform", "account", "id", "name", "since", "min left")
+    show_table(headings, rows, "nobody asks to be let in")
+
+
+def _show_members(everybody: "Sequence[Member]") -> None:
+    rows = [
+        (each.platform, each.sender, each.sender_name, each.role, each.granted_by, each.at)
+        for each in everybody
+    ]
+    if rows:
+        say("")
+        out.print(table(("platform", "id", "name", "role", "let in by", "since"), rows))

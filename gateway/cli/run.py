@@ -1,0 +1,69 @@
+"""`parley run`: starts the gateway and says where it is found."""
+
+import asyncio
+import sys
+from typing import Annotated
+
+import typer
+
+from adapters.registry import account_types, platforms
+from agent.models.factory import resolve_provider
+from gateway import app
+from gateway.app import Welcome
+from gateway.cli.common import loaded
+from gateway.cli.console import err, warn
+from gateway.lifecycle import start_checks
+from gateway.logging.setup import configure_logging
+from gateway.settings.loading import secret_values
+from gateway.settings.tree import Settings
+
+run_app = typer.Typer(add_completion=False)
+
+
+@run_app.command()
+def run(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Instead of web.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Instead of web.port.")] = None,
+) -> None:
+    """Start the gateway; Ctrl-C stops it once the running answers are finished."""
+    found = loaded(context, web__host=host, web__port=port)
+    settings = found.settings
+    with app.own_home(settings) as journal:
+        configure_logging(settings.logging, settings.home, secret_values(settings))
+        for warning in found.warnings:
+            warn(warning)
+        started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal)
+        asyncio.run(started)
+
+
+def _welcome(settings: Settings, welcome: Welcome) -> None:
+    """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
+    file = settings.home / "parley.yaml"
+    provider = resolve_provider(settings.model)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
+    page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
+    checks = start_checks.lines(welcome.checks)
+    lines = ["", *welcome.warnings, *checks, welcome.caching]
+    lines += [f"Parley is ready: {page if settings.web.enabled else page + 'healthz'}"]
+    if (settings.home / "parley.sock").exists():
+        lines += [f"  talk in the terminal:  {sys.argv[0]} chat"]
+    if provider == "offline":
+        lines += ["  a real model:          set ANTHROPIC_API_KEY or OPENAI_API_KEY,"]
+        lines += [f"                         or `model:` in {file}"]
+    if welcome.owner_code is not None:
+        lines += [
+            f"  become its owner:      send {welcome.owner_code} to your bot, in a direct chat"
+        ]
+    if not settings.platforms.is_any_on:
+        lines += _of_platforms()
+    err.print("\n".join(lines), "", sep="\n", markup=False, highlight=False, soft_wrap=True)
+
+
+def _of_platforms() -> list[str]:
+    """Return how to set up the first platform of the register, and where the others stand."""
+    first, *others = (each for each in platforms() if each.account is not None)
+    key = account_types()[first.name].switch
+    variable = f"PARLEY_PLATFORMS__{first.name}__{key}".upper()
+    titles = ", ".join(each.title for each in others)
+    return [f"  {first.title + ':':<22} set {variable}", f"  {titles + ':':<22} see docs/platforms"]

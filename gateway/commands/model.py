@@ -1,0 +1,144 @@
+"""`/model` (step 6 of the path): shows the configured models, and has another one answer first.
+
+The choice is stored with the end of the command's turn. Where the conversation does not fit into
+the new model's window it is compacted before that.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from agent import messages
+from agent.models.base import ChatModel
+from agent.models.catalog import Prices
+from agent.models.choices import choices
+from agent.ports import Compaction
+from agent.turn import Agent
+from gateway.access.policy import Access
+from gateway.agent_ports.journal import Journal
+from gateway.commands import registry
+from gateway.context.window import ContextParts
+from gateway.storage.conversation import compactions
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.engine import Database
+
+DEFAULT = "default"
+"""What takes a choice back."""
+NO_ROOM = (
+    "Even so, my instructions, the tools and your newest message leave it hardly any room: answers"
+    " may fail. Another model has more."
+)
+NOT_ALLOWED = "Only those who were let in by name may choose the model; nothing was changed."
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCommand:
+    """Carries out `/model`; `agent` is the one of the settings."""
+
+    database: Database
+    agent: Agent
+    context: ContextParts
+    access: Access
+
+    async def carry_out(self, journal: Journal) -> tuple[str, TurnEnd]:
+        """Return the answer, and the end of the turn, which stores the choice."""
+        turn = journal.turn
+        wanted = registry.argument(turn.command or "").strip()
+        known = choices(self.agent.models)
+        if not wanted:
+            return listed_text(known, turn.model), TurnEnd("model_listed")
+        if not await self.database.read(self.access.may_act, turn.senders):
+            return NOT_ALLOWED, TurnEnd("model_refused")
+        chosen = found(wanted, known)
+        if chosen is None:
+            return unknown_text(wanted, known, turn.model), TurnEnd("model_unknown")
+        told: set[str] = set()
+
+        async def note(what: str) -> None:
+            told.add(what)
+
+        # Told in the answer, and not beside it.
+        journal.tell_user = note
+        compaction = await self._make_room(journal, self.agent.preferring(chosen))
+        text = chosen_text(chosen, known, compaction)
+        if "floor" in told:
+            text = f"{text} {NO_ROOM}"
+        return text, TurnEnd("model_chosen", chosen=chosen)
+
+    async def _make_room(self, journal: Journal, agent: Agent) -> Compaction | None:
+        """Compact what the new model's window cannot hold; returns what was done."""
+        turn = journal.turn
+        done = await self.database.read(compactions.made_by, turn, "fallback")
+        if done is not None:
+            return done
+        view, planner = await self.context.opened(agent, journal)
+        with closing(planner):
+            tokens = (await planner.measured(view)).tokens
+            if not planner.enabled or not planner.engine.should_compress(tokens):
+                return None
+            return await planner.compact(view, "fallback")
+
+
+def found(wanted: str, known: Mapping[str, object]) -> str | None:
+    """Return the choice that is meant, "" for the default; None for none of them."""
+    if wanted.casefold() == DEFAULT:
+        return ""
+    return next((name for name in known if name.casefold() == wanted.casefold()), None)
+
+
+def listed_text(known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
+    """Return the list of what can be chosen.
+
+    Args:
+        known: The choices, the default first.
+        chosen: The conversation's; None for the default.
+    """
+    default = next(iter(known))
+    used = chosen if chosen in known else default
+    lines = [
+        _line(name, models[0], name == used, name == default) for name, models in known.items()
+    ]
+    gone = [] if chosen is None or chosen in known else [gone_text(chosen)]
+    ways = "`/model NAME` has another one answer in this conversation, `/model default` the first."
+    return "\n\n".join([*gone, "\n".join(lines), ways])
+
+
+def _line(name: str, model: ChatModel, is_used: bool, is_default: bool) -> str:  # noqa: FBT001
+    parts = [f"{model.context_length:,} tokens", price_text(model.facts.prices)]
+    parts += ["default"] if is_default else []
+    parts += ["**answers here**"] if is_used else []
+    return f"- {messages.quoted(name)}: {', '.join(parts)}"
+
+
+def price_text(prices: Prices | None) -> str:
+    """Return what a model costs, for a million tokens."""
+    if prices is None:
+        return "price not known"
+    if not prices.input and not prices.output:
+        return "free"
+    return f"${prices.input:g} in, ${prices.output:g} out for a million tokens"
+
+
+def gone_text(chosen: str) -> str:
+    """Say that what was chosen is not there any more."""
+    return f"The model {messages.quoted(chosen)} was chosen here and is no longer configured."
+
+
+def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
+    """Say that there is no such model, and what there is."""
+    named = messages.quoted(" ".join(wanted.split())[: registry.TOPIC_CHARS])
+    return f"There is no model {named}. These are configured:\n\n{listed_text(known, chosen)}"
+
+
+def chosen_text(
+    chosen: str, known: Mapping[str, Sequence[ChatModel]], compaction: Compaction | None
+) -> str:
+    """Return the answer to a choice; `compaction` is what it took to fit into the window."""
+    name = chosen or next(iter(known))
+    window = known[name][0].context_length
+    text = f"From now on {messages.quoted(name)} answers here ({window:,} tokens)."
+    if not chosen:
+        text = f"From now on the default answers here: {messages.quoted(name)} ({window:,} tokens)."
+    if compaction is None:
+        return text
+    return f"{text} Its window is too small for what was said: {registry.compress_text(compaction)}"

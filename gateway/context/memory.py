@@ -1,0 +1,179 @@
+"""Memory providers and the hook `turn_finished`, beside the path of a turn.
+
+Before a turn is frozen (step 5) the providers are asked what bears on the question; after its
+commit (step 7) they are told how it went, in the background. Where there is no plugin for it,
+neither costs anything.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from agent.messages import text_of
+from agent.plugins.active import LoadedPlugin, Plugins
+from agent.plugins.contracts import Exchange, MemoryProvider, Query
+from agent.plugins.supervision import PluginFailed
+from agent.prompt.system import Told
+from gateway.access.policy import Access
+from gateway.agent_ports.tools import rights_of_turn
+from gateway.errors import StorageError
+from gateway.storage.conversation import turns
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.people import notebook
+from gateway.storage.queue import inbox
+from gateway.storage.queue.inbox import merged_text
+from gateway.storage.queue.leases import Lease
+
+log = structlog.get_logger()
+
+MAX_QUERY_CHARS = 4_000
+MAX_RECALLED_CHARS = 4_000
+"""Of one provider's answer: it is read with the question, and stays in view."""
+MAX_WAITING = 1_000
+"""Turns whose end plugins are still to be told; what comes on top of them is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A turn that has ended; `answer` is empty where there was none."""
+
+    turn: Turn
+    outcome: str
+    answer: str
+
+
+class Recall:
+    """Asks and tells plugins for all turns."""
+
+    def __init__(self, database: Database, plugins: Plugins, access: Access) -> None:
+        self._database = database
+        self._plugins = plugins
+        self._access = access
+        self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
+
+    async def notes(self, lease: Lease) -> Sequence[Told]:
+        """Return what memory providers know about the question that waits; nothing for none.
+
+        All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
+        turn that only goes on has its notes in the transcript.
+        """
+        if not self._plugins.providers:
+            return ()
+        query = await self._database.read(waiting_query, lease.conversation)
+        if query is None:
+            return ()
+        async with asyncio.TaskGroup() as group:
+            asked = [
+                group.create_task(_recalled(plugin, provider, query), name=f"recall {plugin.name}")
+                for plugin, provider in self._plugins.providers
+            ]
+        return [told for task in asked if (told := task.result()) is not None]
+
+    def finished(self, ended: Finished) -> None:
+        """Have plugins told that a turn was committed; returns at once."""
+        if not (self._plugins.providers or self._plugins.having("turn_finished")):
+            return
+        try:
+            self._waiting.put_nowait(ended)
+        except asyncio.QueueFull:
+            log.warning("plugins_not_told", turn=ended.turn.id, reason="too many turns wait")
+
+    async def run(self) -> None:
+        """Tell plugins, one turn after another, until cancelled; what waits then is lost."""
+        while True:
+            ended = await self._waiting.get()
+            try:
+                await self._tell(ended)
+            except StorageError as exc:
+                log.warning("plugins_not_told", turn=ended.turn.id, reason=str(exc))
+            finally:
+                self._waiting.task_done()
+
+    async def wait_idle(self) -> None:
+        """Return when all plugins have been told everything."""
+        await self._waiting.join()
+
+    async def _tell(self, ended: Finished) -> None:
+        standing = await self._database.read(rights_of_turn, self._access, ended.turn)
+        may_act = standing.may_act
+        exchange = _exchange(ended, standing.scope)
+        event = _event(ended, exchange, may_act=may_act)
+        remembered = self._plugins.providers if may_act and exchange.answer else ()
+        with structlog.contextvars.bound_contextvars(
+            conversation=ended.turn.lease.conversation, turn=ended.turn.id
+        ):
+            async with asyncio.TaskGroup() as group:
+                for plugin in self._plugins.having("turn_finished"):
+                    group.create_task(_finish(plugin, event), name=f"tell {plugin.name}")
+                for plugin, provider in remembered:
+                    storing = _store(plugin, provider, exchange)
+                    group.create_task(storing, name=f"store {plugin.name}")
+
+
+def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
+    """Return what the next turn of a conversation is likely to ask.
+
+    None where it goes on with an unfinished turn, only carries out commands, or waits for files.
+    """
+    if turns.has_running(conn, conversation_id):
+        return None
+    waiting = inbox.queued(conn, conversation_id)
+    if not waiting or any(entry.awaits_files for entry in waiting):
+        return None
+    asked = [entry for entry in waiting if entry.kind == "message"]
+    text = merged_text(asked, named=False).strip()[:MAX_QUERY_CHARS]
+    scope = notebook.scope_of(conn, conversation_id)
+    return Query(text, scope, str(conversation_id)) if text else None
+
+
+async def _recalled(plugin: LoadedPlugin, provider: MemoryProvider, query: Query) -> Told | None:
+    try:
+        found = await plugin.caller.ask("prefetch", provider.prefetch, query)
+        if not isinstance(found, str | None):
+            wrong = TypeError(f"it returned {type(found).__name__}, not a text")
+            raise plugin.caller.failed("prefetch", wrong)
+    except PluginFailed:
+        return None
+    text = (found or "").strip()[:MAX_RECALLED_CHARS]
+    return Told(f"Recalled from the memory {provider.name}", text) if text else None
+
+
+async def _store(plugin: LoadedPlugin, provider: MemoryProvider, exchange: Exchange) -> None:
+    try:
+        await plugin.caller.ask("store", provider.store, exchange)
+    except PluginFailed:
+        return
+
+
+async def _finish(plugin: LoadedPlugin, event: dict[str, Any]) -> None:
+    try:
+        await plugin.call_hooks("turn_finished", event)
+    except PluginFailed:
+        return
+
+
+def _exchange(ended: Finished, scope: str) -> Exchange:
+    own = (message for message in ended.turn.messages if not message.get("synthetic", False))
+    question = next((text_of(message) for message in own if message["role"] == "user"), "")
+    conversation = str(ended.turn.lease.conversation)
+    return Exchange(question, ended.answer, scope, conversation, str(ended.turn.id))
+
+
+def _event(ended: Finished, exchange: Exchange, *, may_act: bool) -> dict[str, Any]:
+    address = ended.turn.lease.address
+    return {
+        "conversation": exchange.conversation,
+        "turn": exchange.turn,
+        "scope": exchange.scope,
+        "platform": address.platform,
+        "account": address.account,
+        "outcome": ended.outcome,
+        "question": exchange.question,
+        "answer": exchange.answer,
+        "may_act": may_act,
+    }

@@ -1,0 +1,248 @@
+"""Summaries that are written ahead of need, in the background.
+
+The transcript is append-only, so a summary of its settled part stays valid; the compaction that
+needs it commits it without waiting. It costs least while the provider's cache still
+holds the conversation. What goes wrong here ends no turn.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from agent.background_summary import prepare, warm_prefix, warm_tokens
+from agent.context.summary_model import SummaryCalls
+from agent.errors import SummaryFailed
+from agent.models.base import ChatModel
+from agent.ports import ModelCall
+from agent.turn import Agent
+from agent.view import Summary, View, ViewPlan
+from gateway.context.window import ContextParts, meter_of, open_view
+from gateway.errors import StorageError
+from gateway.storage.conversation import compactions, conversations, sessions, transcript
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.engine import Database
+from gateway.storage.reports import ledger
+
+log = structlog.get_logger()
+
+AT_ONCE = 2
+"""Summaries that are written side by side; they are never urgent."""
+REST_S = 60.0
+"""How long a segment is left alone where there was nothing to summarise, or something broke."""
+MAX_REWRITTEN_WINDOWS = 4
+"""An extractor's summary of more than so many windows of the summary model is updated, not
+written anew from the originals."""
+
+
+@dataclass(slots=True)
+class Preparation:
+    """One summary that is to be written.
+
+    Attributes:
+        session: The segment as it stood when it was asked for.
+        sender: Whose budget it counts for, "platform:sender id".
+        begun: Whether it is being written.
+        ended: Set when it is there, or will not be.
+    """
+
+    session: Session
+    sender: str
+    begun: bool = False
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Preparations:
+    """Writes one summary for each segment that asks, at most once at a time."""
+
+    def __init__(
+        self,
+        database: Database,
+        agent: Agent,
+        parts: ContextParts,
+        exhausted: Callable[[str], Awaitable[bool]],
+    ) -> None:
+        """Prepare for nothing yet.
+
+        Args:
+            database: Where conversations and candidates are.
+            agent: The one that answers.
+            parts: Its limits, and who writes summaries.
+            exhausted: Tells whether the budget of a sender is used up.
+        """
+        self._database = database
+        self._agent = agent
+        self._parts = parts
+        self._exhausted = exhausted
+        self._waiting: asyncio.Queue[Preparation] = asyncio.Queue()
+        self._known: dict[int, Preparation] = {}
+        self._put_off: dict[int, Preparation] = {}
+        self._not_before: dict[int, float] = {}
+
+    def ask(self, session: Session, sender: str = "") -> None:
+        """Have a summary written for a segment, if none is under way; returns at once.
+
+        Where the provider's cache has lost the conversation it waits for the next call, which
+        brings it back: for `answered`, or for being asked again.
+        """
+        cooling = self._not_before.get(session.id, 0.0) > time.monotonic()
+        if self._parts.summariser is None or session.id in self._known or cooling:
+            return
+        preparation = Preparation(session, sender)
+        if self._put_off.pop(session.id, None) is None and self._has_cooled(session):
+            self._put_off[session.id] = preparation
+        else:
+            self._begin(preparation)
+
+    def answered(self, session_id: int) -> None:
+        """Take note that a call of this segment is on record: what waited for that begins."""
+        put_off = self._put_off.pop(session_id, None)
+        if put_off is not None:
+            self._begin(put_off)
+
+    async def ready(self, session_id: int) -> Summary | None:
+        """Return the summary of a segment; one that is being written is waited for.
+
+        One that has not been begun is given up: who asks here writes it at once. Waits no longer
+        than all calls of a compaction may take.
+        """
+        self._put_off.pop(session_id, None)
+        known = self._known.get(session_id)
+        if known is not None and not known.begun:
+            del self._known[session_id]
+        elif known is not None and self._parts.summariser is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._parts.summariser.timeout_s):
+                    await known.ended.wait()
+        return await self._database.read(compactions.candidate, session_id)
+
+    async def run(self) -> None:
+        """Write what is asked for, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for n in range(AT_ONCE):
+                tasks.create_task(self._work(), name=f"prepare {n}")
+
+    def _begin(self, preparation: Preparation) -> None:
+        self._known[preparation.session.id] = preparation
+        self._waiting.put_nowait(preparation)
+
+    def _has_cooled(self, session: Session) -> bool:
+        """Whether the provider has kept the last request, and does so no longer."""
+        prefix = session.prefix
+        if prefix is None or not self._writes(self._agent.models[0]):
+            return False
+        again = replace(prefix, at=time.time())
+        return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
+
+    def _writes(self, model: ChatModel) -> bool:
+        summariser = self._parts.summariser
+        return summariser is not None and summariser.models[0] is model
+
+    async def _work(self) -> None:
+        while True:
+            preparation = await self._waiting.get()
+            session_id = preparation.session.id
+            if self._known.get(session_id) is not preparation:
+                continue  # given up
+            preparation.begun = True
+            try:
+                await self._prepare(preparation)
+            except SummaryFailed as exc:
+                self._cool_down(session_id, exc.cooldown_s)
+                log.warning("summary_not_prepared", session=session_id, reason=str(exc))
+            except StorageError as exc:
+                log.warning("summary_not_prepared", session=session_id, reason=str(exc))
+            except Exception:
+                self._cool_down(session_id, REST_S)
+                log.exception("summary_preparation_failed", session=session_id)
+            finally:
+                del self._known[session_id]
+                preparation.ended.set()
+
+    async def _prepare(self, preparation: Preparation) -> None:
+        summariser, sender = self._parts.summariser, preparation.sender
+        session = await self._session_without(preparation.session)
+        if summariser is None or session is None:
+            return
+        if await self._exhausted(sender):
+            raise SummaryFailed("a budget is used up", REST_S)
+        calls, summary = summariser.calls(), None
+        try:
+            summary = await self._written(session, calls)
+        finally:
+            await self._keep(session, summary, calls.spent, sender)
+        if summary is None:
+            self._cool_down(session.id, REST_S)
+            return
+        log.info(
+            "summary_prepared",
+            session=session.id,
+            conversation=session.conversation,
+            first_seq=summary.first_seq,
+            last_seq=summary.last_seq,
+            model=summary.model,
+        )
+
+    async def _session_without(self, asked: Session) -> Session | None:
+        """Return a segment as it stands now; None if it has a summary, or is not in force."""
+        if await self._database.read(compactions.candidate, asked.id) is not None:
+            return None
+        newest = await self._database.read(sessions.active, asked.conversation)
+        return newest if newest.id == asked.id else None
+
+    async def _written(self, session: Session, calls: SummaryCalls) -> Summary | None:
+        chosen = await self._database.read(conversations.chosen_model, session.conversation)
+        agent, warm = self._agent.preferring(chosen), None
+        limits = self._parts.limits_for(agent)
+        engine = self._parts.make_engine(limits)
+        view = await self._view(session, rewritten=not engine.prepares_parts)
+        # A part is short, and in the middle of the view.
+        if self._writes(agent.models[0]) and not engine.prepares_parts:
+            conversation = str(session.conversation)
+            warm = await warm_prefix(view, session.prefix, agent, conversation)
+        meter = meter_of(agent, session)
+        return await prepare(view, meter, limits, calls, warm, write=engine.prepare)
+
+    async def _view(self, session: Session, *, rewritten: bool) -> View:
+        """Return what is to be summarised: the view, or the originals behind an extract of it."""
+        plan = session.plan
+        if rewritten and plan.compacted and plan.summaries[0].source == "extract":
+            whole = replace(plan, summaries=(), pinned=(), tail_from=0, edits=())
+            if await self._can_be_read(session, whole):
+                plan = whole
+        return await open_view(self._database, session, plan)
+
+    async def _can_be_read(self, session: Session, whole: ViewPlan) -> bool:
+        """Whether all originals are there, and not too long.
+
+        What a model had summarised before the extract may be erased by now.
+        """
+        here, extract = session.conversation, session.plan.summaries[0]
+        span = (extract.first_seq, extract.last_seq)
+        if not await self._database.read(transcript.is_complete, here, *span):
+            return False
+        tokens = await self._database.read(transcript.tokens_shown, here, whole)
+        return tokens <= MAX_REWRITTEN_WINDOWS * self._window_tokens()
+
+    async def _keep(
+        self, session: Session, summary: Summary | None, spent: Sequence[ModelCall], sender: str
+    ) -> None:
+        """Put a summary and what was paid for it on record; what was paid also without one."""
+        conversation = session.conversation
+        if summary is None:
+            await self._database.write(ledger.book, conversation, None, sender, spent)
+            return
+        await self._database.write(
+            compactions.put_candidate, session.id, conversation, summary, spent, sender
+        )
+
+    def _window_tokens(self) -> int:
+        return self._parts.summariser.window_tokens if self._parts.summariser else 0
+
+    def _cool_down(self, session_id: int, cooldown_s: float) -> None:
+        now = time.monotonic()
+        left = {key: at for key, at in self._not_before.items() if at > now}
+        self._not_before = {**left, session_id: now + cooldown_s}

@@ -1,0 +1,147 @@
+"""What a turn needs to keep its view within the window, made from the settings once."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from agent.context.meter import Report, TokenMeter
+from agent.context.phases.payback import Rates
+from agent.context.planner import EarlyRule, Planner
+from agent.context.recall_hint import recall_text
+from agent.context.summary_model import Summariser
+from agent.context_engine import ContextEngine, Limits
+from agent.models.base import ChatModel
+from agent.plugins.engines.tools import EngineTools
+from agent.ports import CompactionStore, Spending
+from agent.prefix import PrefixWatch
+from agent.turn import Agent
+from agent.view import View, ViewPlan
+from gateway.agent_ports.journal import Journal
+from gateway.storage.conversation import transcript
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.engine import Database
+
+FEW_MESSAGES = 200
+"""Opened on the event loop: a thread would cost more than it saves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextParts:
+    """The context side of the agent; shared by all turns.
+
+    Attributes:
+        enabled: `compression.enabled`.
+        limits: Of the settings' main model.
+        make_engine: Returns a turn's engine.
+        summariser: Who writes summaries; None for the extractor alone.
+        payback_requests: In how many requests an early compaction has to pay; None for none.
+    """
+
+    enabled: bool
+    limits: Limits
+    make_engine: Callable[[Limits], ContextEngine]
+    summariser: Summariser | None
+    payback_requests: float | None = None
+
+    @property
+    def writers(self) -> Sequence[ChatModel]:
+        """The models that write summaries; the main one may be among them."""
+        return self.summariser.models if self.summariser else ()
+
+    def planner(
+        self,
+        agent: Agent,
+        session: Session,
+        store: CompactionStore,
+        spending: Spending | None = None,
+    ) -> Planner:
+        """Return the planner of a turn that begins in this segment.
+
+        Args:
+            agent: Whose view it is.
+            session: The segment.
+            store: Where compactions are committed.
+            spending: The budgets that summaries count for; None for none.
+        """
+        engine = self.make_engine(self.limits_for(agent))
+        engine.attach(store.archive())
+        if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
+            engine.on_session_reset()
+        engine.on_session_start(str(session.id))
+        return Planner(
+            engine=engine,
+            meter=meter_of(agent, session),
+            store=store,
+            session_id=str(session.id),
+            enabled=self.enabled,
+            summariser=self.summariser,
+            spending=spending,
+            state=session.planner_state,
+            watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
+            early=self._early(agent),
+            recall=recall_text(schema.name for schema in agent.tools.schemas),
+        )
+
+    async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:
+        """Return the view of a journal's turn, and its planner for this agent."""
+        session = journal.turn.session
+        view = await open_view(journal.database, session, session.plan)
+        return view, self.planner(agent, session, journal, journal.spending)
+
+    def limits_for(self, agent: Agent) -> Limits:
+        """Return the limits for the agent's first model as they are now: a window may shrink."""
+        return replace(self.limits, context_length=agent.models[0].context_length)
+
+    def _early(self, agent: Agent) -> EarlyRule | None:
+        model, ttl = agent.models[0], agent.caching.cache_ttl
+        # How long a provider keeps what it caches by itself is not known.
+        if self.payback_requests is None or model.cache_layout is None:
+            return None
+        # A replay decides as the model that it plays would.
+        asks_model = True if model.provider == "recorded" else None
+        return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
+
+
+async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
+    """Load what a plan shows of a segment's conversation, behind the segment's system prompt.
+
+    Decoding and rendering thousands of messages takes longer than the event loop may be held.
+    """
+    system = session.system_prompt or ""
+    rows = await database.read(transcript.load_rows, session.conversation, plan)
+    if len(rows) <= FEW_MESSAGES and not plan.edits:
+        return _view(system, plan, rows)
+    return await asyncio.to_thread(_view, system, plan, rows)
+
+
+def _view(system: str, plan: ViewPlan, rows: list[tuple[int, str]]) -> View:
+    return View(system, plan, transcript.decoded(rows))
+
+
+def meter_of(agent: Agent, session: Session) -> TokenMeter:
+    """Return the meter of a segment, with what is known about it.
+
+    What was learned about the estimates of another model does not hold for this one; what another
+    model reported is still better than an estimate.
+    """
+    model = agent.models[0].name
+    ratio = session.token_ratio if session.report_model in {None, model} else 1.0
+    return TokenMeter(model, agent.tools.schemas, ratio=ratio, report=report_of(session))
+
+
+def report_of(session: Session) -> Report | None:
+    """Return what the model last reported for the segment's view."""
+    if session.prompt_tokens is None or session.prompt_upto_seq is None:
+        return None
+    return Report(
+        prompt_tokens=session.prompt_tokens,
+        output_tokens=session.prompt_output_tokens or 0,
+        upto_seq=session.prompt_upto_seq,
+        model=session.report_model,
+    )
+
+
+def with_engine_tools(agent: Agent, parts: ContextParts) -> Agent:
+    """Return the agent with the tools that its context engine offers behind its own."""
+    offered = parts.make_engine(parts.limits).get_tool_schemas()
+    return replace(agent, tools=EngineTools(agent.tools, offered)) if offered else agent

@@ -1,0 +1,173 @@
+"""Writes from the command line: through the running gateway's Unix socket, else directly.
+
+Only the socket's owner can connect to it. An action is one transaction function; the gateway is
+the only writer while it runs.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import web
+from sqlalchemy import Connection
+
+from gateway.access import pairing
+from gateway.access.pairing import COMMAND_LINE, Decision
+from gateway.agent_ports.search import Indexer
+from gateway.errors import GatewayError, NotFound
+from gateway.lifecycle.pruning import Pruner
+from gateway.settings.tree import RetentionSettings
+from gateway.signals import Wakeups
+from gateway.storage import maintenance
+from gateway.storage.engine import Database
+from gateway.storage.migrations import open_database, require_database
+from gateway.storage.people import notebook
+from gateway.storage.queue import dead_letters
+from gateway.storage.search import index
+
+SOCKET = "parley.sock"
+
+
+def _forget(conn: Connection, target: str) -> int:
+    if not target.isdecimal():
+        raise NotFound(f"{target!r} is no conversation id; `parley sessions list` lists them")
+    return maintenance.withdraw(conn, int(target))
+
+
+def _approve(conn: Connection, code: str) -> Decision:
+    return pairing.approve(conn, code, COMMAND_LINE)
+
+
+def _deny(conn: Connection, code: str) -> Decision:
+    return pairing.deny(conn, code, COMMAND_LINE)
+
+
+def _revoke(conn: Connection, member: str) -> Decision:
+    return pairing.revoke(conn, member, COMMAND_LINE)
+
+
+def _reindex(conn: Connection, _: str) -> None:
+    index.clear(conn)
+
+
+def _prune(_: Connection, __: str) -> None:
+    """Do nothing: what is erased is erased in many transactions (`_pruned`)."""
+
+
+Action = Callable[[Connection, str], Any]
+ACTIONS: dict[str, Action] = {
+    "retry-dead-letter": dead_letters.retry,
+    "drop-dead-letter": dead_letters.drop,
+    "forget": _forget,
+    "approve-pairing": _approve,
+    "deny-pairing": _deny,
+    "revoke-member": _revoke,
+    "remove-memory": notebook.remove_notes,
+    "reindex-search": _reindex,
+    "prune": _prune,
+}
+
+
+def routes(
+    database: Database,
+    wakeups: Wakeups,
+    tell_approved: Callable[[], Awaitable[None]],
+) -> list[web.RouteDef]:
+    """Return the control route; for the Unix socket only.
+
+    Args:
+        database: The gateway's.
+        wakeups: Told what a retried dead letter brings.
+        tell_approved: `GatewayIntake.tell_approved`.
+    """
+
+    async def act(request: web.Request) -> web.Response:
+        action = ACTIONS.get(request.match_info["action"])
+        if action is None:
+            return web.json_response({"error": "unknown action"}, status=404)
+        target = (await request.json())["target"]
+        try:
+            result = await carry_out(database, action, target)
+        except GatewayError as exc:
+            return web.json_response({"error": str(exc)}, status=409)
+        if isinstance(result, dead_letters.DeadLetter):
+            wakeups.work(result.conversation)
+            wakeups.outbox(result.conversation)
+        if isinstance(result, Decision) and result.happened is not None:
+            pairing.report(result.happened)
+            await tell_approved()
+        return web.json_response({"result": _plain(result)})
+
+    return [web.post("/control/{action}", act)]
+
+
+async def act(home: Path, database: Path, action: str, target: str) -> Any:
+    """Carry out an action in the gateway that runs in `home`, or directly where none does.
+
+    Raises:
+        NotFound: There is no such target.
+        StorageError: The database cannot be opened or written.
+    """
+    with suppress(aiohttp.ClientConnectorError):
+        return await _ask(home / SOCKET, action, target)
+    require_database(database)
+    async with open_database(database, home) as opened:
+        return _plain(await carry_out(opened, ACTIONS[action], target))
+
+
+async def carry_out(database: Database, action: Action, target: str) -> Any:
+    """Run an action; what it erased is gone from the files when this returns.
+
+    A search index that was emptied is full again, in writes so short that turns go on beside it.
+    """
+    if action is _forget:
+        return await _forget_in_steps(database, target)
+    if action is _prune:
+        return await _pruned(database, target)
+    result = await database.write(action, target)
+    if action is notebook.remove_notes:
+        await database.scrub()
+    return await Indexer(database).feed_all() if action is _reindex else result
+
+
+async def _forget_in_steps(database: Database, target: str) -> int:
+    """Erase a conversation and what is left of it, with other writes between any two steps."""
+    messages = await database.write(_forget, target)
+    while await database.write(maintenance.erase_some, int(target)):
+        pass
+    is_first = True
+    while await database.write(index.merge_some, is_first=is_first):
+        is_first = False
+    await database.scrub()
+    return messages
+
+
+async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
+    """Erase what is too old by the settings of whoever asks; the target holds them as JSON."""
+    asked = orjson.loads(target)
+    limits = RetentionSettings.model_validate(asked["retention"])
+    # A message goes with its words in the index: one that is not there yet would stay.
+    await Indexer(database).feed_all()
+    gone = await Pruner(database, limits, asked["raw_days"]).prune()
+    return {name: each._asdict() for name, each in gone.items()}
+
+
+async def _ask(socket: Path, action: str, target: str) -> Any:
+    connector = aiohttp.UnixConnector(str(socket))
+    timeout = aiohttp.ClientTimeout(total=None, connect=5)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout) as http,
+        http.post(f"http://parley/control/{action}", json={"target": target}) as response,
+    ):
+        body = await response.json()
+    if "error" in body:
+        raise NotFound(body["error"])
+    return body["result"]
+
+
+def _plain(result: Any) -> Any:
+    return asdict(result) if is_dataclass(result) and not isinstance(result, type) else result

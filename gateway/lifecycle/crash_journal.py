@@ -1,0 +1,347 @@
+"""The crash journal: how the process before this one ended.
+
+Two files in PARLEY_HOME, for their owner alone. `process.json` says who runs and when it was last
+alive; its end is noted where there is time for that. `fatal.txt` gets the stacks of all threads
+where a fatal signal ends the process (`faulthandler`). Neither is written for a message, and
+neither waits for the disk: what the kernel was given outlives a process, and a machine that went
+down is known by its boot id.
+
+A turn's task runs in a frame that is named after it (`as_turn`), so that such a stack tells whose
+task ran.
+"""
+
+import asyncio
+import faulthandler
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from types import FunctionType
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+
+from gateway.storage.queue.blame import Death, How
+
+log = structlog.get_logger()
+
+T = TypeVar("T")
+
+FILE = "process.json"
+STACKS = "fatal.txt"
+EARLIER_STACKS = "fatal.previous.txt"
+BEAT_S = 1.0
+"""How exactly the time of a death is known."""
+_SIZE = 1024
+"""Bytes of the journal. It is overwritten in place, so that a full disk does not stop it."""
+_MOST_STACKS = 1_000_000
+_CURRENT_THREAD = re.compile(r"^Current thread .*\n((?:  .*\n)*)", re.MULTILINE)
+_TURN = re.compile(r"turn_(\d+)")
+_TURN_FRAME = re.compile(rf'^  File ".*{re.escape(Path(__file__).name)}", line \d+ in turn_(\d+)$')
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the kernel tells of this machine and of the memory of this process's group.
+
+    Attributes:
+        proc: Where the kernel's files are.
+        groups: Where the control groups are, of version 2 or 1.
+    """
+
+    proc: Path = Path("/proc")
+    groups: Path = Path("/sys/fs/cgroup")
+
+    def boot_id(self) -> str | None:
+        """Return what changes with each boot; None where the system does not say."""
+        return _text(self.proc / "sys/kernel/random/boot_id")
+
+    def up_s(self) -> float | None:
+        """Return for how long the machine runs, in seconds."""
+        text = _text(self.proc / "uptime")
+        return float(text.split()[0]) if text else None
+
+    def oom_kills(self) -> int | None:
+        """Return how many processes of the whole machine were killed for memory since its boot."""
+        return _count(_text(self.proc / "vmstat"))
+
+    def own_oom_kills(self) -> tuple[str | None, int]:
+        """Return what tells this process's control group from a later one, and the same of it."""
+        for counter in self._counters():
+            count = _count(_text(counter))
+            if count is not None:
+                status = counter.parent.stat()
+                return f"{status.st_dev}:{status.st_ino}", count
+        return None, 0
+
+    def _counters(self) -> Iterator[Path]:
+        lines = (_text(self.proc / "self/cgroup") or "").splitlines()
+        paths = {fields[1]: fields[2] for fields in (line.split(":", 2) for line in lines)}
+        for controller, folder, name in (
+            ("", self.groups, "memory.events"),
+            ("memory", self.groups / "memory", "memory.oom_control"),
+        ):
+            if controller in paths:
+                yield folder / paths[controller].lstrip("/") / name
+                # In a container the path may be the host's.
+                yield folder / name
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None
+
+
+def _count(text: str | None) -> int | None:
+    """Return the number behind `oom_kill`; one kill of a whole group counts as several."""
+    for line in (text or "").splitlines():
+        name, _, count = line.partition(" ")
+        if name == "oom_kill":
+            return int(count)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One process; times in seconds since the epoch.
+
+    Attributes:
+        alive_at: When it was seen alive last.
+        group: What tells its control group from others.
+        group_oom_kills: Processes of the group that were killed for memory by then.
+        machine_oom_kills: The same of the whole machine.
+        asked: It was asked to stop.
+        over: It has come to its end by itself.
+        error: The class of the exception that ended it.
+        turn: The turn in whose task that was raised.
+    """
+
+    pid: int
+    boot_id: str | None
+    began_at: float
+    alive_at: float
+    group: str | None = None
+    group_oom_kills: int = 0
+    machine_oom_kills: int | None = None
+    asked: bool = False
+    over: bool = False
+    error: str | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the process before this one ended.
+
+    Attributes:
+        up_s: How long it ran.
+        reason: The fatal signal, or the class of the exception.
+        oom_kills: Processes of the whole machine that were killed for memory at about that time,
+            where it is not known whether it was one of them.
+    """
+
+    death: Death
+    up_s: float
+    reason: str | None = None
+    oom_kills: int = 0
+
+
+@dataclass(slots=True)
+class CrashJournal:
+    """Keeps the two files of this process, and knows how the one before it ended.
+
+    Attributes:
+        ending: Of the process before; None where there was none.
+        owed: What no process has charged its turns with yet; `ending` unless several ended early.
+    """
+
+    home: Path
+    machine: Machine = field(default_factory=Machine)
+    now: Callable[[], float] = time.time
+    ending: Ending | None = None
+    owed: Death | None = None
+    _life: Life | None = None
+    _file: int = -1
+    _stacks: int = -1
+
+    def open(self) -> None:
+        """Read how the process before ended, and begin this one's journal."""
+        earlier, owed = self._read()
+        stacks = self._take_stacks()
+        if earlier is not None:
+            self.ending = self._how_it_ended(earlier, stacks)
+            self.owed = owed or self.ending.death
+        now = self.now()
+        self._life = Life(os.getpid(), self.machine.boot_id(), now, now)
+        try:
+            self._file = _own_file(self.home / FILE, os.O_RDWR)
+            self._stacks = _own_file(self.home / STACKS, os.O_WRONLY | os.O_APPEND)
+            faulthandler.enable(self._stacks)
+        except OSError as exc:
+            log.warning("crash_journal_failed", error=exc.strerror)
+        self.beat()
+
+    def _read(self) -> tuple[Life | None, Death | None]:
+        try:
+            found = orjson.loads((self.home / FILE).read_bytes())
+            life = Life(**found["life"])
+            owed = Death(**found["owed"]) if found["owed"] else None
+        except FileNotFoundError:
+            return None, None
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            # Torn by a power cut, or written by another version.
+            log.warning("crash_journal_failed", error=type(exc).__name__)
+            return None, None
+        return life, owed
+
+    def _take_stacks(self) -> str:
+        """Return the stacks that a fatal signal has left, and keep them under another name."""
+        path = self.home / STACKS
+        with suppress(OSError):
+            if path.stat().st_size:
+                path.replace(self.home / EARLIER_STACKS)
+                kept = (self.home / EARLIER_STACKS).read_bytes()[:_MOST_STACKS]
+                return kept.decode(errors="replace")
+        return ""
+
+    def _how_it_ended(self, life: Life, stacks: str) -> Ending:
+        how = self._cause(life, stacks)
+        died_at = life.alive_at if life.over else life.alive_at + BEAT_S
+        turn = turn_of_stacks(stacks) if how == "fatal_signal" else life.turn
+        return Ending(
+            Death(how, died_at, turn),
+            up_s=round(max(life.alive_at - life.began_at, 0.0), 1),
+            reason=stacks.partition("\n")[0][:200] if how == "fatal_signal" else life.error,
+            oom_kills=self._oom_kills_since(life) if how == "killed" else 0,
+        )
+
+    def _cause(self, life: Life, stacks: str) -> How:
+        if life.over:
+            return "stopped" if life.error is None else "exception"
+        if stacks:
+            return "fatal_signal"
+        if self._has_restarted(life):
+            return "machine_restarted"
+        group, kills = self.machine.own_oom_kills()
+        if group is not None and group == life.group and kills > life.group_oom_kills:
+            return "out_of_memory"
+        return "stop_cut_off" if life.asked else "killed"
+
+    def _has_restarted(self, life: Life) -> bool:
+        boot_id, up_s = self.machine.boot_id(), self.machine.up_s()
+        if boot_id and life.boot_id:
+            return boot_id != life.boot_id
+        return up_s is not None and self.now() - up_s > life.alive_at + BEAT_S
+
+    def _oom_kills_since(self, life: Life) -> int:
+        count = self.machine.oom_kills()
+        if count is None or life.machine_oom_kills is None:
+            return 0
+        return max(count - life.machine_oom_kills, 0)
+
+    def settled(self) -> None:
+        """Take note that the turns were charged."""
+        self.owed = None
+        self.beat()
+
+    def beat(self) -> None:
+        """Note that this process is alive."""
+        group, kills = self.machine.own_oom_kills()
+        self._note(
+            alive_at=self.now(),
+            group=group,
+            group_oom_kills=kills,
+            machine_oom_kills=self.machine.oom_kills(),
+        )
+
+    async def run(self) -> None:
+        """Note it again and again."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.beat()
+
+    def asked_to_stop(self) -> None:
+        """Take note of SIGTERM or SIGINT: a process that dies from now on was to end."""
+        self._note(asked=True)
+
+    def close(self, error: BaseException | None) -> None:
+        """Note that this process ends by itself, with an exception or without one."""
+        names = None if error is None else type(error).__name__
+        self._note(
+            alive_at=self.now(), over=True, error=names, turn=error and turn_of_exception(error)
+        )
+        faulthandler.disable()
+        for file in (self._file, self._stacks):
+            if file >= 0:
+                os.close(file)
+        self._file = self._stacks = -1
+
+    def _note(self, **facts: Any) -> None:
+        if self._life is None or self._file < 0:
+            return
+        self._life = replace(self._life, **facts)
+        owed = asdict(self.owed) if self.owed else None
+        data = orjson.dumps({"life": asdict(self._life), "owed": owed})
+        try:
+            os.pwrite(self._file, data.ljust(_SIZE - 1) + b"\n", 0)
+        except OSError as exc:
+            log.warning("crash_journal_failed", error=exc.strerror)
+
+
+def _own_file(path: Path, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+@contextmanager
+def kept(home: Path) -> Iterator[CrashJournal]:
+    """Keep the journal of this process, from its beginning to however it ends."""
+    journal = CrashJournal(home)
+    journal.open()
+    try:
+        yield journal
+    except KeyboardInterrupt:
+        journal.close(None)
+        raise
+    except BaseException as exc:
+        journal.close(exc)
+        raise
+    journal.close(None)
+
+
+async def as_turn(turn_id: int, work: Awaitable[T]) -> T:
+    """Await a turn's work in a frame that stacks show as `turn_<id>`."""
+    code = _frame.__code__.replace(co_name=f"turn_{turn_id}")
+    named: Callable[[Awaitable[T]], Awaitable[T]] = FunctionType(code, globals())
+    return await named(work)
+
+
+async def _frame(work: Awaitable[T]) -> T:
+    return await work
+
+
+def turn_of_stacks(stacks: str) -> int | None:
+    """Return the turn whose task ran in the thread that a fatal signal has ended; None for none."""
+    current = _CURRENT_THREAD.search(stacks)
+    for line in current[1].splitlines() if current else ():
+        if match := _TURN_FRAME.match(line):
+            return int(match[1])
+    return None
+
+
+def turn_of_exception(error: BaseException) -> int | None:
+    """Return the turn in whose task an exception was raised; None for none."""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_filename == __file__ and (match := _TURN.fullmatch(code.co_name)):
+            return int(match[1])
+        trace = trace.tb_next
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    found = (turn_of_exception(each) for each in (*inner, error.__cause__) if each is not None)
+    return next((turn for turn in found if turn is not None), None)

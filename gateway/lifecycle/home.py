@@ -1,0 +1,61 @@
+"""Modes of Parley's own files, put back where a command of the tool `terminal` has changed them.
+
+The kernel keeps commands from opening these files, not from changing their modes: closed to Parley
+they stop it, open to others they give everything away.
+"""
+
+import asyncio
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+
+from gateway.agent_ports.tools import Workspaces
+from gateway.settings.tree import Settings
+from gateway.storage.migrations import database_path
+
+log = structlog.get_logger()
+
+LOOK_EVERY_S = 10.0
+
+
+async def keep_modes(settings: Settings) -> None:
+    """Look at the modes now and again; returns at once where no command can change them."""
+    while "terminal" in settings.tools.enabled:
+        await asyncio.to_thread(restore_modes, settings)
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+def restore_modes(settings: Settings) -> None:
+    """Give directories the mode 0700, and let the owner read and write files, others not write.
+
+    What belongs to another user stays: no command can have changed it.
+    """
+    for path in _own(settings):
+        try:
+            found = path.stat()
+            mode = stat.S_IMODE(found.st_mode)
+            wanted = _wanted(found.st_mode)
+            if found.st_uid == os.geteuid() and mode != wanted:
+                path.chmod(wanted)
+                log.warning("mode_restored", path=str(path), mode=f"{mode:04o}")
+        except FileNotFoundError:
+            continue
+        except OSError as exc:
+            log.warning("mode_not_restored", path=str(path), error=str(exc))
+
+
+def _own(settings: Settings) -> Iterator[Path]:
+    """Yield directories before what is in them."""
+    home, database = settings.home, database_path(settings)
+    yield from (home, home / "logs", Workspaces(settings.tools.workspace, home).root)
+    yield from (home / "parley.yaml", *(Path(f"{database}{end}") for end in ("", "-wal", "-shm")))
+
+
+def _wanted(mode: int) -> int:
+    """Return a mode as it should be; files of other users' reach lie in a directory that is not."""
+    if stat.S_ISDIR(mode):
+        return stat.S_IMODE(mode) & ~0o777 | 0o700
+    return stat.S_IMODE(mode) & ~0o022 | 0o600

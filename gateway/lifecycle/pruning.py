@@ -1,0 +1,225 @@
+"""Erases what is too old, class by class, in steps so short that turns go on beside it.
+
+What each class is and what stays: gateway/storage/retention.py. `parley db prune` does the same at
+once, and `--dry-run` only counts.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection
+
+from gateway.errors import StorageError
+from gateway.settings.tree import RetentionSettings
+from gateway.storage import retention
+from gateway.storage.engine import Database
+from gateway.storage.queue import inbox
+from gateway.storage.retention import Pruned
+
+log = structlog.get_logger()
+
+CLASSES = ("raw", "transcript", "journal", "audit", "outbox", "ledger", "search", "files")
+DAY_S = 86_400.0
+PRUNE_EVERY_S = 3600.0
+PAUSE_S = 0.005
+"""Least pause between two steps; a step that took longer is followed by as long a pause."""
+STEP_S = 0.02
+"""How long a step should take: others wait for it, and few may wait for more than 50 ms."""
+LEAST_ROWS = 10
+"""Also where a commit alone takes longer: it has to come to an end."""
+
+
+class Steps:
+    """Short transactions of one kind; each has as many rows as the last had in `STEP_S`."""
+
+    def __init__(self, database: Database, most: int = 1) -> None:
+        """Begin with few rows; `most` is the largest step."""
+        self._database = database
+        self._most = most
+        self.rows = min(LEAST_ROWS, most)
+
+    async def take(self, rows: int, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run a transaction of so many rows, and leave the writer to others for as long."""
+        started = time.monotonic()
+        result = await self._database.write(fn, *args)
+        took_s = time.monotonic() - started
+        self.rows = rows_in_time(rows, took_s, self._most)
+        await asyncio.sleep(max(PAUSE_S, took_s))
+        return result
+
+
+def rows_in_time(rows: int, took_s: float, most: int) -> int:
+    """Return how many rows the next step has, after one of `rows` that took so long."""
+    return min(max(int(rows * STEP_S / max(took_s, 1e-6)), LEAST_ROWS), most)
+
+
+def age_s(days: int | None) -> float | None:
+    """Return days in seconds; None for ever."""
+    return None if days is None else days * DAY_S
+
+
+def count_all(conn: Connection, settings: RetentionSettings, raw_days: int) -> dict[str, Pruned]:
+    """Return what would go of each class that is limited; nothing is changed."""
+    counted = {"raw": retention.count_raw(conn, raw_days * DAY_S)}
+    for name, days in _swept(settings):
+        total = Pruned()
+        for sweep in retention.SWEEPS[name]:
+            total = total.plus(retention.count(conn, sweep, days * DAY_S))
+        counted[name] = total
+    if settings.transcript_days is not None:
+        for each in _counted_transcripts(conn, settings.transcript_days * DAY_S):
+            counted["transcript"] = counted["transcript"].plus(each)
+    if isinstance(settings.search, int):
+        counted["search"] = retention.count_words(conn, settings.search * DAY_S)
+    if settings.limits_files:
+        due = retention.files_due(conn, age_s(settings.files_days), settings.files_max_bytes)
+        counted["files"] = Pruned(len(due), sum(file.size_bytes for file in due))
+    return _in_order(counted)
+
+
+def _in_order(classes: dict[str, Pruned]) -> dict[str, Pruned]:
+    return {name: classes[name] for name in CLASSES if name in classes}
+
+
+def _swept(settings: RetentionSettings) -> Iterator[tuple[str, int]]:
+    """Yield the classes whose rows go by their age alone, with their days."""
+    for name in retention.SWEEPS:
+        days = getattr(settings, f"{name}_days")
+        if days is not None:
+            yield name, days
+
+
+def _counted_transcripts(conn: Connection, old_s: float) -> Iterator[Pruned]:
+    after = 0
+    while found := retention.conversations_with_old(conn, old_s, after):
+        for after in found:
+            yield retention.count_transcript(conn, after, old_s)
+
+
+class Pruner:
+    """Erases by the settings."""
+
+    def __init__(self, database: Database, settings: RetentionSettings, raw_days: int) -> None:
+        """Erase nothing yet.
+
+        Args:
+            database: What is to become smaller.
+            settings: How long each class is kept.
+            raw_days: How long raw updates are (`storage.raw_days`).
+        """
+        self._database = database
+        self._settings = settings
+        self._raw_days = raw_days
+
+    async def run(self) -> None:
+        """Erase once an hour until cancelled."""
+        while True:
+            try:
+                await self.prune()
+            except StorageError as exc:
+                log.warning("prune_failed", error=str(exc))
+            except Exception:
+                log.exception("pruning_failed")
+            await asyncio.sleep(PRUNE_EVERY_S)
+
+    async def prune(self) -> dict[str, Pruned]:
+        """Erase what is too old now; returns how much of each class that is limited.
+
+        Raises:
+            StorageUnavailable: The disk is in trouble; what is erased by then stays erased.
+        """
+        settings = self._settings
+        gone = {"raw": await self._summed(self._raw())}
+        for name, days in _swept(settings):
+            gone[name] = await self._summed(self._rows_of(name, days))
+        if settings.transcript_days is not None:
+            messages = await self._summed(self._transcripts(settings.transcript_days))
+            gone["transcript"] = gone["transcript"].plus(messages)
+        if isinstance(settings.search, int):
+            gone["search"] = await self._summed(self._words(settings.search))
+        if settings.limits_files:
+            gone["files"] = await self._summed(self._files())
+        self._tell(gone)
+        return _in_order(gone)
+
+    def _tell(self, gone: dict[str, Pruned]) -> None:
+        rows = {name: each.rows for name, each in gone.items() if each.rows}
+        if rows:
+            log.info("storage_pruned", rows=rows, bytes=sum(each.bytes for each in gone.values()))
+
+    async def _summed(self, steps: AsyncIterator[Pruned]) -> Pruned:
+        total = Pruned()
+        async for each in steps:
+            total = total.plus(each)
+        return total
+
+    async def _raw(self) -> AsyncIterator[Pruned]:
+        old_s = self._raw_days * DAY_S
+        due = await self._database.read(retention.count_raw, old_s)
+        steps, left = Steps(self._database, retention.STEP_ROWS), max(1, due.rows)
+        while left > 0:
+            left -= steps.rows
+            await steps.take(steps.rows, inbox.prune_raw, old_s, steps.rows)
+        yield due
+
+    async def _rows_of(self, name: str, days: int) -> AsyncIterator[Pruned]:
+        old_s = days * DAY_S
+        for sweep in retention.SWEEPS[name]:
+            steps = Steps(self._database, retention.STEP_ROWS)
+            while keys := await self._database.read(retention.find, sweep, old_s):
+                found, before = len(keys), Pruned()
+                while keys:
+                    some, keys = keys[: steps.rows], keys[steps.rows :]
+                    gone = await steps.take(len(some), retention.erase, sweep, old_s, some)
+                    before = before.plus(gone)
+                yield before
+                if found < retention.FOUND_ROWS or not before.rows:
+                    break
+
+    async def _transcripts(self, days: int) -> AsyncIterator[Pruned]:
+        old_s = days * DAY_S
+        anew, steps = Steps(self._database), Steps(self._database, retention.STEP_MESSAGES)
+        async for conversation in self._each(retention.conversations_with_old, old_s):
+            await anew.take(1, retention.begin_anew, conversation, old_s)
+            while gone := await self._take_out(steps, conversation, old_s):
+                yield gone
+
+    async def _take_out(self, steps: Steps, conversation: int, old_s: float) -> Pruned | None:
+        session, rows = await self._database.read(
+            retention.old_messages, conversation, old_s, steps.rows
+        )
+        if not rows:
+            return None
+        batch = await asyncio.to_thread(retention.prepared, conversation, session, rows)
+        gone: Pruned = await steps.take(len(rows), retention.take_out, batch, old_s)
+        return gone if gone.rows else None
+
+    async def _words(self, days: int) -> AsyncIterator[Pruned]:
+        old_s, steps = days * DAY_S, Steps(self._database, retention.STEP_MESSAGES)
+        async for conversation in self._each(retention.conversations_with_old_words, old_s):
+            while rows := await self._database.read(
+                retention.old_words, conversation, old_s, steps.rows
+            ):
+                batch = await asyncio.to_thread(retention.prepared, conversation, None, rows)
+                if not await steps.take(len(rows), retention.forget_words, batch):
+                    break
+                yield Pruned(len(rows))
+
+    async def _each(self, find: Callable[..., list[int]], old_s: float) -> AsyncIterator[int]:
+        after = 0
+        while found := await self._database.read(find, old_s, after):
+            for after in found:
+                yield after
+
+    async def _files(self) -> AsyncIterator[Pruned]:
+        old_s, most = age_s(self._settings.files_days), self._settings.files_max_bytes
+        steps = Steps(self._database)
+        for file in await self._database.read(retention.files_due, old_s, most):
+            if await steps.take(1, retention.remove_file, file):
+                yield Pruned(1, file.size_bytes)
+        while keys := await self._database.read(retention.parts_left):
+            for key in keys:
+                await steps.take(1, retention.erase_part, key)

@@ -1,0 +1,490 @@
+"""What becomes of one inbound message (steps 2 and 3 of the path), in the admitting transaction.
+
+The order of the checks: known already? an edit? for the bot? allowed? too many? a command? Else it
+waits for a turn.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sqlalchemy import Connection
+
+from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
+from gateway.access import pairing
+from gateway.access.pairing import Doorkeeper, Happening
+from gateway.access.policy import Access, Standing, is_for_bot
+from gateway.commands import approvals, registry
+from gateway.commands.approvals import Decision, Given
+from gateway.commands.immediate import Answers, Asked
+from gateway.commands.registry import StatusFacts
+from gateway.commands.usage import MoneyRules
+from gateway.pipeline import notices
+from gateway.session_keys import GroupSessions, address_key, session_key, sole_sender
+from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
+from gateway.storage.conversation import attachments, conversations, questions, turn_journal
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.queue import inbox, outbox
+from gateway.storage.queue import inbox as overheard
+from gateway.storage.queue.inbox import InboxKind
+from gateway.storage.queue.outbox import Renderer, parts_of
+
+TOO_MANY = (
+    "Those were too many messages in one minute: I leave out what comes now."
+    " Please wait a moment and send it again."
+)
+FILE_NOT_READ = "I did not read the file that came with this command."
+EDITED = (
+    "You have changed a message that I have answered. My next answer will know the new wording; I"
+    " can also answer it now."
+)
+ASK_AGAIN = "Ask again"
+TAKEN = "taken"
+"""Marks the key of a reply that says that an answer was taken: the answer is still to come."""
+REFUSED_CHARS = 100
+"""As much is kept of the text of a message over the rate limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeRules:
+    """What decides about an update; all of it fixed at start but the figures of the model.
+
+    Attributes:
+        model: Returns what is said about the model that was chosen, None for the default, as it is
+            now.
+    """
+
+    access: Access
+    queue: QueueSettings
+    groups: GroupSessions
+    model: Callable[[str | None], StatusFacts]
+    money: MoneyRules = field(default_factory=MoneyRules)
+    attachments: AttachmentSettings = field(default_factory=AttachmentSettings)
+    commands: CommandSettings = field(default_factory=CommandSettings)
+
+
+@dataclass(slots=True)
+class Desk:
+    """Admits messages in one transaction.
+
+    Attributes:
+        wake: Conversations whose outbox got something beside that of the message.
+        happened: For the log; like `wake` it counts once the transaction is committed.
+        marks: Messages that nobody will answer any more, or that are answers themselves, likewise.
+        decided: Inquiries that were answered, likewise.
+    """
+
+    conn: Connection
+    rules: IntakeRules
+    door: Doorkeeper
+    renderers: Mapping[tuple[str, str], Renderer]
+    wake: set[int] = field(default_factory=set)
+    happened: list[Happening] = field(default_factory=list)
+    marks: list[tuple[MessageRef, Reaction]] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
+
+    def admit(self, message: InboundMessage) -> Admission:
+        """Decide about one message and enter what is to be kept of it."""
+        if inbox.is_known(self.conn, inbox.source_of(message), message.dedupe_key):
+            return self._known(message)
+        rule = self.rules.access.rule(message)
+        return (self._revise if message.kind == "edit" else self._hear)(message, rule)
+
+    def _known(self, message: InboundMessage) -> Admission:
+        is_answer = registry.parse(message.text) in registry.ANSWERING
+        answer = approvals.again(self.conn, message) if is_answer and message.pressed else None
+        over = questions.ENDED["answered"] if answer == "over" else ""
+        return Admission("duplicate", answer=answer, over=over)
+
+    def _hear(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
+        is_ours = not self._is_for_another(message)
+        if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
+            return self._overhear(message, rule) or Admission("ignored")
+        standing = self.rules.access.standing(self.conn, message)
+        code = None if standing == "owner" else self.door.try_code(self.conn, message)
+        if code == "right":
+            return self._bind(message)
+        if standing != "stranger":
+            is_code = code == "refused"
+            return (self._refuse_code if is_code else self._take)(message, standing)
+        if message.addressed != "direct":
+            return self._overhear(message, rule) or Admission("denied")
+        return self._deny(message, code)
+
+    def _is_for_another(self, message: InboundMessage) -> bool:
+        """Whether a command in a group is another bot's: it names one, or no command is like it.
+
+        In a group a command without a name reaches every bot that is there.
+        """
+        if message.chat_kind != "group" or registry.pair_argument(message.text) is not None:
+            return False
+        word = self._unknown(message)
+        is_strange = word is not None and registry.nearest(word) is None
+        return is_strange or registry.is_for_another(message.text)
+
+    def _unknown(self, message: InboundMessage) -> str | None:
+        """Return the word of an unknown command that is not to go to the model."""
+        lets_through = self.rules.commands.unknown == "model"
+        return None if lets_through else registry.unknown(message.text)
+
+    def _is_in_thread(self, message: InboundMessage) -> bool:
+        """Whether the bot has a conversation in a thread where nobody was addressed."""
+        if message.addressed != "thread":
+            return False
+        return conversations.find(self.conn, address_key(message.address)) is not None
+
+    def _take(self, message: InboundMessage, standing: Standing) -> Admission:
+        row = self._asked_in(message) or self._conversation(message)
+        if standing == "owner" and registry.pair_argument(message.text) is not None:
+            return self._pair(message, row)
+        if self._is_over_rate(message, standing):
+            return self._refuse(_in_short(message), row.id, self._too_many(message))
+        if registry.parse(message.text) in registry.BYPASSING:
+            return self._bypass(message, row, standing)
+        if (word := self._unknown(message)) is not None:
+            return self._correct(message, row, word)
+        return self._answer_in_words(message, row, standing) or self._queue(message, row)
+
+    def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
+        if not message.text.strip() and not message.attachments:
+            return self._refuse(message, row.id, _unreadable_text(message))
+        if inbox.count_pending(self.conn, row.id) >= self.rules.queue.max_pending:
+            return self._refuse(message, row.id, self._full_text())
+        return self._enqueue(message, row)
+
+    def _refuse_code(self, message: InboundMessage, standing: Standing) -> Admission:
+        """Keep what may be the owner's code from the model while no code is taken."""
+        row = self._conversation(replace(message, text=""))
+        is_over = self._is_over_rate(message, standing)
+        text = self._too_many(message) if is_over else pairing.CODES_REFUSED
+        return self._refuse(replace(message, text="", raw=""), row.id, text)
+
+    def _conversation(self, message: InboundMessage) -> Conversation:
+        groups = self.rules.groups
+        key, user = session_key(message, groups), sole_sender(message, groups)
+        titled = replace(message, text=_title(message))
+        return inbox.find_or_create(self.conn, key, titled, user)
+
+    def _asked_in(self, message: InboundMessage) -> Conversation | None:
+        """Return the conversation of the question that is answered: its sender may have none."""
+        if registry.parse(message.text) not in registry.ANSWERING:
+            return None
+        place = approvals.asked_in(self.conn, message)
+        return None if place is None else conversations.locked(self.conn, place)
+
+    def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
+        name = registry.parse(message.text)
+        kind: InboxKind = "command" if name else "message"
+        seq = inbox.append(self.conn, row.id, _with_unread(message), kind=kind, state="queued")
+        if name in {None, "new"}:
+            limit_bytes = self.rules.attachments.max_bytes
+            attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
+        elif message.attachments:
+            self._tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
+            self.wake.add(row.id)
+        if kind == "message" and not row.title:
+            conversations.set_title(self.conn, row.id, _title(message))
+        if self.rules.queue.mode == "interrupt" or (name == "new" and row.waits):
+            # A new beginning waits for nobody: what is said behind it would count as the answer.
+            turn_journal.cancel_running(self.conn, row.id)
+        if row.waits and (waiting := questions.pending(self.conn, row.id)):
+            # Said once for each inquiry: the key is the same.
+            told = approvals.waiting_text(waiting)
+            is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", told)
+            self.wake.add(row.id)
+            return Admission("queued", row.id, seq, silent=not is_told)
+        conversations.make_ready(self.conn, row.id)
+        return Admission("queued", row.id, seq)
+
+    def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
+        """Answer a command that there is not; nothing of it reaches the model."""
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        text = registry.unknown_text(word)
+        if message.attachments:
+            text += f"\n\n{FILE_NOT_READ}"
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _bypass(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
+        """Answer past the queue."""
+        is_answer = registry.parse(message.text) in registry.ANSWERING
+        return (self._decide if is_answer else self._answer)(message, row, standing)
+
+    def _decide(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
+        """Take an answer that is a command, or a press of a button."""
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        taken = approvals.by_command(self._given(message, row, standing))
+        text = f"{taken.text}\n\n{FILE_NOT_READ}" if message.attachments else taken.text
+        kind = f":{TAKEN}" if taken.decided else ""
+        if not message.pressed:
+            self._tell(message, row.id, seq, f"reply:{row.id}:{seq}{kind}", text)
+        self._settle(message, seq, taken.decided)
+        return Admission("command", row.id, seq, taken.answer, taken.text, taken.over)
+
+    def _settle(self, message: InboundMessage, seq: int, decided: tuple[Decision, ...]) -> None:
+        """Have the turn that waited go on below its answer, or tell what it still waits for."""
+        self.decided += decided
+        for place in {decision.found.conversation for decision in decided}:
+            turn_journal.go_on_from(self.conn, place, seq)
+            text = approvals.still_waits(self.conn, place)
+            if text and not message.pressed:
+                self._reply(message, place, seq, text)
+                self.wake.add(place)
+        for decision in decided:
+            found = decision.found
+            if not approvals.is_pressed(message, found):
+                note = approvals.note_of(decision)
+                questions.withdraw(self.conn, found.id, found.conversation, note)
+                self.wake.add(found.conversation)
+
+    def _answer_in_words(
+        self, message: InboundMessage, row: Conversation, standing: Standing
+    ) -> Admission | None:
+        """Take a plain message as the answer to a question; None where it is none."""
+        if not row.waits:
+            return None
+        told = _with_unread(message)
+        if registry.parse(message.text) or message.attachments or not told.text.strip():
+            return None
+        taken = approvals.in_words(self._given(told, row, standing))
+        if not taken:
+            return None
+        seen = MessageRef(message.address, message.sender, message.message_ref)
+        self.marks.append((seen, "answered"))
+        seq = inbox.append(self.conn, row.id, told, kind="message", state="done")
+        self._settle(message, seq, taken)
+        return Admission("command", row.id, seq)
+
+    def _given(self, message: InboundMessage, row: Conversation, standing: Standing) -> Given:
+        sender = f"{message.address.platform}:{message.sender}"
+        is_owner = standing == "owner"
+        may_act = is_owner or self.rules.access.may_act(self.conn, [sender])
+        return Given(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
+
+    def _answer(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        is_owner = standing == "owner" and message.chat_kind == "dm"
+        answers = Answers(self.rules.model, self.rules.money)
+        if registry.parse(message.text) == "stop":
+            waiting = inbox.queued(self.conn, row.id)
+            refs = [(entry.sender, entry.message_ref) for entry in waiting]
+            self.marks += [(MessageRef(message.address, *ref), "failed") for ref in refs]
+        text = answers.to(Asked(self.conn, message, row.id, seq, is_owner))
+        if message.attachments:
+            text += f"\n\n{FILE_NOT_READ}"
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _pair(self, message: InboundMessage, row: Conversation) -> Admission:
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        text = pairing.DIRECT_ONLY
+        if message.chat_kind == "dm":
+            by = f"{message.address.platform}:{message.sender}"
+            argument = registry.pair_argument(message.text) or ""
+            decision = self.door.carry_out(self.conn, argument, by)
+            text = decision.text
+            if decision.happened is not None:
+                self.happened.append(decision.happened)
+                self.wake |= self.door.tell_approved(self.conn)
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _bind(self, message: InboundMessage) -> Admission:
+        row = self._conversation(replace(message, text=""))
+        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        self.door.bind(self.conn, message)
+        self._happens("bound", message)
+        self._reply(message, row.id, seq, pairing.OWNER_BOUND)
+        self.wake |= self.door.announce(self.conn)
+        return Admission("command", row.id, seq)
+
+    def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
+        """Note what was said to others, where the operator wants that; None if it was not noted."""
+        told = _with_files(_with_unread(message))
+        window = self.door.limits.overheard
+        if rule is None or not rule.context or not told.text.strip():
+            return None
+        if window is not None and not window.count(*_counted(message)):
+            return None
+        conversation_id = overheard.hear(self.conn, told)
+        return None if conversation_id is None else Admission("noted", conversation_id)
+
+    def _revise(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
+        """Give a waiting message its new wording; ask a stopped or failed one again.
+
+        Of an edit of what was answered, or is being answered, the next turn is told; what was
+        answered can be asked again with a button. The same wording once more changes nothing.
+        """
+        standing = self.rules.access.standing(self.conn, message)
+        if standing == "stranger":
+            return Admission("denied")
+        place = conversations.find(self.conn, session_key(message, self.rules.groups))
+        is_silent = rule is not None and rule.respond == "never"
+        if place is None or message.message_ref is None or is_silent:
+            return Admission("ignored")
+        fate = inbox.fate(self.conn, place, message)
+        if fate is None:
+            return Admission("ignored")
+        if _with_unread(message).text == fate.text:
+            # Platforms report edits that no person made: a link is shown, a reaction is added.
+            return Admission("updated", place)
+        return self._reword(message, standing, place, fate)
+
+    def _reword(
+        self, message: InboundMessage, standing: Standing, place: int, fate: inbox.Fate
+    ) -> Admission:
+        told = _with_unread(message)
+        waits = bool(questions.pending(self.conn, place))
+        if _is_unanswered(fate) and told.text.strip() and not waits:
+            return self._take(replace(message, kind="message"), standing)
+        if self._is_over_rate(message, standing):
+            return self._refuse(_in_short(message), place, self._too_many(message))
+        revised = inbox.revise(self.conn, place, told)
+        if revised == "emptied":
+            question = MessageRef(message.address, message.sender, message.message_ref)
+            self.marks.append((question, "failed"))
+        if revised is not None:
+            seq = inbox.append(self.conn, place, told, kind="edit", state="done")
+        else:
+            seq = overheard.note(self.conn, place, told, "edit")
+            if _is_answered(fate) and told.text.strip():
+                self._offer_again(told, place, seq, fate)
+        return Admission("updated", place, seq)
+
+    def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
+        """Offer to answer the new wording; once until there is another turn."""
+        key = f"edit:{place}:{fate.seq}:{overheard.newest_turn(self.conn, place)}"
+        render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
+        parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
+        if outbox.append(self.conn, place, parts, inbox_seq=seq):
+            self.wake.add(place)
+
+    def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
+        """Keep the key of a stranger's message, and give them a code where that is due."""
+        source = inbox.source_of(message)
+        if self.door.limits.strangers.count(source, message.dedupe_key):
+            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
+            inbox.set_aside(self.conn, [kept], message.address.chat)
+        if self.door.takes_request(self.conn, message):
+            row = self._conversation(replace(message, text="", attachments=()))
+            self.wake |= self.door.ask(self.conn, message, row)
+            self._happens("requested", message)
+        elif message.chat_kind != "dm":
+            place = self.door.point_to_door(self.conn, message)
+            self.wake |= set() if place is None else {place}
+        elif code == "wrong":
+            self._tell_stranger(message, pairing.WRONG_CODE)
+        elif code == "refused" and self.door.limits.refusals.count(*_counted(message)):
+            self._tell_stranger(message, pairing.CODES_REFUSED)
+        return Admission("denied")
+
+    def _tell_stranger(self, message: InboundMessage, text: str) -> None:
+        """Say something to a stranger who was spoken to before, and who may be the owner."""
+        if conversations.find(self.conn, session_key(message, self.rules.groups)) is None:
+            return
+        row = self._conversation(message)
+        told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
+        parts = parts_of(self._renderer(message), told, text)
+        outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
+        self.wake.add(row.id)
+
+    def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
+        limits = self.door.limits
+        is_urgent = registry.parse(message.text) in registry.URGENT
+        window = limits.urgent if is_urgent else limits.messages
+        if window is None or standing == "owner":
+            return False
+        return not window.count(*_counted(message))
+
+    def _too_many(self, message: InboundMessage) -> str | None:
+        """Return what a sender over the limit is told; None where they were told already."""
+        if not self.door.limits.notices.count(*_counted(message)):
+            return None
+        self._happens("limited", message)
+        return TOO_MANY
+
+    def _full_text(self) -> str:
+        return (
+            f"I did not take this message: {self.rules.queue.max_pending} are waiting already."
+            " Please send it again when I have answered, or send /stop to drop what waits."
+        )
+
+    def _refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:
+        kind: InboxKind = "edit" if message.kind == "edit" else "message"
+        seq = inbox.append(self.conn, conversation_id, message, kind=kind, state="refused")
+        if text is not None:
+            self._reply(message, conversation_id, seq, text)
+        return Admission("refused", conversation_id, seq)
+
+    def _reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
+        self._tell(message, conversation_id, seq, f"reply:{conversation_id}:{seq}", text)
+
+    def _tell(
+        self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str
+    ) -> bool:
+        """Say something once for each key; return whether it is said now."""
+        parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
+        return outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
+
+    def _renderer(self, message: InboundMessage) -> Renderer:
+        return self.renderers[message.address.platform, message.address.account]
+
+    def _happens(self, kind: pairing.Kind, message: InboundMessage) -> None:
+        self.happened.append(Happening(kind, message.address.platform, message.sender))
+
+
+def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return whose message it is, and which, for a limit."""
+    address = message.address
+    return (address.platform, message.sender), (address.account, message.dedupe_key)
+
+
+def _is_unanswered(fate: inbox.Fate) -> bool:
+    """Whether nobody will answer a message any more, and nobody has: it was stopped, or failed."""
+    if fate.kind == "command":
+        return False
+    if fate.state in {"cancelled", "refused", "dead"}:
+        return True
+    return fate.state == "done" and fate.outcome in notices.NO_ANSWER
+
+
+def _is_answered(fate: inbox.Fate) -> bool:
+    """Whether a turn has answered a message; one that was itself an answer has none."""
+    return fate.kind == "message" and fate.state == "done" and fate.outcome is not None
+
+
+def _in_short(message: InboundMessage) -> InboundMessage:
+    """Return what is kept of a message over the limit: a flood must not fill the disk."""
+    return replace(message, text=message.text[:REFUSED_CHARS], raw="")
+
+
+def _title(message: InboundMessage) -> str:
+    """Return what a conversation is named after; a command is no title."""
+    if registry.parse(message.text) or registry.unknown(message.text):
+        return ""
+    files = [each.name for each in message.attachments]
+    return message.text if message.text.strip() or not files else files[0]
+
+
+def _unreadable_text(message: InboundMessage) -> str:
+    what = message.unreadable or "a message without text"
+    return f"I can read text and files, and this is {what}."
+
+
+def _with_unread(message: InboundMessage) -> InboundMessage:
+    """Return a message whose text tells what came with it and cannot be read."""
+    if not message.unreadable:
+        return message
+    return _with_line(message, f"[It came with {message.unreadable}, which cannot be read here.]")
+
+
+def _with_files(message: InboundMessage) -> InboundMessage:
+    """Return a message that is not for the bot; its files are named, and never fetched."""
+    if not message.attachments:
+        return message
+    names = ", ".join(each.name for each in message.attachments)
+    return _with_line(message, f"[It came with files: {names}]")
+
+
+def _with_line(message: InboundMessage, line: str) -> InboundMessage:
+    return replace(message, text=f"{message.text}\n\n{line}".strip())

@@ -1,0 +1,293 @@
+"""Delegated children (step 6 of the path): a tool call that is done by an agent of its own.
+
+The child runs within its parent's turn, in a conversation of its own
+(gateway/storage/conversation/delegates.py) and under its parent's lease. However it ends, the
+parent gets a result; where the process ends first, the resumed parent finds the same child by the
+same call.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+
+from agent.context_engine import ContextEngine
+from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
+from agent.loop import run_turn, wrap_up
+from agent.messages import ChatMessage
+from agent.ports import ModelCall
+from agent.settings import DelegationSettings
+from agent.tools.lacking import Lacking
+from agent.tools.registry import Delegated, ToolContext
+from agent.turn import Agent, Limit, TurnPorts, TurnResult, TurnState
+from agent.view import Summary
+from gateway.agent_ports.budgets import Budgets, TurnSpending
+from gateway.agent_ports.journal import Journal, cut_off
+from gateway.context.prompts import child_base
+from gateway.context.window import ContextParts
+from gateway.errors import StorageError
+from gateway.storage.conversation import delegates
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.reports import usage
+
+log = structlog.get_logger()
+
+AT_ONCE = 3
+"""Children of one turn that run at the same time; others wait."""
+NOT_FOR_CHILDREN = frozenset({
+    "clarify",
+    "delegate_task",
+    "memory",
+    "send_file",
+    "skill_manage",
+    "todo",
+})
+"""A child asks nobody, has no children, keeps no notes and shows nothing."""
+WORK_SHARE = 0.85
+"""Of a child's time; what is left is for saying what was done."""
+MOST_ATTEMPTS = 2
+"""Ends of the process that count, without a step between them, after which a child is given up: one
+less than the default of `queue.max_attempts`, so that its parent is not given up with it. Where its
+parent would be for what its tasks did to the process, they are given up in its stead."""
+OUT_OF_TIME: Limit = "budget_exhausted"
+"""The outcome of a child whose time was used up."""
+
+Tools = Callable[[Turn, ContextEngine], Awaitable[ToolContext]]
+Work = Callable[[TurnState, Agent, TurnPorts], Awaitable[TurnResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """What the children of all turns need.
+
+    Attributes:
+        tools: Makes what the tools of a turn may use (gateway/agent_ports/tools.py).
+        timeout: Watches the time of a child; tests bring their own.
+    """
+
+    database: Database
+    parts: ContextParts
+    budgets: Budgets
+    limits: DelegationSettings
+    tools: Tools
+    timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
+
+    def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
+        """Return who runs the children of a turn.
+
+        Args:
+            turn: The turn.
+            agent: Who answers in it.
+            context: What its tools may use.
+        """
+        return TurnDelegates(self, turn, _child_agent(agent, self.limits), context)
+
+
+def _child_agent(agent: Agent, limits: DelegationSettings) -> Agent:
+    """Return the agent as it is in a child; its time is watched from outside."""
+    changes = {
+        "max_iterations": limits.max_iterations,
+        "max_turn_tokens": limits.max_tokens,
+        "max_turn_s": None,
+    }
+    settings = agent.settings.model_copy(update=changes)
+    return replace(agent, tools=Lacking(agent.tools, NOT_FOR_CHILDREN), settings=settings)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDelegates:
+    """`agent.tools.services.Delegates` of one turn.
+
+    Attributes:
+        agent: As it is in a child.
+        context: The turn's own.
+    """
+
+    delegation: Delegation
+    turn: Turn
+    agent: Agent
+    context: ToolContext
+    places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+
+    async def run(self, call_id: str, task: str) -> Delegated:
+        """Have a child do a task, once there is a place for it.
+
+        Raises:
+            TurnSuspended: It waits for a person.
+            LeaseLost, TurnCancelled: As for the journal.
+        """
+        async with self.places:
+            database, base = self.delegation.database, child_base(self.agent)
+            child = await database.write(delegates.open_child, self.turn, call_id, task, base)
+            if isinstance(child, Delegated):
+                return child
+            with (
+                structlog.contextvars.bound_contextvars(
+                    conversation=child.lease.conversation,
+                    session=child.session.id,
+                    turn=child.id,
+                    parent_turn=self.turn.id,
+                ),
+                closing(self.delegation.budgets.for_sender(child.sender)) as spending,
+            ):
+                return await self._child(child, spending).run()
+
+    def _child(self, child: Turn, spending: TurnSpending) -> "_Child":
+        database = self.delegation.database
+        journal = Journal(database, child, _NoneAhead(), spending, _tell_nobody)
+        return _Child(self.delegation, self.agent, self.context, journal, _Unseen())
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """One attempt at a child's turn."""
+
+    delegation: Delegation
+    agent: Agent
+    parent: ToolContext
+    journal: Journal
+    sink: "_Unseen"
+    started: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> Delegated:
+        """Bring the child to its end, whatever happens to it; return what it hands over."""
+        log.info("delegate_started", attempt=self.journal.turn.attempt)
+        write = self.delegation.database.write
+        try:
+            messages, end = await self._outcome()
+            result = await write(delegates.end_child, self.journal.turn, messages, end)
+        except (asyncio.CancelledError, TurnSuspended, StorageError):
+            await self._pause()
+            raise
+        log.info(
+            "delegate_finished",
+            outcome=result.outcome,
+            iterations=result.iterations,
+            used_tokens=result.used_tokens,
+            cost_usd=result.cost_usd,
+            duration_ms=round((time.monotonic() - self.started) * 1000),
+            error=end.error,
+        )
+        return result
+
+    async def _outcome(self) -> tuple[list[ChatMessage], TurnEnd]:
+        """Return what is to be committed: an answer, or why there is none."""
+        if self.journal.turn.attempt > MOST_ATTEMPTS:
+            return [], TurnEnd("failed", error="the process ended whenever it was worked on")
+        try:
+            result = await self._result()
+        except (StorageError, TurnSuspended):
+            raise
+        except ModelError as exc:
+            outcome = "refused" if isinstance(exc, ModelRefused) else "provider_failed"
+            return [], TurnEnd(outcome, error=str(exc))
+        except SpendLimitReached as exc:
+            return [], TurnEnd("spend_limit", error=str(exc))
+        except Exception as exc:
+            log.exception("delegate_failed")
+            return [], TurnEnd("failed", await self._cut_off(), error=type(exc).__name__)
+        if result is None:
+            return [], TurnEnd(OUT_OF_TIME, await self._cut_off(), error="no time was left")
+        return [result.message] if result.message else [], TurnEnd(result.outcome, result.call)
+
+    async def _result(self) -> TurnResult | None:
+        """Return what the child answers, or what it says of its work when its time is up.
+
+        Returns:
+            None where it did not even say that in time.
+        """
+        limit_s = self.delegation.limits.max_s
+        result = await self._within(WORK_SHARE * limit_s, run_turn)
+        if result is not None:
+            return result
+        lost = await self._cut_off()
+        await self.journal.book([lost] if lost else [])
+        write = self.delegation.database.write
+        self.journal.turn = await write(delegates.cut_short, self.journal.turn)
+        return await self._within((1 - WORK_SHARE) * limit_s, partial(wrap_up, limit=OUT_OF_TIME))
+
+    async def _within(self, seconds: float, work: Work) -> TurnResult | None:
+        """Work on the turn as its records have it; None where that takes longer."""
+        scope = self.delegation.timeout(seconds)
+        try:
+            async with scope:
+                return await self._work(work)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        return None
+
+    async def _work(self, work: Work) -> TurnResult:
+        turn, of = self.journal.turn, self.delegation
+        used = await of.database.read(usage.totals, turn.lease.conversation, turn.id)
+        view, planner = await of.parts.opened(self.agent, self.journal)
+        tokens = used.usage.prompt_tokens + used.usage.output_tokens
+        state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
+        context = self._context(await of.tools(turn, planner.engine))
+        spending = self.journal.spending
+        ports = TurnPorts(self.journal, planner, self.sink, context, spending, _tell_nobody)
+        with closing(planner):
+            return await work(state, self.agent, ports)
+
+    def _context(self, own: ToolContext) -> ToolContext:
+        """Return what the child's tools may use: its own transcript, its parent's directory."""
+        parent = self.parent
+        return replace(
+            own,
+            may_act=parent.may_act,
+            by_owners=parent.by_owners,
+            hooks=parent.hooks,
+            workspace=parent.workspace,
+            files=None,
+            notebook=None,
+            delegates=None,
+        )
+
+    async def _pause(self) -> None:
+        """Leave the child to whoever goes on with its parent."""
+        lost = await self._cut_off()
+        write = self.delegation.database.write
+        await write(delegates.pause_child, self.journal.turn, [lost] if lost else [])
+
+    async def _cut_off(self) -> ModelCall | None:
+        return await cut_off(self.journal.in_flight, self.sink.text, self.agent.models)
+
+
+@dataclass(slots=True)
+class _Unseen:
+    """`agent.models.base.TextSink`: what a child says as it goes is shown to nobody."""
+
+    text: str = ""
+
+    def push(self, delta: str) -> None:
+        """Keep what is billed if the call is cut off."""
+        self.text += delta
+
+    def restart(self) -> None:
+        """Forget what was pushed."""
+        self.text = ""
+
+
+class _NoneAhead:
+    """`gateway.journal.SummariesAhead`: a child ends before they would be of use."""
+
+    def ask(self, session: Session, sender: str) -> None:
+        """Have none written."""
+
+    def answered(self, session_id: int) -> None:
+        """Nothing waits for that."""
+
+    async def ready(self, _session_id: int) -> Summary | None:
+        """Return None."""
+        return None
+
+
+async def _tell_nobody(_what: object) -> None:
+    """Keep from the chat what concerns a child alone."""

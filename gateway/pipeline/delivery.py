@@ -1,0 +1,454 @@
+"""Delivery: sends the rows of the outbox to their platform, in order, until they are shown.
+
+A conversation has a task only while it has unsent rows. One chat that cannot be reached delays no
+other; turns do not wait for sends. What cannot be shown is tried for `delivery.retry_for_s`, also
+where nobody knows whether it was shown. Then it is given up (`Burials`): the row becomes a dead
+letter (`parley dead-letters`), and in the same transaction its chat and the owners get a row of
+their own, one for each trouble and not one for each row. A notice that cannot be delivered is
+dropped, and nobody is told of that: so a chat that blocks the bot costs one more request, and one
+that only refuses this message is not left without a word.
+"""
+
+import asyncio
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.base import Adapter
+from adapters.errors import AdapterError, ChatMoved, SendDelayed, SendRejected, SendUnknown
+from adapters.messages import Move, Outgoing, Receipt, Withdrawal
+from gateway.access.policy import Owners
+from gateway.errors import StorageError
+from gateway.lifecycle.supervision import Traffic
+from gateway.pipeline import notices
+from gateway.storage.conversation import attachments, conversations
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.engine import Database
+from gateway.storage.queue import inbox, outbox
+from gateway.storage.queue.outbox import DEAD_NOTICE, Due
+from gateway.storage.schema import now
+
+log = structlog.get_logger()
+
+LEAST_WAITED = 0.5
+"""Part of `delivery.retry_for_s` for which a message is tried at least, whatever the clock says."""
+NOTICE_PATIENCE = 7
+"""What tells of dead letters is tried so many times as long as other messages."""
+SWEEP_S = 30.0
+"""How long a lost hint can hold up a message."""
+LONGEST_DELAY_S = 120.0
+LONGEST_RETRY_AFTER_S = 3600.0
+"""Nothing waits longer: a row due later than this shows that the clock was set back."""
+STORAGE_RETRY_S = 1.0
+LONGEST_PAUSE_S = 5.0
+WITHDRAWAL_S = 10.0
+MOST_TRIES_AT_BUTTONS = 3
+"""Then the buttons of a question stay where they are: a press of one says that it is over."""
+MOST_FAILURES = 5
+"""Attempts at a row whose sending raises what no adapter should raise."""
+
+Cause = Literal["expired", "failed", "refused"]
+"""expired: not delivered within `delivery.retry_for_s`. failed: the adapter failed at each try.
+refused: the platform will never take it (blocked, removed, deleted, malformed)."""
+DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Burial:
+    """What a burial has done: dead letters made, and conversations that have something to send."""
+
+    letters: int
+    told: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Burials:
+    """Makes dead letters and tells of them; part of the caller's transaction.
+
+    Args:
+        owners: Who is told, beside the chat.
+        retry_for_s: Seconds after which what waits behind an expired row has expired as well.
+    """
+
+    owners: Owners
+    retry_for_s: float
+
+    def bury_message(self, conn: Connection, due: Due, reason: str, cause: Cause) -> Burial:
+        """Give a row up, and with an expired one what has waited as long behind it.
+
+        Nothing is told of a row that was dropped or erased while it was on its way.
+        """
+        if due.is_notice:
+            outbox.drop(conn, due.message, reason)
+            return Burial(0, frozenset())
+        is_first = not outbox.has_dead(conn, due.message.conversation)
+        if not outbox.mark_dead(conn, due.message, reason):
+            return Burial(0, frozenset())
+        more = self._bury_behind(conn, due, reason) if cause == "expired" else 0
+        told = self._tell(conn, due, reason, cause, is_first=is_first)
+        return Burial(1 + more, told)
+
+    def bury_behind(self, conn: Connection, due: Due, reason: str) -> Burial:
+        """Give up what has waited too long behind a notice, which itself stays."""
+        letters = self._bury_behind(conn, due, reason)
+        told = self._tell(conn, due, reason, "expired", is_first=False) if letters else frozenset()
+        return Burial(letters, told)
+
+    def _bury_behind(self, conn: Connection, due: Due, reason: str) -> int:
+        return outbox.bury_older(conn, due.message, self.retry_for_s, due.failures, reason)
+
+    def _tell(
+        self, conn: Connection, due: Due, reason: str, cause: Cause, *, is_first: bool
+    ) -> frozenset[int]:
+        """Return the conversations in which something is said now."""
+        place = conversations.get(conn, due.message.conversation)
+        told = self._tell_chat(conn, place, due, cause)
+        if cause != "refused" or is_first:
+            told |= self._tell_owners(conn, place, due, reason, cause)
+        return frozenset(told)
+
+    def _tell_chat(self, conn: Connection, place: Conversation, due: Due, cause: Cause) -> set[int]:
+        """Tell the chat that something is missing, unless it is about to be told that already."""
+        if outbox.is_waiting(conn, place.id, f"{DEAD_NOTICE}{place.id}:"):
+            return set()
+        # The head makes it another key where a dead letter was retried and dies once more.
+        key = f"{DEAD_NOTICE}{place.id}:{due.message.seq}:{place.outbox_head}"
+        text = notices.EXPIRED if cause == "expired" else notices.UNSHOWN
+        return {place.id} if self.owners.say(conn, place, key, text) else set()
+
+    def _tell_owners(
+        self, conn: Connection, place: Conversation, due: Due, reason: str, cause: Cause
+    ) -> set[int]:
+        """Tell the owners elsewhere: once a day for each account and kind of trouble."""
+        account = f"{place.platform}:{place.account}"
+        key = f"{DEAD_NOTICE}{account}:{'refused' if cause == 'refused' else 'undelivered'}:"
+        day = int(now(conn) // DAY_S)
+        letter = f"s{place.id}.{due.message.seq}"
+        text = notices.dead_letter_text(account, letter, reason, cause)
+        told = set()
+        for chat in self.owners.chats(conn, self.owners.everybody(conn)):
+            is_told = chat.id == place.id or outbox.is_waiting(conn, chat.id, key)
+            if not is_told and self.owners.say(conn, chat, f"{key}{day}:{chat.id}", text):
+                told.add(chat.id)
+        return told
+
+
+@dataclass(slots=True)
+class _Line:
+    """A conversation with unsent rows.
+
+    Attributes:
+        again: Something new came since the rows were last looked at.
+        due_at: When its first row is due by the event loop's clock, whatever is done to the
+            database's; known only where this process put it off.
+        flawed: The row whose sending raised what it should not, by its seq.
+        flaws: How often it did.
+    """
+
+    again: bool = False
+    due_at: float = math.inf
+    flawed: int = 0
+    flaws: int = 0
+
+
+class Delivery:
+    """Sends what the outbox holds for the adapters of this process.
+
+    Args:
+        database: Holds the outbox.
+        replica: Id of this process.
+        adapters: By (platform, account).
+        traffic: Told what went out and what failed.
+        burials: What is done about a message that is given up.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        replica: int,
+        adapters: Mapping[tuple[str, str], Adapter],
+        traffic: Traffic,
+        burials: Burials,
+    ) -> None:
+        self._database = database
+        self._replica = replica
+        self._adapters = adapters
+        self._traffic = traffic
+        self._burials = burials
+        self._least_failures = least_failures(burials.retry_for_s)
+        self._waiting: asyncio.Queue[int] = asyncio.Queue()
+        self._lines: dict[int, _Line] = {}
+        self._idle = asyncio.Event()
+        self._swept = False
+
+    def notify(self, conversation_id: int) -> None:
+        """Hint that a conversation has something to be sent."""
+        self._idle.clear()
+        self._waiting.put_nowait(conversation_id)
+
+    async def run(self) -> None:
+        """Send until cancelled, beginning with what an earlier process left."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._sweep(), name="unsent")
+            while True:
+                conversation_id = await self._waiting.get()
+                if conversation_id in self._lines:
+                    self._lines[conversation_id].again = True
+                    continue
+                self._lines[conversation_id] = _Line()
+                tasks.create_task(self._drain(conversation_id), name=f"send {conversation_id}")
+
+    async def _sweep(self) -> None:
+        """Find what an earlier process left, and then what a lost hint hides."""
+        accounts = list(self._adapters)
+        while True:
+            try:
+                unsent = await self._database.read(outbox.unsent_conversations, accounts)
+                for conversation_id in unsent:
+                    self.notify(conversation_id)
+                self._swept = True
+                self._note_idle()
+            except StorageError as exc:
+                log.warning("unsent_not_found", error=str(exc))
+            await asyncio.sleep(SWEEP_S)
+
+    async def wait_idle(self) -> None:
+        """Return when nothing is left that could be sent now."""
+        await self._idle.wait()
+
+    def _note_idle(self) -> None:
+        """What an earlier process left counts as work, so not before the first sweep."""
+        if self._swept and not self._lines and self._waiting.empty():
+            self._idle.set()
+
+    async def _drain(self, conversation_id: int) -> None:
+        """Send a conversation's rows until there is none, also those that come meanwhile."""
+        line = self._lines[conversation_id]
+        while True:
+            line.again = False
+            try:
+                await self._send_all(conversation_id)
+            except StorageError as exc:
+                log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
+                continue
+            if not line.again:
+                break
+        del self._lines[conversation_id]
+        self._note_idle()
+
+    async def _send_all(self, conversation_id: int) -> None:
+        """Send a conversation's rows, in order, until a look or a receipt finds no other."""
+        due = await self._database.write(outbox.next_due, conversation_id)
+        while due is not None and due.account in self._adapters:
+            receipt = await self._deliver(due)
+            if receipt is not None:
+                due = await self._record(due, receipt)
+            else:
+                due = await self._database.write(outbox.next_due, conversation_id)
+
+    async def _deliver(self, due: Due) -> Receipt | None:
+        """Send one row when its time has come; None where nothing was shown now."""
+        if (wait_s := self._wait_s(due)) > 0:
+            await asyncio.sleep(min(wait_s, LONGEST_DELAY_S))
+            return None
+        if due.withdraws is not None:
+            return await self._withdraw(due, due.withdraws)
+        message = due.message
+        adapter = self._adapters[due.account]
+        marks = not adapter.idempotent_sends
+        if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
+            return None
+        try:
+            return await adapter.send(await self._with_file(due))
+        except ChatMoved as exc:
+            await self._move(due, exc.new_chat)
+        except SendDelayed as exc:
+            self._traffic.failed(due.account, message.conversation, exc.retry_after_s)
+            await self._delay(due, exc.retry_after_s, str(exc))
+        except SendRejected as exc:
+            await self._bury(due, str(exc), "refused")
+        except SendUnknown as exc:
+            self._traffic.failed(due.account, message.conversation, None)
+            await self._doubt(due, str(exc))
+        except Exception as exc:
+            log.exception("send_failed", conversation=message.conversation, seq=message.seq)
+            await self._fail(due, repr(exc))
+        return None
+
+    async def _withdraw(self, due: Due, withdrawal: Withdrawal) -> Receipt | None:
+        """Take the buttons off a question, best effort: no answer waits for that for long."""
+        if not withdrawal.message_ref:
+            await self._leave_buttons(due, "the question is not shown")
+            return None
+        try:
+            async with asyncio.timeout(WITHDRAWAL_S):
+                await self._adapters[due.account].withdraw(withdrawal)
+        except SendDelayed as exc:
+            pause_s = backoff_s(due.failures) if exc.retry_after_s is None else exc.retry_after_s
+            if due.failures + 1 < MOST_TRIES_AT_BUTTONS and pause_s <= LONGEST_PAUSE_S:
+                self._put_off(due, pause_s)
+                await self._database.write(outbox.mark_delayed, due.message, pause_s, str(exc))
+            else:
+                await self._leave_buttons(due, str(exc))
+        except AdapterError as exc:
+            await self._leave_buttons(due, str(exc))
+        except TimeoutError:
+            await self._leave_buttons(due, "the platform takes too long")
+        except Exception as exc:
+            log.exception("send_failed", conversation=due.message.conversation, seq=due.message.seq)
+            await self._leave_buttons(due, repr(exc))
+        else:
+            return Receipt(withdrawal.message_ref)
+        return None
+
+    async def _leave_buttons(self, due: Due, reason: str) -> None:
+        await self._database.write(outbox.drop, due.message, reason)
+        conversation, seq = due.message.conversation, due.message.seq
+        log.info("buttons_left", conversation=conversation, seq=seq, reason=reason)
+
+    async def _with_file(self, due: Due) -> Outgoing:
+        if due.attachment is None:
+            return due.message
+        file = await self._database.read(attachments.outgoing, due.attachment)
+        return replace(due.message, file=file)
+
+    async def _move(self, due: Due, new_chat: str) -> None:
+        """Re-key the chat's conversations; the row is sent there next."""
+        address = due.message.address
+        move = Move(address.platform, address.account, address.chat, new_chat)
+        if new_chat == address.chat or not await self._database.write(inbox.move, move):
+            reason = f"the chat has moved to {new_chat}, where I cannot follow"
+            await self._bury(due, reason, "refused")
+            return
+        log.warning("chat_moved", platform=move.platform, chat=move.chat, new_chat=new_chat)
+        await self._database.write(outbox.mark_delayed, due.message, 0.0, f"moved to {new_chat}")
+
+    async def _record(self, due: Due, receipt: Receipt) -> Due | None:
+        """Store a receipt; return the next row."""
+        self._traffic.sent(due.account, due.message.conversation)
+        following = await self._store(due.message, receipt)
+        if due.withdraws is None:
+            log.info(
+                "message_sent",
+                conversation=due.message.conversation,
+                seq=due.message.seq,
+                platform=due.message.address.platform,
+                resent=receipt.resent,
+                age_ms=round(due.message.age_s * 1000),
+            )
+        return following
+
+    async def _store(self, message: Outgoing, receipt: Receipt) -> Due | None:
+        """Store a receipt, however long that takes: the message is shown and must not be again."""
+        while True:
+            try:
+                return await self._database.write(outbox.mark_sent, message, receipt)
+            except StorageError as exc:
+                log.warning("receipt_not_stored", conversation=message.conversation, error=str(exc))
+                await asyncio.sleep(STORAGE_RETRY_S)
+
+    def _wait_s(self, due: Due) -> float:
+        """Return how long a row is still put off, at most as long as this process wanted that."""
+        if not 0 < due.in_s <= LONGEST_RETRY_AFTER_S:
+            return 0.0
+        line = self._lines[due.message.conversation]
+        return min(due.in_s, line.due_at - asyncio.get_running_loop().time())
+
+    def _put_off(self, due: Due, delay_s: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self._lines[due.message.conversation].due_at = now + delay_s
+
+    async def _delay(self, due: Due, retry_after_s: float | None, reason: str) -> None:
+        if await self._has_expired(due, reason):
+            return
+        delay_s = backoff_s(due.failures) if retry_after_s is None else retry_after_s
+        delay_s = min(delay_s, LONGEST_RETRY_AFTER_S)
+        log.warning(
+            "send_delayed",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            delay_s=round(delay_s, 1),
+            reason=reason,
+        )
+        self._put_off(due, delay_s)
+        # Else a platform that always asks for an hour would be tried for weeks.
+        tries = max(int(delay_s / LONGEST_DELAY_S), 1)
+        await self._database.write(outbox.mark_delayed, due.message, delay_s, reason, tries)
+
+    async def _doubt(self, due: Due, reason: str) -> None:
+        """Try again later what may have been shown; the adapter resolves it, or marks it."""
+        if await self._has_expired(due, reason):
+            return
+        log.warning(
+            "send_outcome_unknown",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            reason=reason,
+        )
+        delay_s = backoff_s(due.failures)
+        self._put_off(due, delay_s)
+        await self._database.write(outbox.mark_unknown, due.message, delay_s, reason)
+
+    async def _has_expired(self, due: Due, reason: str) -> bool:
+        """Bury a row that was tried for long enough, and what waits behind it as long.
+
+        Its age is what counts, by the database's clock. A clock that is set forward makes all rows
+        old at once, so there is a least number of tries beside it.
+        """
+        if due.failures < self._least_failures:
+            return False
+        reason = f"not delivered within delivery.retry_for_s: {reason}"
+        patience = NOTICE_PATIENCE if due.is_notice else 1
+        if due.message.age_s > patience * self._burials.retry_for_s:
+            await self._bury(due, reason, "expired")
+            return True
+        if due.is_notice:
+            self._told(due, await self._database.write(self._burials.bury_behind, due, reason))
+        return False
+
+    async def _fail(self, due: Due, reason: str) -> None:
+        """A flaw of the adapter may have struck after the message was shown."""
+        line, seq = self._lines[due.message.conversation], due.message.seq
+        line.flaws = line.flaws + 1 if line.flawed == seq else 1
+        line.flawed = seq
+        if line.flaws >= MOST_FAILURES:
+            await self._bury(due, reason, "failed")
+        else:
+            await self._doubt(due, reason)
+
+    async def _bury(self, due: Due, reason: str, cause: Cause) -> None:
+        burial = await self._database.write(self._burials.bury_message, due, reason, cause)
+        log.error(
+            "message_buried",
+            conversation=due.message.conversation,
+            seq=due.message.seq,
+            platform=due.message.address.platform,
+            reason=reason,
+            letters=burial.letters,
+        )
+        self._told(due, burial)
+
+    def _told(self, due: Due, burial: Burial) -> None:
+        for conversation_id in burial.told - {due.message.conversation}:
+            self.notify(conversation_id)
+
+
+def backoff_s(failures: int) -> float:
+    """Return 1, 2, 4, … seconds, at most LONGEST_DELAY_S, spread by a fifth."""
+    bound = min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
+    return bound * random.uniform(0.8, 1.2)  # noqa: S311 - spreads load, guards nothing
+
+
+def least_failures(retry_for_s: float) -> int:
+    """Return how many tries with their back-offs take LEAST_WAITED of the time; at least 1."""
+    failures, waited_s = 1, 1.0
+    while waited_s < LEAST_WAITED * retry_for_s:
+        waited_s += min(2.0 ** min(failures, 10), LONGEST_DELAY_S)
+        failures += 1
+    return failures

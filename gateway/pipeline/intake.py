@@ -1,0 +1,187 @@
+"""The intake (steps 2 and 3 of the path): one durable transaction for everything one call brings.
+
+The sources' cursors are committed with it. What bypasses the queue is answered in that same
+transaction, so that an answer exists exactly if its question does. What becomes of each message:
+gateway/pipeline/admission.py.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from sqlalchemy import Connection
+
+from adapters.messages import (
+    Address,
+    Admission,
+    Cursor,
+    InboundMessage,
+    MessageRef,
+    Move,
+    Poison,
+    Reaction,
+)
+from agent.messages import clean_text, storable
+from gateway.access import pairing
+from gateway.access.pairing import Doorkeeper, Happening
+from gateway.access.rate_limits import Limits
+from gateway.commands import approvals, registry
+from gateway.commands.approvals import Decision
+from gateway.lifecycle.supervision import Traffic
+from gateway.pipeline.admission import Desk, IntakeRules
+from gateway.session_keys import address_key
+from gateway.signals import Wakeups
+from gateway.storage.conversation import conversations
+from gateway.storage.engine import Database
+from gateway.storage.queue import inbox
+from gateway.storage.queue.outbox import Renderer
+
+__all__ = ["GatewayIntake", "IntakeRules"]
+
+log = structlog.get_logger()
+
+
+class GatewayIntake:
+    """The gateway's side of `adapters.base.Intake`."""
+
+    def __init__(
+        self,
+        database: Database,
+        rules: IntakeRules,
+        renderers: Mapping[tuple[str, str], Renderer],
+        wakeups: Wakeups,
+        traffic: Traffic,
+    ) -> None:
+        self._database = database
+        self._rules = rules
+        self._renderers = renderers
+        self._wakeups = wakeups
+        self._traffic = traffic
+        limits = Limits(rules.access.settings.rate_per_min)
+        self._door = Doorkeeper(rules.access, limits, renderers)
+
+    async def accept(
+        self,
+        messages: Sequence[InboundMessage],
+        *,
+        cursors: Sequence[Cursor] = (),
+        poison: Sequence[Poison] = (),
+        moves: Sequence[Move] = (),
+    ) -> list[Admission]:
+        """Commit updates in one transaction; see `adapters.base.Intake`."""
+        cleaned = [_cleaned(message) for message in messages]
+        beside = _Beside(cursors, poison, moves)
+        admitted = await self._database.write(self._admit_all, cleaned, beside)
+        for message, admission in zip(cleaned, admitted.admissions, strict=True):
+            self._traffic.received((message.address.platform, message.address.account))
+            _log(message, admission)
+            self._wake(message, admission)
+        for happening in admitted.happened:
+            pairing.report(happening)
+        for decision in admitted.decided:
+            approvals.report(decision)
+            self._wakeups.ready(decision.found.conversation)
+        for question, mark in admitted.marks:
+            self._wakeups.reaction(question, mark)
+        for conversation_id in admitted.wake:
+            self._wakeups.outbox(conversation_id)
+        for move in moves:
+            log.warning(
+                "chat_moved", platform=move.platform, chat=move.chat, new_chat=move.new_chat
+            )
+        for update_ in poison:
+            log.warning("update_quarantined", source=update_.source, reason=update_.reason)
+        return admitted.admissions
+
+    async def position(self, source: str) -> int | None:
+        """Return the committed position of a source's cursor."""
+        return await self._database.read(inbox.position, source)
+
+    async def positions(self, prefix: str) -> dict[str, int]:
+        """Return the committed positions of all sources whose names begin so."""
+        return await self._database.read(inbox.positions, prefix)
+
+    async def is_conversation(self, address: Address) -> bool:
+        """Whether there is a conversation in this direct chat or thread."""
+        return await self._database.read(conversations.find, address_key(address)) is not None
+
+    async def tell_approved(self) -> None:
+        """Tell those whom the command line let in; at every start, and after `parley pair`."""
+        for conversation_id in await self._database.write(self._door.tell_approved):
+            self._wakeups.outbox(conversation_id)
+
+    def _admit_all(
+        self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
+    ) -> "_Admitted":
+        inbox.set_aside(conn, beside.poison)
+        for move in beside.moves:
+            inbox.move(conn, move)
+        for cursor in beside.cursors:
+            inbox.advance(conn, cursor)
+        desk = Desk(conn, self._rules, self._door, self._renderers)
+        admissions = [desk.admit(message) for message in messages]
+        return _Admitted(admissions, desk.wake, desk.happened, desk.marks, desk.decided)
+
+    def _wake(self, message: InboundMessage, admission: Admission) -> None:
+        """Hint at the work that an admission brings."""
+        if admission.conversation is None:
+            return
+        if admission.outcome == "queued":
+            question = MessageRef(message.address, message.sender, message.message_ref)
+            self._wakeups.reaction(question, "received")
+            self._wakeups.work(admission.conversation)
+            if message.attachments:
+                self._wakeups.files()
+            if self._rules.queue.mode == "interrupt":
+                self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
+        else:
+            self._wakeups.outbox(admission.conversation)
+        if admission.outcome == "command" and registry.parse(message.text) == "stop":
+            self._wakeups.stop(admission.conversation, admission.seq or 0)
+            self._wakeups.ready(admission.conversation)
+            self._wakeups.files()
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """What is committed together with messages."""
+
+    cursors: Sequence[Cursor]
+    poison: Sequence[Poison]
+    moves: Sequence[Move]
+
+
+@dataclass(frozen=True, slots=True)
+class _Admitted:
+    """What a transaction came to."""
+
+    admissions: list[Admission]
+    wake: set[int]
+    happened: list[Happening]
+    marks: list[tuple[MessageRef, Reaction]]
+    decided: list[Decision]
+
+
+def _log(message: InboundMessage, admission: Admission) -> None:
+    """Log an admission; what brings nothing new only for who looks closely."""
+    quiet = admission.outcome in {"ignored", "duplicate"}
+    log.log(
+        logging.DEBUG if quiet else logging.INFO,
+        "message_admitted",
+        outcome=admission.outcome,
+        platform=message.address.platform,
+        account=message.address.account,
+        conversation=admission.conversation,
+        seq=admission.seq,
+        chars=len(message.text),
+    )
+
+
+def _cleaned(message: InboundMessage) -> InboundMessage:
+    return replace(
+        message,
+        text=clean_text(message.text),
+        sender_name=pairing.shown_name(message.sender_name),
+        raw=storable(message.raw),
+    )

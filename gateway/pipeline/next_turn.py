@@ -1,0 +1,250 @@
+"""What a conversation does next, decided in one transaction.
+
+An unfinished turn goes on. Else the commands that wait first are carried out, and the messages
+behind them become the next turn: a burst, told as one question behind what was said meanwhile.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection
+
+from agent.messages import Content
+from gateway.commands import registry
+from gateway.pipeline import notices
+from gateway.session_keys import reset_due
+from gateway.settings.tree import QueueSettings, SessionSettings
+from gateway.storage.conversation import conversations, transcript, turn_journal, turns
+from gateway.storage.conversation import sessions as lineage
+from gateway.storage.conversation.message_content import content_of
+from gateway.storage.conversation.sessions import PromptBase
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.queue import inbox, leases, outbox
+from gateway.storage.queue.inbox import InboxEntry, merged_text
+from gateway.storage.queue.leases import Held, Lease
+from gateway.storage.queue.outbox import OutboxPart, Renderer, parts_of
+
+LONGEST_NUMBER = 18
+"""Digits; longer numbers do not fit into the database's integers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Freezer:
+    """Finds the next turn of a leased conversation.
+
+    Attributes:
+        file_chars: As much of the text of a file is read with its message.
+        base: Returns what requests begin with, by the model that was chosen for the conversation.
+        renderers: How the platform of each account shows text.
+    """
+
+    queue: QueueSettings
+    sessions: SessionSettings
+    file_chars: int
+    base: Callable[[str | None], PromptBase]
+    renderers: Mapping[tuple[str, str], Renderer]
+
+    def freeze(
+        self, conn: Connection, lease: Lease, recalled: str = ""
+    ) -> tuple[Turn | None, list[InboxEntry]]:
+        """Return the next turn, and the commands before it, which have been replied to.
+
+        A turn that waits for a person waits on, and so does what stands behind it.
+
+        Args:
+            conn: The writing connection.
+            lease: The conversation's lease.
+            recalled: What is told beside the question of a turn that begins (`memory_context`).
+        """
+        held = leases.look(conn, lease)
+        if held.waits:
+            leases.release(conn, lease)
+            return None, []
+        base = replace(self.base(held.model), context=recalled)
+        running = turns.find_running(conn, held, base)
+        if running is not None:
+            return running, []
+        waiting = inbox.queued(conn, lease.conversation)
+        if any(entry.awaits_files for entry in waiting):
+            waiting = []
+        carried_out: list[InboxEntry] = []
+        while waiting and waiting[0].kind == "command":
+            command = waiting.pop(0)
+            asked_by_it = self._carry_out(conn, held, command, base)
+            if asked_by_it is not None:
+                return asked_by_it, carried_out
+            carried_out.append(command)
+        if not waiting:
+            leases.release(conn, lease)
+            return None, carried_out
+        entries = burst(waiting, self.queue)
+        self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
+        notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
+        asked = self._asked(conn, lease, notes, entries)
+        others = turns.of_entries(lease, notes)
+        return turns.begin(conn, held, entries, asked, base, others), carried_out
+
+    def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
+        """Bury what could not be frozen, and tell its chat; None where nothing waits any more.
+
+        A turn that its user has stopped stays as it is: it needs nothing but its end.
+        """
+        turn = turns.take_up(conn, lease)
+        if turn is not None and not turn.stopped:
+            # No platform can be asked within a transaction what became of an announced preview.
+            lost = turn.preview_nonce is not None
+            text = notices.replacing(notices.NEVER_BEGAN) if lost else notices.NEVER_BEGAN
+            parts = self._parts(lease, f"turn:{turn.id}:buried", text, turn.reply_to)
+            parts[0] = replace(parts[0], preview_ref=turn.preview_ref)
+            turn_journal.bury(conn, turn, parts, TurnEnd("gave_up", error=error))
+        return turn
+
+    def _asked(
+        self,
+        conn: Connection,
+        lease: Lease,
+        notes: Sequence[InboxEntry],
+        entries: Sequence[InboxEntry],
+    ) -> Content:
+        """Return what the model reads of these messages."""
+        text = with_notes(merged_text(entries, named=lease.shared), notes)
+        return content_of(conn, lease.conversation, [*notes, *entries], text, self.file_chars)
+
+    def _carry_out(
+        self, conn: Connection, held: Held, command: InboxEntry, base: PromptBase
+    ) -> Turn | None:
+        """Do a queued command; returns the turn that it asks for, if any.
+
+        `/retry` asks the newest question again, with a number an edited message in its newest
+        wording, `/new` what stands behind it; `/compress` and `/model` take a turn of their own.
+        """
+        asked: Content
+        others: tuple[str, ...] = ()
+        retries: int | None = None
+        lease = held.lease
+        name = registry.parse(command.text)
+        if name in registry.HOUSEKEEPING:
+            return turns.begin(conn, held, [command], None, base)
+        if name == "new":
+            words = registry.argument(command.text)
+            # What was said before it belongs to the old conversation.
+            inbox.take_noted(conn, lease.conversation, command.seq)
+            self._start_anew(conn, lease, "new", words)
+            asked = content_of(conn, lease.conversation, [command], words, self.file_chars)
+            otherwise = registry.NEW_TEXT
+        elif edited := _edited(conn, command):
+            others = turns.of_entries(lease, [edited])
+            asked = content_of(conn, lease.conversation, [edited], edited.text, self.file_chars)
+            otherwise = registry.NOTHING_TO_RETRY
+        else:
+            others = turns.newest_senders(conn, lease)
+            retries = turns.newest_given_up(conn, lease.conversation)
+            asked = turns.hide_newest(conn, lease.conversation) or ""
+            otherwise = registry.NOTHING_TO_RETRY
+        if asked:
+            begun = turns.begin(conn, held, [command], asked, base, others)
+            return begun if retries is None else turns.note_retry(conn, begun, retries)
+        self._reply(conn, lease, command, otherwise)
+        inbox.finish(conn, command, "done")
+        return None
+
+    def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> None:
+        """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
+        if self.sessions.reset == "none":
+            return
+        first_seq = lineage.active(conn, lease.conversation).plan.first_seq
+        newest_at = transcript.newest_at(conn, lease.conversation, first_seq)
+        last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
+        reason = reset_due(self.sessions, last, datetime.fromtimestamp(asked_at, UTC))
+        if reason is not None:
+            self._start_anew(conn, lease, reason, title)
+
+    def _start_anew(self, conn: Connection, lease: Lease, reason: str, title: str) -> None:
+        lineage.end(conn, lineage.active(conn, lease.conversation).id, reason)
+        head = leases.fence(conn, lease).message_head
+        lineage.start_root(conn, lease.conversation, reason, first_seq=head + 1)
+        conversations.rename(conn, lease.conversation, title)
+
+    def _reply(self, conn: Connection, lease: Lease, command: InboxEntry, text: str) -> None:
+        key = f"reply:{command.conversation}:{command.seq}"
+        parts = self._parts(lease, key, text, command.message_ref)
+        outbox.append(conn, command.conversation, parts, inbox_seq=command.seq)
+
+    def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
+        render = self.renderers[lease.address.platform, lease.address.account]
+        return parts_of(render, key, text, reply_to=reply_to)
+
+
+def _edited(conn: Connection, command: InboxEntry) -> InboxEntry | None:
+    """Return the edit of the message that a `/retry` names by its number in the inbox."""
+    number = registry.argument(command.text).strip()
+    if not (number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER):
+        return None
+    return inbox.wording(conn, command.conversation, int(number))
+
+
+MAX_NOTE_CHARS = 2000
+"""Longest text of one message that is told as context."""
+MAX_NOTES_CHARS = 20_000
+"""Longest context of one turn; what is oldest is left out."""
+
+
+def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:
+    """Return the entries that form one turn: the first, and what `queue.mode` merges with it.
+
+    collect and interrupt take everything up to the next command; followup only what was written
+    within `queue.debounce_ms` of the entry before.
+    """
+    taken = [waiting[0]]
+    for entry in waiting[1:]:
+        pause_ms = (entry.at - taken[-1].at) * 1000
+        if entry.kind != "message" or (queue.mode == "followup" and pause_ms >= queue.debounce_ms):
+            break
+        taken.append(entry)
+    return taken
+
+
+def with_notes(text: str, notes: Sequence[InboxEntry]) -> str:
+    """Return a question behind what its people said meanwhile.
+
+    Args:
+        text: The question.
+        notes: What was said to others in the group, and messages that were changed after they had
+            been answered; in order.
+    """
+    overheard = _listed([note for note in notes if note.kind == "overheard"])
+    changed = _listed([note for note in notes if note.kind == "edit"])
+    blocks = []
+    if overheard:
+        blocks.append(f"[Said here since your last answer, not to you:]\n{overheard}")
+    if changed:
+        blocks.append(f"[Changed since; the message now reads:]\n{changed}")
+    return "\n\n".join([*blocks, f"[To you:]\n{text}"]) if blocks else text
+
+
+def _listed(notes: Sequence[InboxEntry]) -> str:
+    """Return quoted lines for each note, oldest first, within the limits.
+
+    Quoted, since anybody may have written them: none of them can be taken for the frame.
+    """
+    lines: list[str] = []
+    left = MAX_NOTES_CHARS
+    for note in reversed(notes):
+        line = _quoted(f"{note.sender_name}: {_shortened(note.text)}")
+        left -= len(line)
+        if left < 0:
+            lines.append("…")
+            break
+        lines.append(line)
+    return "\n".join(reversed(lines))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}" for line in text.splitlines())
+
+
+def _shortened(text: str) -> str:
+    text = text.strip() or "(no text any more)"
+    return text if len(text) <= MAX_NOTE_CHARS else text[: MAX_NOTE_CHARS - 1] + "…"

@@ -1,0 +1,164 @@
+"""What Parley itself says in a chat about a turn: trouble, failure, stopping, a full window."""
+
+import math
+
+from adapters.messages import Choice
+from agent import messages
+from agent.errors import (
+    ContextOverflow,
+    CredentialsRefused,
+    CreditUsedUp,
+    LongContextRefused,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    RateLimited,
+    SpendLimitReached,
+)
+from agent.money.costs import format_usd
+from agent.turn import TurnResult
+
+TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
+GAVE_UP = (
+    "I had to give up on this message: it failed at every attempt. It is kept for the operator."
+    " You can send /retry to try again."
+)
+NEVER_BEGAN = (
+    "I had to give up on this message: I failed to begin with it. It is kept for the operator. You"
+    " can send it again."
+)
+"""Of such a message there is no question that `/retry` could repeat."""
+EXPIRED = (
+    "For a long time I could not deliver anything here. I gave up those of my messages that are too"
+    " old now, so there is a gap above. The operator can still send them, and you can ask me again."
+)
+UNSHOWN = (
+    "I failed to show one of my messages here, so there is a gap above. The operator can still send"
+    " it; you can also ask me again."
+)
+NO_ANSWER = frozenset({"provider_failed", "refused", "spend_limit", "interrupted"})
+"""Outcomes of turns whose messages have no answer, and are marked as failed."""
+REPLACES = "(this replaces the unfinished message above)"
+"""Before what is said where a preview of it may stand that nobody can find any more."""
+TRY_AGAIN = Choice("Try again", "/retry")
+STOPPED = "*[stopped]*"
+EMPTY = "The model gave an empty answer. Send /retry to ask again."
+REFUSED = "The model declined to answer this."
+HYGIENE = "I am condensing our long conversation first; this takes a moment."
+CONTEXT = {
+    "clipped": (
+        "Your message is too long for the model: I read its beginning and its end. The full text"
+        " stays on record."
+    ),
+    "floor": (
+        "My instructions, the tools and your newest message alone are too large to leave the model"
+        " room. I cannot condense this any further, and the answer may fail; a shorter message"
+        " helps."
+    ),
+}
+"""What a compaction could not spare the user (`agent.ports.CompactionStore.tell`)."""
+ENDLESS = (
+    "The model did not come to an end, so I stopped it: what it wrote is far longer than an answer"
+    " may be. Send /retry to ask again."
+)
+CUT = "\n\n*[the answer reached the output limit and ends here]*"
+
+
+def answer_text(result: TurnResult) -> str:
+    """Return what the person reads for the result of a turn; never empty."""
+    if result.outcome == "refused":
+        return f"{result.text}\n\n{REFUSED}".strip()
+    if result.outcome == "endless":
+        return after_part(result.text, ENDLESS)
+    if not result.text.strip():
+        return EMPTY
+    return result.text + CUT if result.outcome == "partial" else result.text
+
+
+def replacing(text: str) -> str:
+    """Return what is said where an unfinished message may stand that nobody can find any more."""
+    return f"{REPLACES}\n\n{text}"
+
+
+def after_part(part: str, text: str) -> str:
+    """Return the part of an answer that was written before it failed, and what is said about it."""
+    return f"{part}\n\n*[{text}]*" if part.strip() else text
+
+
+def stopped_text(partial: str) -> str:
+    """Return the part of an answer that was written before it was stopped, marked as such."""
+    return f"{partial}\n\n{STOPPED}"
+
+
+def failure_text(failure: ModelError) -> str:
+    """Return what the person reads when no model answered. Holds nothing from the provider."""
+    if isinstance(failure, ModelRefused):
+        return REFUSED
+    if isinstance(failure, LongContextRefused):
+        why = (
+            "the model provider does not give this account its long context. The operator needs"
+            " to fix that"
+        )
+    elif isinstance(failure, ContextOverflow):
+        why = (
+            "this conversation has grown too long for the model. Send /compress to condense it,"
+            " or /new to start afresh"
+        )
+    elif isinstance(failure, CreditUsedUp):
+        why = (
+            "the account at the model provider has no credit left. The operator needs to add credit"
+            " or another key; then send /retry"
+        )
+    elif isinstance(failure, CredentialsRefused):
+        why = "the model provider refuses the key. The operator needs to fix that; then send /retry"
+    elif isinstance(failure, ModelNotFound):
+        why = "the provider does not know the model. The operator needs to fix that"
+    elif isinstance(failure, RateLimited):
+        minutes = math.ceil((failure.retry_after_s or 0) / 60)
+        when = (
+            f"in about {minutes} minutes, as its provider asks"
+            if minutes > 1
+            else "in a few minutes"
+        )
+        why = f"the model is overloaded. Send /retry {when}"
+    else:
+        why = "the model could not be reached or failed. Send /retry to try again"
+    return f"I could not answer: {why}."
+
+
+def spend_limit_text(limit: SpendLimitReached) -> str:
+    """Return what the person reads when a budget is used up.
+
+    What everybody together may spend is the operator's business: that amount is not shown.
+    """
+    if limit.limit_usd == 0:
+        return "I may not spend anything on answers at present; the operator can change that."
+    if limit.scope == "sender":
+        what = f"Today's budget for you is used up ({format_usd(limit.limit_usd)})"
+    else:
+        what = "Today's budget is used up"
+    anew = f"It starts anew at {limit.until:%H:%M} {limit.until.tzinfo}"
+    return f"{what}. {anew}; your message stays on record, send /retry then."
+
+
+def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
+    """Return what owners are told of a message that was given up.
+
+    Args:
+        account: "platform:name" of the account that it was to go through.
+        letter: Id of the dead letter.
+        reason: As the platform or the client gave it.
+        cause: `gateway.burials.Cause`.
+    """
+    where = messages.quoted(account)
+    if cause == "refused":
+        what = f"{where} does not take my messages for a chat, and perhaps for others"
+    elif cause == "failed":
+        what = f"I failed to show a message on {where}, and perhaps others: that is a fault of mine"
+    else:
+        what = f"{where} did not take my messages for so long that I gave up those that waited"
+    return (
+        f"{what}. The first one is the dead letter `{letter}` ({messages.quoted(reason)})."
+        " `parley dead-letters list` shows all of them, `parley dead-letters retry ID` sends one"
+        " again. I do not repeat this today."
+    )

@@ -1,0 +1,384 @@
+"""What people see while a turn runs: the growing answer below the lines of its tools.
+
+It is one message, which the answer replaces; best effort, coalesced, ended before the answer is
+committed. An intent is stored before the message is posted, its id afterwards. A process that is
+killed in between leaves the intent: the next one asks the platform for the message and adopts it.
+Where that cannot be said the answer names it, so that no half answer stands there unexplained. A
+turn has one such message at most: while nobody knows what became of it, no other is begun.
+
+Names and arguments of tools are the model's words: they are shown as text without any formatting,
+short, and without what is secret.
+"""
+
+import asyncio
+import re
+import secrets
+import unicodedata
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import structlog
+from typing_extensions import override
+
+from adapters.base import Adapter, PreviewIntent
+from adapters.errors import AdapterError, SendDelayed
+from adapters.messages import MessageRef
+from agent.messages import ToolCall
+from agent.models.arguments import read_arguments
+from agent.ports import ToolStatus
+from agent.safety.redaction import masked_assignments
+
+MAX_LINES = 5
+HINT_CHARS = 60
+_NAME_CHARS = 64
+_MAX_ARGUMENTS_CHARS = 100_000
+_READ_CHARS = 2_000
+# The first of these that is there tells best what a call is about.
+_TELLING = ("command", "path", "url", "query", "pattern", "task", "question", "expression", "name")
+_MARKS = {"running": "🔧", "ok": "✓", "partial": "✓", "waiting": "⏸"}
+_FAILED = "⚠️"
+_LINE_BREAK = "  \n"
+_NOT_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+CallState = ToolStatus | Literal["running", "waiting"]
+
+
+class ToolLines:
+    """The calls of a turn, as they are shown.
+
+    Args:
+        redact: Takes what is secret out of a text.
+    """
+
+    def __init__(self, redact: Callable[[str], str]) -> None:
+        self._redact = redact
+        # Some servers use the id of a call again in a later step, for another call.
+        self._states: dict[tuple[str, str], CallState] = {}
+
+    def set(self, call: ToolCall, state: CallState) -> None:
+        """Take note of a call, or of what became of it."""
+        self._states[call["id"], label(call, self._redact)] = state
+
+    @property
+    def text(self) -> str:
+        """The newest lines, in the order in which the calls began; as markdown, "" for none."""
+        newest = [*self._states.items()][-MAX_LINES:]
+        lines = [_line(text, state) for (_, text), state in newest]
+        if (earlier := len(self._states) - len(lines)) > 0:
+            lines.insert(0, f"+{earlier} earlier")
+        return _LINE_BREAK.join(lines)
+
+
+def _line(text: str, state: CallState) -> str:
+    mark = _MARKS.get(state, _FAILED)
+    if state != "waiting":
+        return f"{mark} {text}"
+    awaited = "an answer" if text.startswith("clarify") else "approval"
+    return f"{mark} {text} (waiting for {awaited})"
+
+
+def label(call: ToolCall, redact: Callable[[str], str]) -> str:
+    """Return what a call is and, shortly, what it is about; as markdown."""
+    function = call["function"]
+    name = _NOT_NAME.sub("", function["name"])[:_NAME_CHARS].replace("_", r"\_") or "?"
+    hint = _hint(function["arguments"], redact)
+    return f"{name}: `{hint}`" if hint else name
+
+
+def _hint(raw: str, redact: Callable[[str], str]) -> str:
+    values = read_arguments(raw) if len(raw) <= _MAX_ARGUMENTS_CHARS else None
+    found: Any = next((values[key] for key in _TELLING if values and values.get(key)), "")
+    if not isinstance(found, str):
+        return ""
+    text = _one_line(masked_assignments(redact(found[:_READ_CHARS])))
+    return text if len(text) <= HINT_CHARS else text[: HINT_CHARS - 1].rstrip() + "…"
+
+
+def _one_line(text: str) -> str:
+    """Return a text on one line, without what is invisible and without the end of a code span."""
+    seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
+    return " ".join(seen.replace("`", "'").split())
+
+
+LOOK_UP_S = 30.0
+"""How long the end of a turn waits for a platform to say what became of a preview.
+
+Longer than a request may be on its way: its answer could not overtake it anyway.
+"""
+RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewRows:
+    """What is stored about a preview.
+
+    Attributes:
+        announce: Stores, durably, that a message with this nonce will be posted.
+        remember: Stores the id of the message.
+        others: Returns the ids of messages that show something else.
+    """
+
+    announce: Callable[[str], Awaitable[None]]
+    remember: Callable[[str], Awaitable[None]]
+    others: Callable[[], Awaitable[frozenset[str]]]
+
+
+class PreviewMessage(PreviewIntent):
+    """One turn's preview.
+
+    Args:
+        adapter: Where it is shown.
+        question: What is answered.
+        rows: Where it is kept.
+        ref: The message's id, where an earlier attempt has stored it.
+        nonce: Of a message that an earlier attempt has announced, and whose id is not known.
+
+    Attributes:
+        ref: The platform's id of the message; None while there is none.
+        is_lost: It may stand there, and the platform cannot say where.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        question: MessageRef,
+        rows: PreviewRows,
+        *,
+        ref: str | None = None,
+        nonce: str | None = None,
+    ) -> None:
+        self.ref = ref
+        self.is_lost = False
+        self._adapter = adapter
+        self._question = question
+        self._rows = rows
+        self._doubted = nonce
+
+    @override
+    async def begin(self) -> str:
+        nonce = secrets.token_hex(12)
+        await self._rows.announce(nonce)
+        self._doubted = nonce
+        return nonce
+
+    @override
+    def undo(self) -> None:
+        self._doubted = None
+
+    @property
+    def stands(self) -> bool:
+        """Whether something of it stands, or may stand, in the chat."""
+        return self.ref is not None or self.is_lost
+
+    async def shown_as(self, ref: str | None) -> None:
+        """Store under which id it is shown, where that is news."""
+        if ref is not None and ref != self.ref:
+            self.ref, self._doubted = ref, None
+            await self._rows.remember(ref)
+
+    async def is_known(self) -> bool:
+        """Whether it can be shown, or shown anew; asks the platform where there is a doubt."""
+        if self._doubted is not None:
+            await self._look_up()
+        return self._doubted is None and not self.is_lost
+
+    async def settle(self) -> None:
+        """Know, at the end of a turn, what became of it: its id, none, or `is_lost`."""
+        if self._doubted is None:
+            return
+        try:
+            async with asyncio.timeout(LOOK_UP_S):
+                await self._look_up_patiently()
+        except TimeoutError:
+            self._lose("the platform takes too long")
+
+    async def _look_up_patiently(self) -> None:
+        while self._doubted is not None:
+            delayed = await self._look_up()
+            if delayed is not None:
+                await asyncio.sleep(delayed.retry_after_s or RETRY_S)
+
+    async def _look_up(self) -> SendDelayed | None:
+        """Ask the platform once; return why it cannot be said now."""
+        others = await self._rows.others()
+        # A post that is on its way may be refused meanwhile.
+        if (nonce := self._doubted) is None:
+            return None
+        try:
+            ref = await self._adapter.find_preview(self._question, nonce, others)
+        except SendDelayed as exc:
+            return exc
+        except AdapterError as exc:
+            self._lose(str(exc))
+        except Exception as exc:
+            # A bug of the adapter: a turn that failed by it would fail at every attempt.
+            log.exception("preview_failed", platform=self._question.address.platform)
+            self._lose(repr(exc))
+        else:
+            self._doubted = None
+            log.info("preview_looked_up", found=ref is not None)
+            await self.shown_as(ref)
+        return None
+
+    def _lose(self, reason: str) -> None:
+        if self._doubted is None:
+            return
+        self._doubted, self.is_lost = None, True
+        platform = self._question.address.platform
+        log.warning("preview_lost", platform=platform, reason=reason)
+
+
+log = structlog.get_logger()
+
+WORKING_EVERY_S = 4.0
+"""Telegram's "typing" lasts 5 s. Source: its documentation of sendChatAction."""
+SHOW_AGAIN_S = 3.0
+"""A platform passes over a preview that comes too early, and a tool may run for minutes."""
+LAST_PREVIEW_S = 5.0
+"""How long the end of a turn waits for a preview that is on its way."""
+
+
+class LiveAnswer:
+    """Shows one answer as it grows.
+
+    Implements `agent.models.base.TextSink` and `agent.tools.services.Progress`.
+
+    Args:
+        adapter: The conversation's platform.
+        question: What is answered, and where the answer will appear.
+        message: In which it is shown.
+        all_sent: Whether the chat shows everything that was said before; no preview begins above
+            an earlier answer.
+        lines: What is shown of the tools; None for nothing.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        question: MessageRef,
+        message: PreviewMessage,
+        all_sent: Callable[[], Awaitable[bool]],
+        *,
+        lines: ToolLines | None = None,
+    ) -> None:
+        self._adapter = adapter
+        self._question = question
+        self._all_sent = all_sent
+        self._lines = lines
+        # Where sends are idempotent a preview is no message, and its place follows no order.
+        self._begun = message.ref is not None or adapter.idempotent_sends
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self.message = message
+        self.text = ""
+
+    def push(self, delta: str) -> None:
+        """Append visible text."""
+        self.text += delta
+        self._changed.set()
+
+    def restart(self) -> None:
+        """Forget what was pushed; what is shown stays until there is something new."""
+        self.text = ""
+
+    def working(self, call: ToolCall) -> None:
+        """Show that a call runs."""
+        self._set(call, "running")
+
+    def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
+        """Show what became of a call."""
+        self._set(call, status)
+
+    def _set(self, call: ToolCall, state: CallState) -> None:
+        if self._lines is not None:
+            self._lines.set(call, state)
+            self._changed.set()
+
+    @property
+    def status(self) -> str:
+        """What is shown of the tools, as markdown; "" for nothing."""
+        return self._lines.text if self._lines is not None else ""
+
+    @asynccontextmanager
+    async def shown(self) -> AsyncIterator[None]:
+        """Show "working" and previews while the body runs.
+
+        At the end a preview that is on its way is waited for: its message id must be known, and it
+        must not overtake the final answer. One that takes longer than `LAST_PREVIEW_S` goes on at
+        the adapter, whose next `send` comes behind it and takes its place.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                working = tasks.create_task(self._show_working(), name="working")
+                previews = tasks.create_task(self._show_previews(), name="previews")
+                try:
+                    yield
+                finally:
+                    await self._end(working, previews)
+        except BaseExceptionGroup as failures:
+            # The caller tells errors apart by their class.
+            raise failures.exceptions[0] from failures
+
+    async def _end(self, working: asyncio.Task[None], previews: asyncio.Task[None]) -> None:
+        """Stop waiting for the adapter; no request is ended by that (`adapters.outbound`)."""
+        self._ended.set()
+        self._changed.set()
+        working.cancel()
+        await asyncio.wait([previews], timeout=LAST_PREVIEW_S)
+        previews.cancel()
+
+    async def _show_working(self) -> None:
+        with self._best_effort():
+            while True:
+                await self._adapter.show_working(self._question)
+                await asyncio.sleep(WORKING_EVERY_S)
+
+    async def _show_previews(self) -> None:
+        with self._best_effort():
+            while await self._next_change():
+                self._begun = self._begun or await self._all_sent()
+                if not (self._begun and await self.message.is_known()):
+                    continue
+                status = self.status
+                text = "\n\n".join(part for part in (status, self.text) if part)
+                ref = await self._adapter.preview(
+                    self._question,
+                    text,
+                    self.message.ref,
+                    grows=not status,
+                    intent=self.message,
+                )
+                await self.message.shown_as(ref)
+
+    async def _next_change(self) -> bool:
+        """Wait for something new and for the least interval; False once the answer has ended.
+
+        What is shown of the tools comes again when nothing changes.
+        """
+        while not self._ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SHOW_AGAIN_S if self.status else None):
+                    await self._changed.wait()
+            if await self._ends_within(self._adapter.preview_interval_s):
+                break
+            self._changed.clear()
+            if self.text or self.status:
+                return True
+        return False
+
+    async def _ends_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._ended.wait()
+        except TimeoutError:
+            return False
+
+    @contextmanager
+    def _best_effort(self) -> Iterator[None]:
+        """Keep an adapter's bug, or a full disk, from costing the answer."""
+        try:
+            yield
+        except Exception:
+            log.exception("preview_failed", platform=self._question.address.platform)

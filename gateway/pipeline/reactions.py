@@ -1,0 +1,86 @@
+"""Acknowledging reactions: received, answered, failed. Best effort, beside the path of a message.
+
+Nothing waits for them. What a platform shows too slowly is dropped, not queued without end.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+
+import structlog
+
+from adapters.base import Adapter
+from adapters.messages import MessageRef, Reaction
+
+log = structlog.get_logger()
+
+AT_ONCE = 4
+"""Reactions that are on their way to one account at a time."""
+WAITING_IN_CHAT = 20
+WAITING = 1000
+"""Reactions that wait, of one chat and of an account; further ones are dropped."""
+TIMEOUT_S = 15.0
+
+
+class Acks:
+    """The reactions of all accounts; those of one chat are shown in order."""
+
+    def __init__(self, adapters: Mapping[tuple[str, str], Adapter]) -> None:
+        self._accounts = {account: _Account(adapter) for account, adapter in adapters.items()}
+
+    def show(self, question: MessageRef, mark: Reaction) -> None:
+        """Have a message marked soon; returns at once. One without a `message_ref` cannot be."""
+        if question.message_ref is None:
+            return
+        address = question.address
+        if not self._accounts[address.platform, address.account].take(question, mark):
+            log.debug("reaction_dropped", platform=address.platform, chat=address.chat, mark=mark)
+
+    async def run(self) -> None:
+        """Show what is asked for, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for account in self._accounts.values():
+                for _ in range(AT_ONCE):
+                    tasks.create_task(account.work())
+
+
+class _Account:
+    """The reactions of one account, by chat; a chat stands in line once."""
+
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._chats: dict[str, deque[tuple[MessageRef, Reaction]]] = {}
+        self._line: asyncio.Queue[str] = asyncio.Queue()
+
+    def take(self, question: MessageRef, mark: Reaction) -> bool:
+        """Put a reaction into its chat's queue; False where too many wait."""
+        chat = question.address.chat
+        if chat not in self._chats:
+            if self._line.qsize() >= WAITING:
+                return False
+            self._chats[chat] = deque()
+            self._line.put_nowait(chat)
+        elif len(self._chats[chat]) >= WAITING_IN_CHAT:
+            return False
+        self._chats[chat].append((question, mark))
+        return True
+
+    async def work(self) -> None:
+        """Show one reaction after another, each time of the chat that has waited longest."""
+        while True:
+            chat = await self._line.get()
+            await self._show(*self._chats[chat].popleft())
+            if self._chats[chat]:
+                self._line.put_nowait(chat)
+            else:
+                del self._chats[chat]
+
+    async def _show(self, question: MessageRef, mark: Reaction) -> None:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._adapter.acknowledge(question, mark)
+        except TimeoutError:
+            log.debug("reaction_timed_out", platform=self._adapter.platform, mark=mark)
+        except Exception:
+            # An adapter's bug must not cost the reactions of others.
+            log.exception("reaction_failed", platform=self._adapter.platform)

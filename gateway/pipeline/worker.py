@@ -1,0 +1,283 @@
+"""The worker (step 4 of the path): claims conversations, runs their turns, gives them back.
+
+A task exists per conversation only while that has work. Turns of one conversation run one after
+another under its lease; conversations run side by side, `queue.max_concurrent_turns` at most.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+
+import structlog
+
+from gateway.errors import LeaseLost, StorageError, StorageUnavailable
+from gateway.lifecycle.crash_journal import as_turn
+from gateway.pipeline.turn import TurnRunner
+from gateway.settings.tree import QueueSettings
+from gateway.storage.conversation import turns
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.queue import leases
+from gateway.storage.queue.leases import LEASE_S, Lease
+
+log = structlog.get_logger()
+
+TURNS_PER_LEASE = 6
+"""Turns before a busy conversation goes to the end of the line."""
+POLL_S = 1.0
+"""How long a lost wake-up, or the end of a back-off or a quiet time, can go unnoticed."""
+SWEEP_S = 30.0
+MOST_DEBOUNCES = 5
+"""A burst that never pauses is answered after this many times `queue.debounce_ms`."""
+RETRY_AFTER_S = 2.0
+LONGEST_RETRY_S = 54.0
+"""Back-off after an unexpected exception, doubled each time; the turn's attempts are counted."""
+
+
+class Worker:
+    """Runs the turns of this replica."""
+
+    def __init__(
+        self,
+        database: Database,
+        replica: int,
+        turns_: TurnRunner,
+        queue: QueueSettings,
+        accounts: Sequence[tuple[str, str]],
+        trials: Mapping[int, float],
+    ) -> None:
+        self._database = database
+        self._replica = replica
+        self._turns = turns_
+        self._queue = queue
+        self._accounts = accounts
+        self._slots = Slots(queue.max_concurrent_turns)
+        self._trials = dict(trials)
+        self._serving: dict[int, int] = {}
+        self._arrived: dict[int, float] = {}
+        self._failures: dict[int, int] = {}
+        self._false_starts: dict[int, int] = {}
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._full = False
+
+    def notify(self, conversation_id: int) -> None:
+        """Hint that a conversation's inbox has something new."""
+        self._arrived[conversation_id] = time.monotonic()
+        self._wake.set()
+
+    def wake(self, _conversation_id: int) -> None:
+        """Hint that a conversation can go on; its newest message may be old."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Claim and serve until `stop`; then return when the running turns have finished.
+
+        Cancelled, it leaves unfinished turns as they are: they are resumed at the next start.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            beats = tasks.create_task(self._keep_alive(), name="heartbeat")
+            while not self._stopping:
+                try:
+                    await self._claim(tasks)
+                except StorageError as exc:
+                    log.warning("claim_failed", error=str(exc))
+                await self._wait_for_work()
+            await self._slots.wait_idle()
+            beats.cancel()
+
+    def stop(self) -> None:
+        """Begin no further turn."""
+        self._stopping = True
+        self._wake.set()
+
+    async def _claim(self, tasks: asyncio.TaskGroup) -> None:
+        room = 2 * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
+        if room <= 0:
+            return
+        claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
+        self._full = len(claimed) >= room
+        for lease in claimed:
+            if self._serving.get(lease.conversation) != lease.epoch:
+                self._serving[lease.conversation] = lease.epoch
+                tasks.create_task(self._serve(lease), name=f"conversation {lease.conversation}")
+
+    async def _wait_for_work(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._wake.clear()
+
+    async def _serve(self, lease: Lease) -> None:
+        """Run a conversation's turns and release it, whatever happens."""
+        delay_s = 0.0
+        released = more = False
+        try:
+            released = await self._run_turns(lease)
+            self._failures.pop(lease.conversation, None)
+        except LeaseLost:
+            log.warning("lease_lost", conversation=lease.conversation)
+        except Exception:
+            log.exception("turn_failed", conversation=lease.conversation)
+            delay_s = self._back_off(lease.conversation)
+        try:
+            if not released:
+                more = await self._database.write(leases.release, lease, not_before_s=delay_s)
+        except StorageError as exc:
+            # Still owned by this replica: the next claim returns it, and it is served again.
+            log.warning("release_failed", conversation=lease.conversation, error=str(exc))
+            await asyncio.sleep(delay_s)
+        finally:
+            if self._serving.get(lease.conversation) == lease.epoch:
+                del self._serving[lease.conversation]
+            if more or self._full:
+                self._wake.set()
+
+    def _back_off(self, conversation_id: int) -> float:
+        failures = self._failures.get(conversation_id, 0)
+        self._failures[conversation_id] = failures + 1
+        return min(RETRY_AFTER_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
+
+    async def _run_turns(self, lease: Lease) -> bool:
+        """Run turns; return whether the lease was given back because nothing waits."""
+        for _ in range(TURNS_PER_LEASE):
+            await self._settle(lease.conversation)
+            if self._stopping:
+                return False
+            if await self._run_next(lease):
+                return True
+        return False
+
+    async def _run_next(self, lease: Lease) -> bool:
+        """Run the next turn once there is a place; return whether the lease was given back."""
+        async with self._place(lease.conversation):
+            if self._stopping:
+                return False
+            turn = await self._next_turn(lease)
+            if turn is None:
+                return True
+            await self._run_one(turn)
+            return False
+
+    def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
+        """Return the place of a conversation's next turn; a suspect is tried once in a life."""
+        lasts_s = self._trials.pop(conversation_id, None)
+        return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
+
+    async def _next_turn(self, lease: Lease) -> Turn | None:
+        """Return the next turn; what cannot begin at several attempts in a row is given up."""
+        while True:
+            try:
+                turn = await self._turns.next_turn(lease)
+            except StorageError:
+                raise  # the disk or another worker is to blame, not what waits
+            except Exception as exc:
+                failed = self._false_starts.get(lease.conversation, 0) + 1
+                self._false_starts[lease.conversation] = failed
+                reason = f"it could not begin: {type(exc).__name__}"
+                is_last = failed >= self._queue.max_attempts
+                if not (is_last and await self._turns.give_up(lease, reason)):
+                    raise
+                log.exception("turn_failed", conversation=lease.conversation)
+            else:
+                self._false_starts.pop(lease.conversation, None)
+                return turn
+            del self._false_starts[lease.conversation]
+
+    async def _run_one(self, turn: Turn) -> None:
+        try:
+            await as_turn(turn.id, self._turns.run(turn))
+        except asyncio.CancelledError:
+            if self._stopping:
+                await self._database.write(turns.forgive_attempt, turn)
+            raise
+        except StorageUnavailable:
+            # The disk is to blame, not the turn.
+            await self._database.write(turns.forgive_attempt, turn)
+            raise
+
+    async def _settle(self, conversation_id: int) -> None:
+        """Wait until a burst of messages has paused for `queue.debounce_ms`."""
+        debounce_s = self._queue.debounce_ms / 1000
+        latest = time.monotonic() + MOST_DEBOUNCES * debounce_s
+        while (arrived := self._arrived.get(conversation_id)) is not None:
+            pause = min(arrived + debounce_s, latest) - time.monotonic()
+            if pause <= 0:
+                self._arrived.pop(conversation_id, None)
+                return
+            await asyncio.sleep(pause)
+
+    async def _keep_alive(self) -> None:
+        """Renew the lease of all conversations; now and then look for stuck ones."""
+        swept = time.monotonic()
+        while True:
+            await asyncio.sleep(LEASE_S / 4)
+            try:
+                await self._database.write(leases.heartbeat, self._replica)
+                if time.monotonic() - swept >= SWEEP_S:
+                    swept = time.monotonic()
+                    await self._sweep()
+            except StorageError as exc:
+                log.warning("heartbeat_failed", error=str(exc))
+
+    async def _sweep(self) -> None:
+        stuck = await self._database.write(leases.ready_stuck)
+        if stuck:
+            log.error("stuck_conversations_found", count=stuck)
+            self._wake.set()
+
+
+class Slots:
+    """At most `limit` turns at once, first come, first served; suspects run beside them.
+
+    Attributes:
+        suspects: How many suspects have a place, or wait for their trial.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._places = asyncio.Semaphore(limit)
+        self._trial = asyncio.Lock()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.suspects = 0
+
+    @asynccontextmanager
+    async def taken(self) -> AsyncIterator[None]:
+        """Hold one place while the body runs."""
+        async with self._places:
+            with self._counted():
+                yield
+
+    @asynccontextmanager
+    async def on_trial(self, lasts_s: float) -> AsyncIterator[None]:
+        """Hold a place of its own while the body runs; for `lasts_s` no other suspect begins."""
+        self.suspects += 1
+        try:
+            await self._trial.acquire()
+            with ExitStack() as trial, self._counted():
+                trial.callback(self._trial.release)
+                # What it does after that is not held against it: the next one may begin.
+                timer = asyncio.get_running_loop().call_later(lasts_s, trial.close)
+                trial.callback(timer.cancel)
+                yield
+        finally:
+            self.suspects -= 1
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
+    async def wait_idle(self) -> None:
+        """Return when no turn runs."""
+        await self._idle.wait()

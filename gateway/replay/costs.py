@@ -1,0 +1,302 @@
+"""What a replay would have cost: bills side by side, and what compactions did to them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import groupby
+from operator import add
+
+from agent.context.phases.payback import Rates, early_pays, payback_requests
+from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
+from agent.context_engine import Limits
+from agent.models.catalog import ModelFacts
+from agent.money.costs import UNKNOWN, cost_usd, format_usd
+from agent.prefix import LIFETIMES_S
+from agent.usage import Usage
+from gateway.replay.recorded_model import Bill, Billed
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.reports.history import Timeline
+
+EARLY = "idle"
+"""The trigger of a compaction that was made because the cache had died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What costs are reckoned with.
+
+    Attributes:
+        facts: Of the model that is played.
+        limits: When it is compacted for and what is kept.
+        ttl: How long its cache entries live.
+        most_requests: In how many requests an early compaction has to pay.
+        early: Whether early compaction is played.
+        writer: Of the auxiliary model that would write summaries; None for the one that is played.
+    """
+
+    facts: ModelFacts
+    limits: Limits
+    ttl: str = "5m"
+    most_requests: float = 6
+    early: bool = False
+    writer: ModelFacts | None = None
+
+    @property
+    def rates(self) -> Rates:
+        """The prices in units of the input's."""
+        return Rates.of(self.facts.prices, self.ttl)
+
+    @property
+    def summary_tokens(self) -> int:
+        """About how long a summary is."""
+        return min(LEAST_SUMMARY_TOKENS, self.limits.max_summary_tokens)
+
+    def summary_usd(self, usage: Usage) -> float | None:
+        """Return what a summary costs; None where the price of who would write it is not known."""
+        return cost_usd(usage, (self.writer or self.facts).prices) if usage.prompt_tokens else 0.0
+
+    def prices_text(self) -> str:
+        """Return all prices with their sources, for people."""
+        return "; summaries: ".join(map(prices_text, filter(None, (self.facts, self.writer))))
+
+
+def prices_text(facts: ModelFacts) -> str:
+    """Return a model's prices with their source, for people."""
+    prices = facts.prices
+    if prices is None:
+        return f"{facts.name}: {UNKNOWN}"
+    kinds = ("input", "cache_write_5m", "cache_write_1h", "cache_read", "output")
+    listed = ", ".join(f"{kind.replace('_', ' ')} {getattr(prices, kind):g}" for kind in kinds)
+    read_on = f" ({facts.read_on})" if facts.read_on else ""
+    return f"{facts.name}, $ per million tokens: {listed}; source: {facts.source}{read_on}"
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What conversations would have cost.
+
+    Attributes:
+        bills: Of the requests, one for each placing; what was played comes first.
+        summaries_usd: What the summaries would have cost if a model had written them; None if that
+            is not known.
+    """
+
+    bills: tuple[Bill, ...] = ()
+    summaries_usd: float | None = 0.0
+
+    def rows(self, tariff: Tariff) -> Iterator[tuple[str, ...]]:
+        """Yield what stands in the columns, for each placing."""
+        return (_bill_cells(bill, self.summaries_usd, tariff) for bill in self.bills)
+
+    def usd(self, tariff: Tariff) -> float | None:
+        """Return what was played would have cost, summaries included; None if not known."""
+        asked = (cost_usd(bill.tally.billed, tariff.facts.prices) for bill in self.bills[:1])
+        return _sum(*asked, self.summaries_usd)
+
+
+def costs(timeline: Timeline, billed: Billed, tariff: Tariff) -> Costs:
+    """Return what a conversation would have cost."""
+    summaries = (each.summary for each in economies(timeline, billed, tariff))
+    return Costs(billed.bills, _sum(0.0, *map(tariff.summary_usd, summaries)))
+
+
+def totals(found: Sequence[Costs]) -> Costs:
+    """Return the sums over conversations."""
+    bills = [bill for each in found for bill in each.bills]
+    order = dict.fromkeys(bill.placing for bill in bills)
+    summed = (reduce(add, (it for it in bills if it.placing == placing)) for placing in order)
+    return Costs(tuple(summed), _sum(0.0, *(each.summaries_usd for each in found)))
+
+
+BILL_COLUMNS = (
+    "breakpoints", "requests", "prompt tokens", "read", "written", "plain", "hits",
+    "billed ÷ minimum", "answers", "summaries", "cost",
+)  # fmt: skip
+
+
+def _bill_cells(bill: Bill, summaries_usd: float | None, tariff: Tariff) -> tuple[str, ...]:
+    usage, prices = bill.tally.billed, tariff.facts.prices
+    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    ratio = bill.tally.ratio(prices) if prices and prices.input else bill.tally.ratio()
+    counts = (bill.requests, usage.prompt_tokens, usage.cache_read_tokens, written)
+    asked_usd = cost_usd(usage, prices)
+    money = (asked_usd, summaries_usd, _sum(asked_usd, summaries_usd))
+    return (
+        bill.placing,
+        *(f"{count:,}" for count in (*counts, usage.input_tokens)),
+        f"{bill.tally.hit_ratio:.3f}",
+        f"{ratio:.3f}",
+        *(format_usd(usd, estimated=True) for usd in money),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Economy:
+    """What a compaction costs and saves, as if a model had written what the extractor did.
+
+    Attributes:
+        warm: Whether the cache still held the view.
+        warm_summary: What the summary costs while it does, `cold_summary` when it does not; both
+            are nothing for a compaction that needed none, and the same for an auxiliary model.
+        payback: After how many requests it is paid back with the model's summary in place of the
+            extractor's; may be inf.
+        later: Requests until the next compaction, or the end.
+    """
+
+    warm: bool
+    warm_summary: Usage
+    cold_summary: Usage
+    payback: float
+    later: int
+
+    @property
+    def summary(self) -> Usage:
+        """What the summary costs as it was."""
+        return self.warm_summary if self.warm else self.cold_summary
+
+
+def economies(
+    timeline: Timeline, billed: Billed, tariff: Tariff, extracts: Mapping[int, int] | None = None
+) -> list[Economy]:
+    """Return one for each compaction, in order.
+
+    Args:
+        timeline: What happened.
+        billed: When.
+        tariff: What it costs.
+        extracts: Tokens of the extractor's summary, by the segment that begins with it; where it is
+            not known, it is taken to be as long as a model's.
+    """
+    found = timeline.compactions
+    known = extracts or {}
+    ends = [*(each.before_call for each in found[1:]), len(timeline.calls)]
+    return [
+        _economy(
+            each.row,
+            tariff,
+            known.get(each.row.child_session_id, tariff.summary_tokens),
+            warm=_is_warm(each.before_call, billed, tariff.ttl),
+            later=end - each.before_call,
+        )
+        for each, end in zip(found, ends, strict=False)
+    ]
+
+
+def _economy(
+    row: CompactionRow, tariff: Tariff, extract_tokens: int, *, warm: bool, later: int
+) -> Economy:
+    summarises = row.retained_share is not None
+    read, written = (row.tokens_before, tariff.summary_tokens) if summarises else (0, 0)
+    cold_summary = Usage(input_tokens=read, output_tokens=written)
+    warm_summary = Usage(cache_read_tokens=read, output_tokens=written)
+    return Economy(
+        warm,
+        warm_summary=warm_summary if tariff.writer is None else cold_summary,
+        cold_summary=cold_summary,
+        payback=payback_requests(
+            row.tokens_before,
+            kept_tokens(row) + (written - extract_tokens if summarises else 0),
+            written,
+            tariff.rates,
+            warm=warm,
+            asks_model=summarises,
+        ),
+        later=later,
+    )
+
+
+def kept_tokens(row: CompactionRow) -> int:
+    """Return the size of the view after a compaction, as reported where that is known."""
+    return row.tokens_after if row.tokens_after_reported is None else row.tokens_after_reported
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Turns that found a dead cache.
+
+    Attributes:
+        cold_turns: How many there were.
+        made: Early compactions there.
+        due: Others of these turns where nothing was compacted and the payback rule asks for it.
+    """
+
+    cold_turns: int = 0
+    made: int = 0
+    due: int = 0
+
+    def __add__(self, other: "Early") -> "Early":
+        return Early(
+            self.cold_turns + other.cold_turns, self.made + other.made, self.due + other.due
+        )
+
+    def text(self, tariff: Tariff) -> str:
+        """Return it for people."""
+        told = f"{_turns(self.cold_turns)} found a dead cache."
+        if tariff.early:
+            return f"{told} Compacted early: {_turns(self.made)}."
+        rule = f"the rule (paid back within {tariff.most_requests:g} requests)"
+        try_it = "; --early plays that, and one compaction serves several" if self.due else ""
+        return f"{told} Early compaction is off; {rule} is met at {self.due:,} of them{try_it}."
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count:,} turns"
+
+
+def early(timeline: Timeline, billed: Billed, tariff: Tariff) -> Early:
+    """Return what early compaction did, or would begin with, in a conversation."""
+    cold = [at for at in _first_calls(timeline) if at and not _is_warm(at, billed, tariff.ttl)]
+    taken = {each.before_call for each in timeline.compactions}
+    sizes = (timeline.calls[at].usage.prompt_tokens for at in cold if at not in taken)
+    return Early(
+        len(cold),
+        sum(each.row.trigger == EARLY for each in timeline.compactions),
+        sum(_pays(tokens, billed, tariff) for tokens in sizes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The same conversations played with early compaction and without, summaries included."""
+
+    early_usd: float
+    plain_usd: float
+
+    def text(self) -> str:
+        """Return it for people."""
+        less = self.plain_usd - self.early_usd
+        early_usd, plain_usd, difference = (
+            format_usd(it, estimated=True) for it in (self.early_usd, self.plain_usd, abs(less))
+        )
+        told = f"{difference} {'less' if less >= 0 else 'more'}"
+        return f"Played without: {plain_usd}; with it: {early_usd}, {told}, summaries included."
+
+
+def _pays(view_tokens: int, billed: Billed, tariff: Tariff) -> bool:
+    return early_pays(
+        view_tokens,
+        tariff.limits,
+        tariff.rates,
+        fixed_tokens=billed.fixed_tokens,
+        asks_model=True,
+        most_requests=tariff.most_requests,
+    )
+
+
+def _first_calls(timeline: Timeline) -> Iterator[int]:
+    """Yield the position of each turn's first call."""
+    for _, calls in groupby(enumerate(timeline.calls), key=lambda pair: pair[1].turn_id):
+        yield next(calls)[0]
+
+
+def _is_warm(call: int, billed: Billed, ttl: str) -> bool:
+    """Whether the cache holds what was sent before a call; not before the first."""
+    times = billed.asked_s
+    if not 0 < call < len(times):
+        return False
+    return times[call] - times[call - 1] <= LIFETIMES_S[ttl]
+
+
+def _sum(*amounts: float | None) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None

@@ -1,0 +1,292 @@
+"""The stage of a replay: a gateway without HTTP, a model and a platform that are played.
+
+Intake, queue, worker, loop and outbox are the ones of `parley run`, also where the gateway is
+stopped and started again in the middle of a turn.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+from typing_extensions import override
+
+from adapters.messages import Address, InboundMessage, Outgoing
+from agent.messages import storable, text_of
+from agent.models.base import Completion, ModelRequest, TextSink
+from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
+from agent.recovery import RetryPolicy
+from agent.settings import CachingSettings, FactsSettings
+from agent.tokens.estimate import estimate_tokens
+from agent.turn import Agent
+from gateway.app import Gateway, assembled
+from gateway.pipeline import notices
+from gateway.replay.clock import Gap, schedule
+from gateway.replay.null_adapter import NullAdapter
+from gateway.replay.recorded_model import RecordedModel, RecordedTools
+from gateway.replay.recordings import Recording
+from gateway.replay.report import Replayed
+from gateway.settings.tree import Settings
+from gateway.storage.conversation import sessions
+from gateway.storage.conversation.sessions import age
+from gateway.storage.migrations import open_database
+from gateway.storage.queue.blame import Death
+from gateway.storage.reports import history
+from gateway.storage.reports import history as timeline
+
+NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
+"""What may be said about a turn before its answer."""
+
+DEFAULT_WINDOW_TOKENS = 200_000
+"""Where neither an option nor the settings name one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is played, and how.
+
+    Attributes:
+        settings: The gateway's; its home is the replay's own.
+        restart_every: The gateway is started again after so many requests; None for never.
+    """
+
+    settings: Settings
+    recordings: Sequence[Recording]
+    gap: Gap = "recorded"
+    restart_every: int | None = None
+
+
+def window_of(settings: Settings) -> int:
+    """Return the context length that is played with, in tokens."""
+    return settings.model.context_length or DEFAULT_WINDOW_TOKENS
+
+
+def facts_in(settings: Settings) -> ModelFacts:
+    """Return prices and cache rules of the model that the settings name; else of a Claude."""
+    return _named(settings.model.name or DEFAULT_NAMES["anthropic"], settings.model.facts)
+
+
+def writer_in(settings: Settings) -> ModelFacts | None:
+    """Return prices of the auxiliary model that would write summaries; None for the main one."""
+    main, block = settings.model, settings.auxiliary.compression
+    if not block.is_set:
+        return None
+    provider = "openai" if block.base_url else block.provider
+    same = block.base_url is None and provider in {"auto", "main", main.provider}
+    default = DEFAULT_NAMES.get(provider, DEFAULT_NAMES["anthropic"])
+    return _named(block.model or (main.name if same else None) or default, block.facts)
+
+
+def _named(name: str, overrides: FactsSettings) -> ModelFacts:
+    """Return the facts of a model under the name that it has in the settings."""
+    return replace(facts_of(name, overrides), name=name)
+
+
+@asynccontextmanager
+async def playing(stage: Stage) -> AsyncIterator["Player"]:
+    """Run a gateway whose model plays the recordings, without HTTP, in `settings.home`."""
+    model = _model(stage)
+    answers = Answers()
+    house = House(stage, model, answers)
+    async with asyncio.TaskGroup() as tasks:
+        running = tasks.create_task(house.run(), name="gateway")
+        await house.open.wait()
+        yield Player(house, model, answers, stage.gap)
+        running.cancel()
+
+
+def _model(stage: Stage) -> "StoppingModel":
+    settings = stage.settings
+    return StoppingModel(
+        window_of(settings), facts_in(settings), settings.prompt_caching, stage.restart_every
+    )
+
+
+class StoppingModel(RecordedModel):
+    """A recorded model that has the gateway restarted now and then, in the middle of a turn.
+
+    Attributes:
+        restart: Is set when a restart is due; the request that came is billed, and its answer is
+            never given.
+    """
+
+    def __init__(
+        self,
+        context_length: int,
+        facts: ModelFacts,
+        caching: CachingSettings,
+        restart_every: int | None,
+    ) -> None:
+        """Answer `restart_every` requests between two restarts; None for all."""
+        super().__init__(context_length, facts, caching)
+        self.restart = asyncio.Event()
+        self._restart_every = restart_every
+        self._answered = 0
+
+    @override
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        completion = await super().complete(request, sink)
+        if self._answered == self._restart_every:
+            self._answered = 0
+            self.restart.set()
+            await asyncio.Event().wait()
+        self._answered += 1
+        return completion
+
+
+class House:
+    """The gateway of a stage: open until it is closed, and opened anew for each restart.
+
+    Attributes:
+        gateway: The one that runs now; valid from `open` on.
+        open: Is set when the first one runs.
+    """
+
+    gateway: Gateway
+
+    def __init__(self, stage: Stage, model: StoppingModel, answers: "Answers") -> None:
+        self._stage = stage
+        self._model = model
+        self._answers = answers
+        self.open = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run one gateway after the other on the same database, until cancelled."""
+        while True:
+            async with self._opened():
+                self.open.set()
+                await self._model.restart.wait()
+                self._model.restart.clear()
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncIterator[None]:
+        """Run a gateway; leaving, turns are cut off as by a stop that does not wait for them."""
+        settings, adapter = self._stage.settings, NullAdapter(self._answers.put)
+        async with (
+            open_database(settings.home / "replay.db") as database,
+            assembled(
+                settings, database, self._agent(), lambda *_: [adapter], death=Death("stopped")
+            ) as self.gateway,
+            asyncio.TaskGroup() as tasks,
+        ):
+            running = [
+                tasks.create_task(self.gateway.worker.run(), name="worker"),
+                tasks.create_task(self.gateway.delivery.run(), name="delivery"),
+            ]
+            yield
+            self.gateway.worker.stop()
+            for task in running:
+                task.cancel()
+
+    def _agent(self) -> Agent:
+        settings, recordings = self._stage.settings, self._stage.recordings
+        steps = max((len(each.steps) for it in recordings for each in it.exchanges), default=1)
+        return Agent(
+            models=[self._model],
+            tools=RecordedTools(self._model, recordings),
+            settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
+            output=settings.tools.output,
+            retry=RetryPolicy(),
+            max_output_tokens=settings.model.max_output_tokens,
+            caching=settings.prompt_caching,
+        )
+
+
+class Answers:
+    """What the null platform was given, by conversation, in order."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, asyncio.Queue[str]] = {}
+
+    def put(self, message: Outgoing) -> None:
+        """Take a message that is being sent."""
+        self._of(message.conversation).put_nowait(message.payload)
+
+    async def next(self, conversation_id: int) -> str:
+        """Wait for the conversation's next message."""
+        return await self._of(conversation_id).get()
+
+    def _of(self, conversation_id: int) -> asyncio.Queue[str]:
+        return self._queues.setdefault(conversation_id, asyncio.Queue())
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """Plays the user's side and compares what comes back."""
+
+    house: House
+    model: RecordedModel
+    answers: Answers
+    gap: Gap
+
+    async def play(self, number: int, recording: Recording) -> Replayed:
+        """Send each user message once the one before is answered."""
+        started = time.monotonic()
+        times = schedule(recording, self.gap)
+        problem = None
+        conversation_id = 0
+        for n, exchange in enumerate(recording.exchanges):
+            if n > 0:
+                await self._pass(conversation_id, times[n][0] - times[n - 1][-1])
+            message = _inbound(f"{number}", n + 1, exchange.user)
+            (admission,) = await self.house.gateway.intake.accept([message])
+            conversation_id = admission.conversation or 0
+            # The worker cannot have begun: nothing was awaited since the commit.
+            self.model.play(str(conversation_id), recording, n, times[n])
+            answer = await self._answer(conversation_id)
+            if answer != text_of(exchange.steps[-1]):
+                problem = problem or f"message {n + 1} was answered with {answer[:60]!r}"
+        return await self._replayed(recording, conversation_id, started, problem)
+
+    async def _pass(self, conversation_id: int, gap_s: float) -> None:
+        """Let time pass for the gateway too, which goes by the clock of this machine."""
+        if gap_s > 0:
+            await self.house.gateway.database.write(age, conversation_id, gap_s)
+
+    async def _replayed(
+        self, recording: Recording, conversation_id: int, started: float, problem: str | None
+    ) -> Replayed:
+        duration_s = time.monotonic() - started
+        read = self.house.gateway.database.read
+        grown = await read(timeline.timeline, conversation_id)
+        return Replayed(
+            # A file's name may hold bytes that are no UTF-8.
+            name=storable(recording.name),
+            work=await read(history.work, conversation_id),
+            timeline=grown,
+            billed=self.model.billed(str(conversation_id)),
+            duration_s=duration_s,
+            problem=problem,
+            extracts=await read(_extracts, grown),
+        )
+
+    async def _answer(self, conversation_id: int) -> str:
+        """Return the next message that is no notice about the turn."""
+        while (text := await self.answers.next(conversation_id)) in NOTICES:
+            continue
+        return text
+
+
+def _extracts(conn: Connection, grown: timeline.Timeline) -> dict[int, int]:
+    """Return the tokens of each new summary, by the segment that begins with it."""
+    rows = [each.row for each in grown.compactions if each.row.retained_share is not None]
+    segments = [sessions.get(conn, row.child_session_id) for row in rows]
+    return {
+        segment.id: sum(estimate_tokens(summary.text) for summary in segment.plan.summaries)
+        for segment in segments
+    }
+
+
+def _inbound(chat: str, n: int, text: str) -> InboundMessage:
+    return InboundMessage(
+        address=Address("null", "default", chat),
+        chat_kind="dm",
+        sender="replay",
+        sender_name="Replay",
+        text=text,
+        dedupe_key=f"{chat}:{n}",
+        raw="{}",
+        authenticated=True,
+    )

@@ -1,0 +1,315 @@
+"""The page that `parley replay --report` writes: charts and tables in one file, without scripts."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from string import Template
+
+from agent.money.costs import format_usd
+from gateway.errors import SettingsError
+from gateway.pipeline.hygiene import HYGIENE_SHARE
+from gateway.replay.chart import Scale, chart, short
+from gateway.replay.costs import (
+    BILL_COLUMNS,
+    Comparison,
+    Costs,
+    Early,
+    Economy,
+    Tariff,
+    costs,
+    early,
+    economies,
+    totals,
+)
+from gateway.replay.recorded_model import Billed
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.reports.history import Shrinking, Timeline, Work
+
+PAGE = Path(__file__).parent / "page" / "report.html"
+BEGINNING = "<!doctype html>"
+NOTHING = "-"
+OPEN_SECTIONS = 3
+"""Conversations that are unfolded from the start."""
+MOST_SHOWN = 20
+"""Conversations that are shown without being asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How one conversation went.
+
+    Attributes:
+        extracts: Tokens of the extractor's summary, by the segment that begins with it.
+        problem: None where every message got its answer.
+    """
+
+    name: str
+    work: Work
+    timeline: Timeline
+    billed: Billed
+    duration_s: float
+    problem: str | None
+    extracts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What a replay was made with.
+
+    Attributes:
+        pauses: Between the requests, in words.
+        restart_every: The gateway was restarted after so many requests; None for never.
+        comparison: With the same replay without early compaction; None where none was made.
+    """
+
+    window_tokens: int
+    threshold: float
+    target_ratio: float
+    protect_last_n: int
+    engine: str
+    files: tuple[str, ...]
+    tariff: Tariff
+    pauses: str
+    restart_every: int | None = None
+    comparison: Comparison | None = None
+
+    @property
+    def scale(self) -> Scale:
+        """The lines across the charts."""
+        return Scale(self.window_tokens, int(self.window_tokens * self.threshold))
+
+
+def check_target(report: Path) -> None:
+    """Make sure that the report can be written, before the replay takes its time.
+
+    Raises:
+        SettingsError: It cannot, or something that is no report would be overwritten.
+    """
+    try:
+        if report.is_file() and not _is_report(report):
+            raise SettingsError(f"--report {report}: the file is there and is no report of Parley")
+        existed = report.exists()
+        report.open("ab").close()
+        if not existed:
+            report.resolve().unlink()
+    except OSError as exc:
+        raise SettingsError(f"--report {report}: cannot be written: {exc.strerror}") from exc
+
+
+def _is_report(file: Path) -> bool:
+    with file.open("rb") as opened:
+        beginning = opened.read(len(BEGINNING))
+    return beginning in {b"", BEGINNING.encode()}
+
+
+def write_report(report: Path, results: Sequence[Replayed], conditions: Conditions) -> None:
+    """Write the page.
+
+    Raises:
+        SettingsError: It cannot be written.
+    """
+    try:
+        # A file's name may hold bytes that are no UTF-8.
+        report.write_text(page(results, conditions), "utf-8", errors="replace")
+    except OSError as exc:
+        raise SettingsError(f"--report {report}: cannot be written: {exc.strerror}") from exc
+
+
+def page(results: Sequence[Replayed], conditions: Conditions) -> str:
+    """Return the page, the longest conversation first; everything in it is escaped."""
+    ordered = sorted(results, key=lambda result: len(result.timeline.calls), reverse=True)
+    sections = [_section(number, each, conditions) for number, each in enumerate(ordered, start=1)]
+    return Template(PAGE.read_text("utf-8")).substitute(
+        title=f"Replay of {_count(len(results), 'conversation')}",
+        conditions=_pairs(_conditions(conditions)),
+        totals=_pairs(_totals(results)),
+        costs=_costs(ordered, conditions),
+        summary_tokens=f"{conditions.tariff.summary_tokens:,}",
+        sections="\n".join(sections[:MOST_SHOWN]),
+        more=_folded(
+            f"{len(sections) - MOST_SHOWN:,} shorter conversations",
+            "\n".join(sections[MOST_SHOWN:]),
+        ),
+    )
+
+
+def _conditions(conditions: Conditions) -> Iterable[tuple[str, str]]:
+    scale = conditions.scale
+    yield "window", f"{scale.window_tokens:,} tokens"
+    yield "threshold", f"{conditions.threshold:.0%}, {scale.threshold_tokens:,} tokens"
+    yield "hygiene", f"{HYGIENE_SHARE:.0%}, {scale.hygiene_tokens:,} tokens"
+    yield "engine", conditions.engine
+    kept = f"{conditions.target_ratio:.0%} of the threshold"
+    yield "tail", f"{kept}, at least {_count(conditions.protect_last_n, 'message')}"
+    yield "files", ", ".join(conditions.files)
+    yield "prices", conditions.tariff.prices_text()
+    yield "cache", f"entries live {conditions.tariff.ttl}; pauses: {conditions.pauses}"
+    if conditions.restart_every is not None:
+        yield "restarts", f"after every {_count(conditions.restart_every, 'request')}"
+
+
+def _totals(results: Sequence[Replayed]) -> Iterable[tuple[str, str]]:
+    answered = sum(result.problem is None for result in results)
+    yield "conversations answered", f"{answered:,} of {len(results):,}"
+    yield from _figures(results)
+
+
+def _figures(results: Sequence[Replayed]) -> Iterable[tuple[str, str]]:
+    """Yield what the calls of all these conversations took together."""
+    works = [result.work for result in results]
+    calls = [call.usage for result in results for call in result.timeline.calls]
+    tokens_in = sum(usage.prompt_tokens for usage in calls)
+    yield "messages", f"{sum(work.messages for work in works):,}"
+    yield "turns", f"{sum(work.turns for work in works):,}"
+    yield "tool calls", f"{sum(work.tool_calls for work in works):,}"
+    yield "model calls", f"{len(calls):,}"
+    yield "tokens in", short(tokens_in)
+    yield (
+        "of these read from cache",
+        _share(sum(each.cache_read_tokens for each in calls), tokens_in),
+    )
+    yield "tokens out", short(sum(usage.output_tokens for usage in calls))
+    yield "largest context", f"{max((each.prompt_tokens for each in calls), default=0):,}"
+    yield "compactions", f"{sum(len(result.timeline.compactions) for result in results):,}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else NOTHING
+
+
+def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
+    """Return the section about money: in total, and for each conversation."""
+    tariff = conditions.tariff
+    each = costs_by_name(results, tariff)
+    total = [("all conversations", totals([found for _, found in each]))]
+    many = len(each) > MOST_SHOWN
+    shown = total if many else [*(total if len(each) > 1 else ()), *each]
+    return "\n".join((
+        _bills(shown, tariff, "What was played comes first"),
+        f"<p>{escape(early_text(results, conditions))}</p>",
+        _folded("Costs by conversation", _bills(each, tariff, "By conversation") if many else ""),
+    ))
+
+
+def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
+    """Return what each conversation would have cost."""
+    return [(each.name, costs(each.timeline, each.billed, tariff)) for each in results]
+
+
+def early_text(results: Iterable[Replayed], conditions: Conditions) -> str:
+    """Return what early compaction did or would do, for people."""
+    tariff, comparison = conditions.tariff, conditions.comparison
+    found = sum((early(each.timeline, each.billed, tariff) for each in results), Early())
+    return " ".join((found.text(tariff), *([comparison.text()] if comparison else ())))
+
+
+def _bills(named: Iterable[tuple[str, Costs]], tariff: Tariff, caption: str) -> str:
+    rows = ((name, *cells) for name, found in named for cells in found.rows(tariff))
+    return _table("bills", caption, ("conversation", *BILL_COLUMNS), rows)
+
+
+def _folded(title: str, content: str) -> str:
+    """Return content that is shown when it is asked for; nothing for nothing."""
+    if not content:
+        return ""
+    name = f'<span class="name">{escape(title)}</span>'
+    return f'<details class="folded"><summary>{name}</summary>\n{content}\n</details>'
+
+
+def _section(number: int, result: Replayed, conditions: Conditions) -> str:
+    """Return one conversation, folded unless it is among the first."""
+    unfolded = " open" if number <= OPEN_SECTIONS else ""
+    timeline = result.timeline
+    figures = [*_figures([result]), ("time", f"{result.duration_s:,.1f} s")]
+    state = "bad" if result.problem else "good"
+    graph = chart(timeline, conditions.scale, result.name, f"c{number}") if timeline.calls else ""
+    return "\n".join((
+        f"<details{unfolded}>",
+        f'<summary><span class="name">{escape(result.name)}</span>',
+        f"<span>{_count(len(timeline.calls), 'call')}</span>",
+        f"<span>{_count(len(timeline.compactions), 'compaction')}</span>",
+        f'<span class="{state}">{escape(result.problem or "all answered")}</span></summary>',
+        f'<div class="wide">{graph}</div>' if graph else "<p>There was no model call.</p>",
+        f'<dl class="figures">{_pairs(figures)}</dl>',
+        _compactions(result, conditions.tariff),
+        "</details>",
+    ))
+
+
+_COLUMNS = (
+    "#", "before call", "trigger", "engine", "level", "tokens before", "after, estimated",
+    "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms", "cache",
+    "model's summary, warm / cold", "pays after", "later calls",
+)  # fmt: skip
+
+
+def _compactions(result: Replayed, tariff: Tariff) -> str:
+    found = result.timeline.compactions
+    if not found:
+        return ""
+    worth = economies(result.timeline, result.billed, tariff, result.extracts)
+    known = zip(found, worth, strict=True)
+    rows = (
+        (*_cells(number, each), *_economy_cells(economy, tariff))
+        for number, (each, economy) in enumerate(known, start=1)
+    )
+    return _table("compactions", "Compactions", _COLUMNS, rows)
+
+
+def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = "\n".join(map(_row, rows))
+    return (
+        f'<div class="wide" tabindex="0" role="region" aria-label="{escape(caption)}">'
+        f'<table class="{kind}"><caption>{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cells(number: int, shrinking: Shrinking) -> Iterable[str]:
+    row = shrinking.row
+    yield str(number)
+    yield f"{shrinking.before_call + 1:,}"
+    yield row.trigger
+    yield row.engine
+    yield row.level
+    yield f"{row.tokens_before:,}"
+    yield f"{row.tokens_after:,}"
+    yield NOTHING if row.tokens_after_reported is None else f"{row.tokens_after_reported:,}"
+    yield f"{row.messages_before:,} → {row.messages_after:,}"
+    yield f"{row.cache_tokens_lost:,}"
+    yield NOTHING if row.retained_share is None else f"{row.retained_share:.0%}"
+    yield summarised_by(row)
+    yield f"{row.duration_ms:,}"
+
+
+def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
+    yield "warm" if economy.warm else "cold"
+    prices = map(tariff.summary_usd, (economy.warm_summary, economy.cold_summary))
+    told = dict.fromkeys(format_usd(usd, estimated=True) for usd in prices)
+    yield " / ".join(told) if economy.cold_summary.input_tokens else NOTHING
+    yield "never" if math.isinf(economy.payback) else f"{economy.payback:.1f}"
+    yield f"{economy.later:,}"
+
+
+def summarised_by(row: CompactionRow) -> str:
+    """Return who wrote a compaction's summary, and why it was not the model that was asked."""
+    if row.retained_share is None:
+        return NOTHING
+    return row.summary_model or (f"extractor ({row.failure})" if row.failure else "extractor")
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return "\n".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in pairs
+    )
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

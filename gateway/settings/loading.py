@@ -1,0 +1,268 @@
+"""Reads the settings once: parley.yaml, environment and command line into one checked tree.
+
+A model block without a provider is completed from the usual provider variables.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import (
+    BaseModel,
+    SecretStr,
+    ValidationError,
+)
+
+from agent.settings import (
+    AuxiliarySettings,
+    ModelSettings,
+)
+from gateway.errors import SettingsError
+from gateway.settings.keys import Keys, flatten
+from gateway.settings.messages import complaint
+from gateway.settings.rules import contradictions, doubts, without_effect
+from gateway.settings.sources import Sources
+from gateway.settings.tree import Settings
+
+CONFIG_NAME = "parley.yaml"
+
+
+MIN_MAPPED_CHARS = 8
+"""Shorter values of the environment or the headers of an MCP server are words such as `true`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What `load_settings` found.
+
+    Attributes:
+        settings: The effective values.
+        values: The same by dotted key, in the order of the tree.
+        origins: Dotted key → "default", the file, the variable or the option it comes from.
+        warnings: Old spellings and values without effect, for the operator.
+        config_file: The file that was read; None if there is none.
+    """
+
+    settings: Settings
+    values: dict[str, Any]
+    origins: dict[str, str]
+    warnings: tuple[str, ...] = ()
+    config_file: Path | None = None
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Loaded:
+    """Read all sources once.
+
+    Args:
+        config: The file named by `--config`; it must exist. None: PARLEY_CONFIG, else parley.yaml
+            in PARLEY_HOME if it is there.
+        environ: Instead of the process environment.
+        overrides: Command-line options, dotted key → value; None means not given. "home" as well.
+
+    Raises:
+        SettingsError: One line for each problem, all of them at once.
+    """
+    environ = os.environ if environ is None else environ
+    options = dict(overrides or {})
+    home, home_origin = _home(environ, options.pop("home", None))
+    keys = Keys(Settings)
+    sources = Sources(keys)
+    config_file = _add_config(sources, config, environ, home)
+    sources.add_environment(environ)
+    sources.add_options(options)
+    settings, added = _with_providers(_validated(sources, keys, home), environ)
+    settings, added_to_auxiliary = _with_auxiliary(settings, environ)
+    values = {sources.name(path): value for path, value in flatten(settings)}
+    origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
+    origins |= {"home": home_origin, **added, **added_to_auxiliary}
+    _refuse([
+        f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
+    ])
+    warnings = (*sources.warnings, *without_effect(keys, values), *doubts(settings))
+    return Loaded(settings, values, origins, warnings, config_file)
+
+
+def _origin(name: str, origins: Mapping[str, str]) -> str:
+    """Return where a key comes from; of a list of blocks, where its first block does."""
+    inside = (origin for key, origin in origins.items() if key.startswith(f"{name}."))
+    return origins.get(name) or next(inside, "default")
+
+
+def secret_values(settings: Settings) -> tuple[str, ...]:
+    """Return every configured secret, for the redaction of logs."""
+    return tuple(secret for _, value in flatten(settings) for secret in _secrets_in(value))
+
+
+def _secrets_in(value: Any) -> Iterator[str]:
+    """Yield the secrets of a value; what stands in a map may also be a plain word."""
+    match value:
+        case SecretStr():
+            yield value.get_secret_value()
+        case tuple() | list():
+            for item in value:
+                yield from _secrets_in(item)
+        case BaseModel():
+            for _, inner in flatten(value):
+                yield from _secrets_in(inner)
+        case dict():
+            for item in value.values():
+                yield from (text for text in _secrets_in(item) if len(text) >= MIN_MAPPED_CHARS)
+
+
+def _home(environ: Mapping[str, str], option: str | Path | None) -> tuple[Path, str]:
+    if option:
+        return _expanded(option, "--home").absolute(), "--home"
+    if named := environ.get("PARLEY_HOME"):
+        return _expanded(named, "PARLEY_HOME").absolute(), "PARLEY_HOME"
+    return Path(platformdirs.user_data_dir("parley")), "default"
+
+
+def _expanded(path: str | Path, origin: str) -> Path:
+    """Return a path whose "~" stands for the home of a user.
+
+    Raises:
+        SettingsError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as exc:
+        raise SettingsError(f"{origin}: {str(path)!r} names a user that there is not") from exc
+
+
+def _add_config(
+    sources: Sources, config: Path | None, environ: Mapping[str, str], home: Path
+) -> Path | None:
+    named = config or environ.get("PARLEY_CONFIG") or None
+    origin = "--config" if config else "PARLEY_CONFIG"
+    path = _expanded(named, origin) if named else home / CONFIG_NAME
+    if named or _is_there(path):
+        sources.add_file(path, str(path) if named else CONFIG_NAME)
+        return path
+    return None
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as exc:
+        raise SettingsError(f"{path}: cannot be read: {exc.strerror}") from exc
+    return True
+
+
+def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
+    tree = sources.tree()
+    problems = list(sources.problems)
+    try:
+        settings = Settings.model_validate({**tree, "home": home})
+    except ValidationError as exc:
+        for error in exc.errors(include_url=False):
+            path = error["loc"]
+            problems.append(complaint(error, keys, sources.name(path), sources.origin(path)))
+        raise SettingsError("\n".join(problems)) from exc
+    _refuse(problems)
+    return settings
+
+
+def _with_providers(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Complete every model block; return the origins of what was added as well."""
+    origins: dict[str, str] = {}
+    blocks = []
+    names = ["model", *(f"fallbacks.{index}" for index in range(len(settings.fallbacks)))]
+    for name, block in zip(names, (settings.model, *settings.fallbacks), strict=True):
+        added = completions(block, environ, name)
+        blocks.append(
+            block.model_copy(update={field: value for field, (value, _) in added.items()})
+        )
+        origins |= {f"{name}.{field}": origin for field, (_, origin) in added.items()}
+    update = {"model": blocks[0], "fallbacks": tuple(blocks[1:])}
+    return settings.model_copy(update=update), origins
+
+
+def _with_auxiliary(
+    settings: Settings, environ: Mapping[str, str]
+) -> tuple[Settings, dict[str, str]]:
+    """Complete the summary model's block where it has a provider, server or key of its own."""
+    block = settings.auxiliary.compression
+    if block.provider == "main" or (
+        block.provider == "auto" and not (block.base_url or block.api_key)
+    ):
+        return settings, {}
+    name = "auxiliary.compression"
+    own = ModelSettings(provider=block.provider, base_url=block.base_url, api_key=block.api_key)
+    added = completions(own, environ, name)
+    completed = block.model_copy(update={field: value for field, (value, _) in added.items()})
+    update = {"auxiliary": AuxiliarySettings(compression=completed)}
+    origins = {f"{name}.{field}": origin for field, (_, origin) in added.items()}
+    return settings.model_copy(update=update), origins
+
+
+def _refuse(problems: list[str]) -> None:
+    if problems:
+        raise SettingsError("\n".join(problems))
+
+
+# In the order in which provider `auto` looks for them.
+KEY_VARIABLES = {
+    "anthropic": "ANTHROPIC_API_KEY",
+    "openai": "OPENAI_API_KEY",
+    "openrouter": "OPENROUTER_API_KEY",
+    "nous": "NOUS_API_KEY",
+}
+
+
+def completions(
+    block: ModelSettings, environ: Mapping[str, str], name: str
+) -> dict[str, tuple[Any, str]]:
+    """Return what the environment adds to a model block: field → (value, origin).
+
+    A key in the block wins over every variable. Provider `auto` becomes a concrete provider.
+
+    Args:
+        block: The block as configured.
+        environ: The process environment.
+        name: The block's name in the tree, for the origins.
+    """
+    found: dict[str, tuple[Any, str]] = {}
+    provider: str = block.provider
+    if provider == "auto":
+        provider, origin = _decide(block, environ, name)
+        found["provider"] = provider, origin
+    variable = KEY_VARIABLES.get(provider, "")
+    if block.api_keys and not block.api_key:
+        found["api_key"] = block.api_keys[0], f"{name}.api_keys"
+    elif not block.api_key and _given(environ, variable):
+        found["api_key"] = SecretStr(environ[variable].strip()), variable
+    return found
+
+
+def _decide(block: ModelSettings, environ: Mapping[str, str], name: str) -> tuple[str, str]:
+    if block.base_url:
+        return "openai", f"{name}.base_url"
+    if key := block.api_key or next(iter(block.api_keys), None):
+        return _by_shape(key.get_secret_value()), f"{name}.api_key"
+    for provider, variable in KEY_VARIABLES.items():
+        if _given(environ, variable):
+            return provider, variable
+    return "offline", "default"
+
+
+def _given(environ: Mapping[str, str], variable: str) -> bool:
+    return bool(environ.get(variable, "").strip())
+
+
+def _by_shape(key: str) -> str:
+    if key.startswith("sk-ant-"):
+        return "anthropic"
+    return "openrouter" if key.startswith("sk-or-") else "openai"

@@ -1,0 +1,200 @@
+"""Rules that hold between settings, and settings that this version accepts but does not use."""
+
+import ipaddress
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from adapters.registry import Platform, account_types, by_name
+from agent.tools.sandbox.confinement import SYSTEM
+from gateway.settings.keys import Keys, dotted
+from gateway.settings.tree import Settings
+
+_OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
+Contradiction = tuple[str, str]
+
+# Shorter values cannot be kept out of the logs without making those unreadable.
+MIN_SECRET_CHARS = 4
+
+
+def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Yield (key, what is wrong) for every rule that is broken.
+
+    Args:
+        settings: The tree.
+        values: The same by dotted key.
+    """
+    yield from _short_secrets(values)
+    yield from _wrong_urls(values)
+    yield from _auxiliary_server(settings)
+    yield from _open_web(settings)
+    yield from _accounts(settings)
+    yield from _owners(settings)
+    yield from _listed_ids(settings)
+    yield from _groups(settings)
+    yield from _storage(settings)
+    yield from _examples(settings)
+    yield from _terminal(settings)
+    yield from _world(settings)
+
+
+def _world(settings: Settings) -> Iterator[Contradiction]:
+    """Yield what could never match anything."""
+    for path in settings.tools.terminal.readable:
+        if not path.is_absolute():
+            yield (
+                "tools.terminal.readable",
+                f"'{path}' must be an absolute path, such as /opt/tools",
+            )
+    for host in settings.tools.fetch.allow_hosts:
+        if "/" in host:
+            text = (
+                f"{host!r} must be a host or host:port without scheme and path, such as wiki.local"
+            )
+            yield "tools.fetch.allow_hosts", text
+
+
+def _terminal(settings: Settings) -> Iterator[Contradiction]:
+    """Yield what would let confined commands read Parley's own files, or other chats' files."""
+    terminal, root = settings.tools.terminal, settings.tools.workspace.root
+    if "terminal" not in settings.tools.enabled or not terminal.confine:
+        return
+    for own in (settings.home, *([root] if root else [])):
+        for path in (*map(Path, SYSTEM), *terminal.readable):
+            mine, theirs = own.resolve(), path.resolve()
+            if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+                text = f"commands may read {path}, which overlaps with {own}; choose other places"
+                yield "tools.terminal.readable", text
+
+
+def _examples(settings: Settings) -> Iterator[Contradiction]:
+    roles = [each.role for each in settings.agent.prefill]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
+
+
+def _listed_ids(settings: Settings) -> Iterator[Contradiction]:
+    for name in account_types():
+        platform = by_name()[name]
+        for entry in settings.access.listed(name):
+            if not re.fullmatch(platform.id_pattern, entry):
+                yield f"access.{name}", _no_id(entry, platform)
+
+
+def _no_id(entry: str, platform: Platform) -> str:
+    return f"{entry!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
+
+
+def _groups(settings: Settings) -> Iterator[Contradiction]:
+    for key in settings.access.groups:
+        platform, colon, chat = key.partition(":")
+        known = by_name()[platform] if platform in account_types() else None
+        if key != "*" and (known is None or not colon):
+            text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
+            yield "access.groups", text
+        elif known is not None and chat != "*" and not re.fullmatch(known.chat_pattern, chat):
+            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
+
+
+def doubts(settings: Settings) -> Iterator[str]:
+    """Yield a warning for every value that may be a mistake."""
+    workspace = settings.agent.workspace
+    if workspace is not None:
+        try:
+            os.scandir(workspace).close()
+        except OSError as exc:
+            yield f"agent.workspace: {workspace} cannot be read: {exc.strerror}"
+
+
+def without_effect(keys: Keys, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a warning for every changed key whose feature this version does not have."""
+    defaults = {dotted(key.pattern): key.default for key in keys if key.kind != "section"}
+    for name, value in values.items():
+        plain = ".".join(step for step in name.split(".") if not step.isdecimal())
+        changed = value != defaults.get(plain)
+        if name.startswith("fallbacks.") and name.endswith(_OF_THE_MAIN_MODEL) and changed:
+            yield f"{name} is set, but has no effect: that of `model` holds for all"
+
+
+def _short_secrets(values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    for name, value in values.items():
+        for secret in value if isinstance(value, tuple) else (value,):
+            if isinstance(secret, SecretStr) and len(secret) < MIN_SECRET_CHARS:
+                text = f"is shorter than {MIN_SECRET_CHARS} characters; write null for none"
+                yield name, text
+
+
+def _wrong_urls(values: Mapping[str, Any]) -> Iterator[Contradiction]:
+    for name, value in values.items():
+        schemes = ("ws://", "wss://") if name.endswith("gateway_url") else ("http://", "https://")
+        is_url = name.endswith("_url") and value is not None
+        if is_url and not value.startswith(schemes):
+            yield name, f"must begin with {' or '.join(schemes)}"
+
+
+def _auxiliary_server(settings: Settings) -> Iterator[Contradiction]:
+    block = settings.auxiliary.compression
+    if block.provider == "main" and (block.base_url or block.api_key):
+        text = "must be the provider of auxiliary.compression.base_url and api_key, not main"
+        yield "auxiliary.compression.provider", text
+
+
+def _open_web(settings: Settings) -> Iterator[Contradiction]:
+    if not settings.web.token and not _is_loopback(settings.web.host):
+        host = settings.web.host
+        text = f"is required when web.host is {host!r}; only a loopback host may go without"
+        yield "web.token", text
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _accounts(settings: Settings) -> Iterator[Contradiction]:
+    for platform in account_types():
+        accounts, section = settings.platforms.accounts(platform), f"platforms.{platform}"
+        for index, account in enumerate(accounts):
+            # A lone block is named without its position, as in `Sources.name`.
+            block = section if len(accounts) == 1 else f"{section}.{index}"
+            for key, cause in account.missing():
+                yield f"{block}.{key}", f"is required by {block}.{cause}"
+        yield from _double_names(section, Counter(account.name for account in accounts))
+
+
+def _double_names(section: str, counts: Counter[str]) -> Iterator[Contradiction]:
+    for name in counts:
+        if counts[name] > 1:
+            yield section, f"{counts[name]} blocks have the name {name!r}"
+        if not name or ":" in name:
+            text = f"the name {name!r} is not allowed; must not be empty nor hold a colon"
+            yield section, text
+
+
+def _owners(settings: Settings) -> Iterator[Contradiction]:
+    for owner in settings.access.owners:
+        name, _, sender = owner.partition(":")
+        if name not in account_types() or not sender:
+            yield "access.owners", f"{owner!r} must be PLATFORM:ID, such as telegram:123456"
+        elif not re.fullmatch((platform := by_name()[name]).id_pattern, sender):
+            yield "access.owners", f"{owner!r}: {_no_id(sender, platform)}"
+
+
+def _storage(settings: Settings) -> Iterator[Contradiction]:
+    url = settings.storage.url
+    scheme, separator, rest = (url or "sqlite:///x").partition("://")
+    if separator and scheme == "postgresql+asyncpg":
+        yield "storage.url", "PostgreSQL is not built yet in this version; write null for SQLite"
+    elif not separator or scheme != "sqlite":
+        yield "storage.url", "must be null, sqlite:///PATH or postgresql+asyncpg://…"
+    elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
+        yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"

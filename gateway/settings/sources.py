@@ -1,0 +1,263 @@
+"""Where settings come from: parley.yaml, environment and command line, laid over each other.
+
+A later layer wins key by key; a list replaces the list below it. Every value keeps its origin.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import yaml
+from typing_extensions import override
+
+from gateway.errors import SettingsError
+from gateway.settings.keys import Key, KeyPath, Keys, dotted
+from gateway.settings.messages import shown, suggestion
+
+PREFIX = "PARLEY_"
+# Read elsewhere: where things are, and the switches of the test suite.
+OTHER_VARIABLES = {"PARLEY_HOME", "PARLEY_CONFIG"}
+TEST_PREFIX = "PARLEY_TEST_"
+RENAMED: dict[KeyPath, KeyPath] = {
+    ("compression", "summary_model"): ("auxiliary", "compression", "model"),
+    ("model", "cache_ttl"): ("prompt_caching", "cache_ttl"),
+}
+
+
+class Sources:
+    """The layers read so far; `problems` are lines for the operator, all reported at once."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
+        self._entries: dict[KeyPath, tuple[Any, str]] = {}
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+
+    def add_file(self, path: Path, origin: str) -> None:
+        """Lay the values of a YAML file on top.
+
+        Raises:
+            SettingsError: The file cannot be read or is not a YAML map.
+        """
+        tree = read_yaml(path, origin)
+        if "home" in tree:
+            del tree["home"]
+            self.problems.append(f"home: not a key of {origin}; set PARLEY_HOME or --home")
+        self._add_all(_leaves(self._keys, (), tree), origin)
+
+    def add_environment(self, environ: Mapping[str, str]) -> None:
+        """Lay `PARLEY_SECTION__KEY` and `…_FILE` on top; an empty variable counts as not set."""
+        for variable in sorted(environ):
+            ours = variable.startswith(PREFIX) and variable not in OTHER_VARIABLES
+            if ours and environ[variable] and not variable.startswith(TEST_PREFIX):
+                self._add_variable(variable, environ)
+
+    def add_options(self, options: Mapping[str, Any]) -> None:
+        """Lay command-line options (dotted key → value) on top; None means not given."""
+        for name, value in options.items():
+            if value is not None:
+                path, _ = self._keys.complete(_steps(name.split(".")))
+                origin = "--" + name.rpartition(".")[2].replace("_", "-")
+                self._add_all(_leaves(self._keys, path, value), origin)
+
+    def tree(self) -> dict[str, Any]:
+        """Return what was given as nested maps and lists."""
+        root: dict[str, Any] = {}
+        for path in sorted(self._entries, key=_list_order):
+            self._place(root, path)
+        return root
+
+    def origin(self, path: KeyPath) -> str:
+        """Return where the value at (or around, or below) a path comes from."""
+        for end in range(len(path), 0, -1):
+            value, origin = self._entries.get(path[:end], (None, ""))
+            if origin and (end == len(path) or not _is_frame(self._keys.find(path[:end]), value)):
+                return origin
+        below = (entry[1] for at, entry in self._entries.items() if at[: len(path)] == path)
+        return next(below, "default")
+
+    def name(self, path: KeyPath) -> str:
+        """Return a path as people write it: without the position of a lone block."""
+        steps: list[str | int] = []
+        for end, step in enumerate(path):
+            key = self._keys.find(path[:end])
+            if not (key and key.lone_block and self._count(path[:end]) <= 1):
+                steps.append(step)
+        return dotted(tuple(steps))
+
+    def _add_all(self, leaves: Iterator[tuple[KeyPath, Any]], origin: str) -> None:
+        # Old spellings first, so that the new one wins where a layer has both.
+        for path, value in sorted(leaves, key=lambda leaf: leaf[0] not in RENAMED):
+            new = RENAMED.get(path, path)
+            if new != path:
+                text = f"{dotted(path)} in {origin} is an old spelling; write {dotted(new)}"
+                self.warnings.append(text)
+            self._put(new, value, origin)
+
+    def _put(self, path: KeyPath, value: Any, origin: str) -> None:
+        covered = [at for at in self._entries if at[: len(path)] == path]
+        for at in covered:
+            del self._entries[at]
+        self._entries[path] = value, origin
+
+    def _add_variable(self, variable: str, environ: Mapping[str, str]) -> None:
+        spelled = _steps(variable.removeprefix(PREFIX).lower().split("__"))
+        path, lone = self._keys.complete(spelled)
+        key = self._keys.find(path)
+        if lone and self._count(lone) > 1:
+            numbered = _variable((*lone, 0, *spelled[len(lone) :]))
+            problem = f"{dotted(lone)} has {self._count(lone)} blocks; name one, as in {numbered}"
+            self.problems.append(f"{variable}: {problem}")
+        elif key:
+            self._add_text(variable, key, path, environ[variable])
+        elif secret := self._secret_of_file(path):
+            self._add_secret_file(variable, secret, environ)
+        elif path in RENAMED:
+            self._add_all(iter([(path, environ[variable])]), variable)
+        else:
+            names = [_variable(tuple(name.split("."))) for name in self._keys.names()]
+            near = suggestion(variable, names, PREFIX)
+            self.problems.append(f"{variable}: unknown variable{near}")
+
+    def _add_text(self, variable: str, key: Key, path: KeyPath, text: str) -> None:
+        if key.kind == "value":
+            self._put(path, text, variable)
+            return
+        try:
+            value = json.loads(text)
+        except ValueError:
+            example = '["a", "b"]' if key.kind in {"json", "blocks"} else '{"key": "value"}'
+            value_shown = shown(text, hidden=key.secret or key.kind != "json")
+            problem = f"{value_shown} in {variable} is not allowed; must be JSON, such as {example}"
+            self.problems.append(f"{self.name(path)}: {problem}")
+            return
+        self._add_all(_leaves(self._keys, path, value), variable)
+
+    def _secret_of_file(self, path: KeyPath) -> KeyPath | None:
+        last = str(path[-1])
+        named = (*path[:-1], last.removesuffix("_file"))
+        key = self._keys.find(named)
+        return named if key and key.secret and key.kind == "value" and named != path else None
+
+    def _add_secret_file(self, variable: str, path: KeyPath, environ: Mapping[str, str]) -> None:
+        direct = variable.removesuffix("_FILE")
+        if environ.get(direct):
+            self.problems.append(f"{variable}: {direct} is set too; keep one of them")
+            return
+        try:
+            text = Path(environ[variable]).expanduser().read_text("utf-8")
+        except (OSError, UnicodeDecodeError, RuntimeError) as exc:
+            reason = exc.strerror if isinstance(exc, OSError) else "not UTF-8 text"
+            reason = "there is no such user" if isinstance(exc, RuntimeError) else reason
+            self.problems.append(f"{variable}: cannot read {environ[variable]!r}: {reason}")
+            return
+        self._put(path, text.strip(), variable)
+
+    def _count(self, path: KeyPath) -> int:
+        """Return how many blocks a list has so far."""
+        size = len(path)
+        return len({at[size] for at in self._entries if len(at) > size and at[:size] == path})
+
+    def _place(self, root: dict[str, Any], path: KeyPath) -> None:
+        value, origin = self._entries[path]
+        node: Any = root
+        for end, step in enumerate(path):
+            if isinstance(node, list) and isinstance(step, int) and step > len(node):
+                problem = f"has {len(node)} blocks, so there is no number {step} (they start at 0)"
+                self.problems.append(f"{dotted(path[:end])}: {problem}; given by {origin}")
+                return
+            if not isinstance(node, dict | list):
+                return
+            inner = path[end + 1 : end + 2]
+            frame: Any = [] if inner and isinstance(inner[0], int) else {}
+            node = _enter(node, step, frame if inner else copy(value))
+
+
+def read_yaml(path: Path, origin: str) -> dict[str, Any]:
+    """Return the map in a YAML file, {} for an empty one.
+
+    Raises:
+        SettingsError: Unreadable, malformed, a key twice, or not a map; names line and column.
+    """
+    try:
+        loader = _UniqueKeyLoader(path.read_text("utf-8-sig"))
+        tree = loader.get_single_data()
+    except OSError as exc:
+        raise SettingsError(f"{origin}: cannot be read: {exc.strerror} ({path})") from exc
+    except yaml.MarkedYAMLError as exc:
+        # Not str(exc): it quotes the line, which may hold a secret.
+        mark = exc.problem_mark or exc.context_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise SettingsError(f"{origin}{place}: not valid YAML: {exc.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as exc:
+        raise SettingsError(f"{origin}: not valid YAML: {exc}") from exc
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise SettingsError(f"{origin}: must be a map of sections, such as 'model: {{name: …}}'")
+    return {str(key): value for key, value in tree.items()}
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader for which the same key twice in a map is an error."""
+
+    @override
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value == "<<" or not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value in seen:
+                problem = f"the key {key.value!r} stands there twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+def _leaves(keys: Keys, path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
+    """Split a value into the keys below `path`; unknown and misplaced things stay whole."""
+    key = keys.find(path)
+    if not path or (key and key.kind == "section"):
+        if isinstance(value, Mapping):
+            for name, item in value.items():
+                yield from _leaves(keys, (*path, str(name)), item)
+        elif value is not None:
+            yield path, value
+    elif key and key.kind == "blocks" and value is not None:
+        blocks = [value] if key.lone_block and isinstance(value, Mapping) else value
+        yield path, [] if isinstance(blocks, list) else blocks
+        for index, block in enumerate(blocks if isinstance(blocks, list) else ()):
+            yield (*path, index), {}
+            yield from _leaves(keys, (*path, index), block)
+    elif not (key and key.kind == "blocks"):
+        yield path, value
+
+
+def _steps(names: list[str]) -> KeyPath:
+    return tuple(int(name) if name.isdecimal() else name for name in names)
+
+
+def _variable(path: KeyPath) -> str:
+    return PREFIX + "__".join(str(step).upper() for step in path)
+
+
+def _list_order(path: KeyPath) -> tuple[int, list[int]]:
+    """Sort outer keys before inner ones, and blocks by position."""
+    return len(path), [step for step in path if isinstance(step, int)]
+
+
+def _is_frame(key: Key | None, value: Any) -> bool:
+    """Tell whether an entry only opens a list of blocks or a block."""
+    return bool(key) and value in ([], {})
+
+
+def _enter(node: Any, step: str | int, child: Any) -> Any:
+    """Return what stands at a step, after putting `child` there if nothing did."""
+    if isinstance(node, list):
+        if step == len(node):
+            node.append(child)
+        return node[int(step)]
+    return node.setdefault(step, child)

@@ -1,0 +1,262 @@
+"""The settings: one frozen tree, read once at start; the only file that reads the environment.
+
+Lowest first: defaults, parley.yaml, `PARLEY_SECTION__KEY`, command line. docs/configuration.md
+lists every key.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import GenericAlias
+from typing import Annotated, Any, Literal, TypeVar, cast
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    create_model,
+    field_validator,
+)
+
+from adapters.registry import AccountSettings, account_types
+from adapters.web.platform import WebSettings
+from agent.settings import (
+    AgentSettings,
+    AuxiliarySettings,
+    CachingSettings,
+    CompressionSettings,
+    ContextSettings,
+    ModelSettings,
+    PluginSettings,
+    Section,
+    ToolSettings,
+)
+
+S = TypeVar("S", bound=type[Section])
+
+
+def list_for_each_platform(section: S) -> S:
+    """Add a list of ids for each registered platform to a section."""
+    return _with_fields(section, dict.fromkeys(account_types(), (tuple[str, ...], ())))
+
+
+def accounts_for_each_platform(section: S) -> S:
+    """Add the blocks of each registered platform's accounts to a section; one by default."""
+    fields = {
+        name: (GenericAlias(tuple, (account, ...)), (account(),))
+        for name, account in account_types().items()
+    }
+    return _with_fields(section, fields)
+
+
+def _with_fields(section: S, fields: Mapping[str, Any]) -> S:
+    made = {"__base__": section, "__module__": __name__, **fields}
+    return cast("S", create_model(section.__name__, __doc__=section.__doc__, **made))
+
+
+class BudgetSettings(Section):
+    """Spending limits per day in US dollars; null: none."""
+
+    daily_usd: float | None = Field(default=None, ge=0)
+    sender_daily_usd: float | None = Field(default=None, ge=0)
+
+
+class QueueSettings(Section):
+    """From an accepted message to its turn."""
+
+    mode: Literal["collect", "followup", "interrupt"] = "collect"
+    debounce_ms: int = Field(default=400, ge=0, le=60_000)
+    max_pending: int = Field(default=100, ge=1, le=100_000)
+    max_concurrent_turns: int = Field(default=64, ge=1, le=10_000)
+    max_attempts: int = Field(default=3, ge=1, le=100)
+    give_up_after_s: float = Field(default=3600, ge=0)
+    grace_s: float = Field(default=30, ge=0, le=3600)
+
+
+class CommandSettings(Section):
+    """What becomes of a text that looks like a command and is none."""
+
+    unknown: Literal["answer", "model"] = "answer"
+
+
+class DeliverySettings(Section):
+    """How long an answer is tried for that cannot be delivered; then it is a dead letter."""
+
+    retry_for_s: float = Field(default=86_400, gt=0, le=30 * 86_400)
+
+
+class SessionSettings(Section):
+    """When a session starts anew, and who shares one."""
+
+    reset: Literal["none", "daily", "idle", "both"] = "none"
+    timezone: str = "UTC"
+    at_hour: int = Field(default=4, ge=0, le=23)
+    idle_minutes: int = Field(default=1440, ge=1)
+    groups: Literal["per_user", "shared"] = "per_user"
+
+    @field_validator("timezone")
+    @classmethod
+    def _timezone_exists(cls, name: str) -> str:
+        if name != "UTC":
+            try:
+                ZoneInfo(name)
+            except (ZoneInfoNotFoundError, ValueError, OSError) as exc:
+                raise ValueError("must be an IANA time zone, such as Europe/Berlin") from exc
+        return name
+
+
+class GroupRule(Section):
+    """What holds in a group: when to answer, whom, and whether the rest is read along.
+
+    `respond`: to what addresses the bot, to everything, or never. `context`: what was said to
+    others is told with the next answer there. `senders`: those who are allowed, or anyone there
+    (without tools that have side effects).
+    """
+
+    respond: Literal["mention", "always", "never"] = "mention"
+    context: bool = False
+    senders: Literal["allowed", "anyone"] = "allowed"
+
+
+@list_for_each_platform
+class PeopleSettings(Section):
+    """Who may talk to the bot; ids as the platform writes them, one list for each platform."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    mode: Literal["pairing", "allowlist", "open"] = "pairing"
+    owners: tuple[str, ...] = ()
+
+    def listed(self, platform: str) -> tuple[str, ...]:
+        """Return the ids of those who may talk on a platform."""
+        ids: tuple[str, ...] = getattr(self, platform) if platform in account_types() else ()
+        return ids
+
+
+class AccessSettings(PeopleSettings):
+    """Who may talk to the bot, and what it listens to.
+
+    `groups`: rules by `platform:chat`, `platform:*` or `*`, the closest one holds. `rate_per_min`:
+    messages that one sender may send in a minute; 0 for any number, owners are exempt.
+    """
+
+    groups: Mapping[str, GroupRule] = Field(default={})
+    rate_per_min: int = Field(default=60, ge=0, le=100_000)
+
+
+class AttachmentSettings(Section):
+    """Files that come with messages; `text_chars`: as much of a text file is shown to the model."""
+
+    max_bytes: int = Field(default=20_000_000, ge=0, le=50_000_000)
+    text_chars: int = Field(default=50_000, ge=0, le=1_000_000)
+
+
+@accounts_for_each_platform
+class PlatformSettings(Section):
+    """The accounts of each platform; an account is on when it has its token."""
+
+    def accounts(self, platform: str) -> tuple[AccountSettings, ...]:
+        """Return the blocks of one platform."""
+        blocks: tuple[AccountSettings, ...] = getattr(self, platform)
+        return blocks
+
+    @property
+    def is_any_on(self) -> bool:
+        """Whether any account is to be run."""
+        return any(block.is_on for name in account_types() for block in self.accounts(name))
+
+
+MOST_DAYS = 100_000
+MOST_BYTES = 10**15
+Days = Annotated[int, Field(ge=1, le=MOST_DAYS)]
+
+
+class StorageSettings(Section):
+    """Where the data lies; `url` null: SQLite in PARLEY_HOME."""
+
+    url: str | None = None
+    raw_days: Days = 30
+
+
+class RetentionSettings(Section):
+    """How long what is stored is kept, in days; null: until `parley forget`.
+
+    `transcript_days`: messages out of view, and conversations that rest for so long. `audit_days`:
+    what `parley audit list` shows. `search`: "transcript" for as long as the messages, or days.
+    """
+
+    transcript_days: Days | None = None
+    files_days: Days | None = None
+    files_max_bytes: int | None = Field(default=None, ge=0, le=MOST_BYTES)
+    journal_days: Days | None = None
+    outbox_days: Days | None = None
+    # Budgets sum up the current day, which is two by the clock of another place.
+    ledger_days: int | None = Field(default=None, ge=2, le=MOST_DAYS)
+    audit_days: Days | None = None
+    search: Literal["transcript"] | Days = "transcript"
+
+    @field_validator("search", mode="wrap")
+    @classmethod
+    def _transcript_or_days(cls, value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return read(value)
+        except ValidationError as exc:
+            raise ValueError(f"must be 'transcript' or an integer from 1 to {MOST_DAYS}") from exc
+
+    @property
+    def limits_files(self) -> bool:
+        """Whether any file may go."""
+        return self.files_days is not None or self.files_max_bytes is not None
+
+
+class LoggingSettings(Section):
+    """What is logged, and where to; `file` null: PARLEY_HOME/logs/parley.jsonl, false: none."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "console", "json"] = "auto"
+    file: Path | Literal[False] | None = None
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _path_or_false(cls, value: Any) -> Any:
+        if value is None or value is False or isinstance(value, Path):
+            return value
+        if not isinstance(value, str) or not value:
+            raise ValueError("must be a path, false or null")
+        if value.lower() == "false":
+            return False
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as exc:
+            raise ValueError("must not name a user that there is not") from exc
+
+
+class Settings(Section):
+    """The whole tree. `home` is PARLEY_HOME: absolute, not necessarily there yet."""
+
+    # Values may be secrets: pydantic's own text of an error must not hold them.
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+    home: Path
+    model: ModelSettings = ModelSettings()
+    fallbacks: tuple[ModelSettings, ...] = ()
+    agent: AgentSettings = AgentSettings()
+    compression: CompressionSettings = CompressionSettings()
+    auxiliary: AuxiliarySettings = AuxiliarySettings()
+    context: ContextSettings = ContextSettings()
+    prompt_caching: CachingSettings = CachingSettings()
+    budget: BudgetSettings = BudgetSettings()
+    queue: QueueSettings = QueueSettings()
+    delivery: DeliverySettings = DeliverySettings()
+    commands: CommandSettings = CommandSettings()
+    sessions: SessionSettings = SessionSettings()
+    access: AccessSettings = AccessSettings()
+    attachments: AttachmentSettings = AttachmentSettings()
+    tools: ToolSettings = ToolSettings()
+    plugins: PluginSettings = PluginSettings()
+    platforms: PlatformSettings = PlatformSettings()
+    web: WebSettings = WebSettings()
+    storage: StorageSettings = StorageSettings()
+    retention: RetentionSettings = RetentionSettings()
+    logging: LoggingSettings = LoggingSettings()

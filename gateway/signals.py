@@ -1,0 +1,75 @@
+"""Hints within the process that rows have changed. Rows are the truth: a lost hint costs seconds.
+
+Intake, worker, delivery and who fetches files know only this, not each other. `Stops` brings
+`/stop` to a running turn at once: the rows alone tell it at its next write.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from adapters.messages import MessageRef, Reaction
+from gateway.storage.conversation.turns import Turn
+
+
+def _nobody(*_: object) -> None:
+    """Nobody listens yet."""
+
+
+@dataclass(slots=True)
+class Wakeups:
+    """Who is told what; `app.py` connects them."""
+
+    work: Callable[[int], None] = field(default=_nobody)
+    """A conversation's inbox has something new."""
+    ready: Callable[[int], None] = field(default=_nobody)
+    """A conversation's files are there, or never will be; nothing new came."""
+    files: Callable[[], None] = field(default=_nobody)
+    """A message came with files, or one that waits for its files was dropped."""
+    stop: Callable[[int, int], None] = field(default=_nobody)
+    """A conversation's turns up to this inbox seq are cancelled."""
+    reaction: Callable[[MessageRef, Reaction], None] = field(default=_nobody)
+    """A message of a person is to be marked."""
+    transcript: Callable[[int], None] = field(default=_nobody)
+    """A conversation's transcript has grown."""
+    outbox: Callable[[int], None] = field(default=_nobody)
+    """A conversation's outbox has something new."""
+
+
+class Stops:
+    """The turns of this process that can be stopped at once, by conversation."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[int, tuple[int, asyncio.Timeout]] = {}
+        self._stopped: dict[int, int] = {}
+
+    def stop(self, conversation_id: int, upto_seq: int) -> None:
+        """Interrupt the conversation's turn if it answers nothing newer than `upto_seq`.
+
+        A turn that is about to begin is interrupted when it does.
+        """
+        self._stopped[conversation_id] = upto_seq
+        if conversation_id in self._scopes:
+            self._interrupt(conversation_id)
+
+    def forget(self, conversation_id: int) -> None:
+        """Drop what was said before the next turn is frozen: the rows tell about that."""
+        self._stopped.pop(conversation_id, None)
+
+    @contextmanager
+    def covering(self, turn: Turn, scope: asyncio.Timeout) -> Iterator[None]:
+        """Let `stop` end the scope of this turn."""
+        conversation_id = turn.lease.conversation
+        self._scopes[conversation_id] = (turn.upto_seq, scope)
+        self._interrupt(conversation_id)
+        try:
+            yield
+        finally:
+            del self._scopes[conversation_id]
+            self._stopped.pop(conversation_id, None)
+
+    def _interrupt(self, conversation_id: int) -> None:
+        turn_upto, scope = self._scopes[conversation_id]
+        if turn_upto <= self._stopped.get(conversation_id, 0) and not scope.expired():
+            scope.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,400 @@
+"""Attachments: files that came with messages or that tools made, stored in parts.
+
+Life of one that came in: pending → stored or failed. The intake enters it with its message, it is
+fetched (gateway/agent_ports/files.py), and a turn makes content of it
+(gateway/storage/conversation/message_content.py). One that a tool made is stored at once; its
+turn's commit shows it.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, Row, Select, delete, func, select, tuple_, update
+
+from adapters.messages import Address, Attachment, AttachmentKind, OutgoingFile
+from gateway.storage.conversation import conversations
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.queue import leases
+from gateway.storage.schema import (
+    attachment,
+    attachment_part,
+    conversation,
+    file_is_awaited,
+    inbox,
+    is_pending,
+    now_s,
+)
+from gateway.storage.statements import built_once
+
+PART_BYTES = 1_048_576
+NAME_CHARS = 120
+_MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
+_UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+"""Control and formatting characters: they would change how the text around a name is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A file that is to be fetched; `failures` counts the attempts that were begun."""
+
+    id: int
+    conversation: int
+    address: Address
+    attachment: Attachment
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A file whose bytes are there."""
+
+    id: int
+    name: str
+    kind: AttachmentKind
+    mime: str
+    size_bytes: int
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    inbox_seq: int,
+    attachments: Sequence[Attachment],
+    limit_bytes: int,
+) -> None:
+    """Enter the files of a message; what came with its bytes is stored at once.
+
+    Args:
+        conn: The writing connection; the message's own transaction.
+        conversation_id: Where the message is.
+        inbox_seq: Its place there.
+        attachments: In the order of the message.
+        limit_bytes: Larger ones are entered as failed.
+    """
+    for each in attachments:
+        size_bytes = each.size_bytes if each.content is None else len(each.content)
+        attachment_id = _insert(
+            conn, conversation_id, each, inbox_seq=inbox_seq, size_bytes=size_bytes
+        )
+        if size_bytes is not None and size_bytes > limit_bytes:
+            fail(conn, attachment_id, too_large(limit_bytes))
+        elif each.content is not None:
+            _store(conn, attachment_id, each.content)
+
+
+def _insert(conn: Connection, conversation_id: int, given: Attachment, **values: int | None) -> int:
+    inserted = conn.execute(
+        attachment
+        .insert()
+        .values(
+            conversation=conversation_id,
+            name=clean_name(given.name),
+            kind=given.kind,
+            mime=clean_mime(given.mime),
+            ref=given.ref,
+            state="pending",
+            at=now_s(),
+            **values,
+        )
+        .returning(attachment.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+def _store(conn: Connection, attachment_id: int, content: bytes) -> None:
+    for n, body in enumerate(parts_of(content)):
+        store_part(conn, attachment_id, n, body)
+    finish(conn, attachment_id, len(content), hashlib.sha256(content).hexdigest())
+
+
+def parts_of(content: bytes) -> Iterator[bytes]:
+    """Return a content in pieces of at most `PART_BYTES`, at least one."""
+    starts = range(0, max(1, len(content)), PART_BYTES)
+    return (content[start : start + PART_BYTES] for start in starts)
+
+
+def too_large(limit_bytes: int) -> str:
+    """Return why a file is not taken, in words for the model."""
+    if limit_bytes == 0:
+        return "files are not taken here"
+    return f"it is larger than the {size_text(limit_bytes)} that are taken"
+
+
+def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[Pending]:
+    """Return the first awaited file of each conversation of this (platform, account).
+
+    Those that were tried least come first, then the oldest.
+    """
+    return [_pending(row) for row in conn.execute(*_next_pending(*account, limit))]
+
+
+@built_once
+def _next_pending(platform: str, account: str, limit: int) -> Any:
+    firsts = _awaited(func.min(attachment.c.id)).group_by(attachment.c.conversation)
+    place = (conversation.c.platform, conversation.c.account, conversation.c.chat)
+    return (
+        select(attachment, *place, conversation.c.thread)
+        .join(conversation, conversation.c.id == attachment.c.conversation)
+        .where(
+            conversation.c.platform == platform,
+            conversation.c.account == account,
+            attachment.c.id.in_(firsts),
+        )
+        .order_by(attachment.c.failures, attachment.c.id)
+        .limit(limit)
+    )
+
+
+def _awaited(*columns: Any) -> Select[Any]:
+    """Return a query about the files of messages that wait for them."""
+    its_message = (inbox.c.conversation == attachment.c.conversation) & (
+        inbox.c.seq == attachment.c.inbox_seq
+    )
+    waits = (file_is_awaited, is_pending, inbox.c.state == "queued")
+    return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
+
+
+def _pending(row: Row[Any]) -> Pending:
+    known = Attachment(
+        name=row.name, kind=row.kind, mime=row.mime, size_bytes=row.size_bytes, ref=row.ref
+    )
+    address = Address(row.platform, row.account, row.chat, row.thread)
+    return Pending(row.id, row.conversation, address, known, row.failures)
+
+
+def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
+    """Return those of these files that are not there yet and that no message waits for."""
+    awaited = _awaited(attachment.c.id)
+    query = select(attachment.c.id).where(
+        file_is_awaited, attachment.c.id.in_(attachment_ids), attachment.c.id.not_in(awaited)
+    )
+    return list(conn.scalars(query))
+
+
+def attempt(conn: Connection, attachment_id: int) -> int:
+    """Count an attempt that is about to begin; returns how many that makes.
+
+    It is counted first, so that one which kills the process is not made again and again. Where
+    nobody waits for the file any more the answer is 0.
+    """
+    if (
+        conn.execute(_awaited(attachment.c.id).where(attachment.c.id == attachment_id)).first()
+        is None
+    ):
+        return 0
+    _change(conn, attachment_id, failures=attachment.c.failures + 1)
+    query = select(attachment.c.failures).where(attachment.c.id == attachment_id)
+    return int(conn.scalar(query) or 0)
+
+
+def store_part(conn: Connection, attachment_id: int, n: int, body: bytes) -> bool:
+    """Store one piece; the first takes those of an earlier attempt away.
+
+    Returns:
+        False where nobody waits for the file any more: it is stored, failed or erased.
+    """
+    if not _is_pending(conn, attachment_id):
+        return False
+    if n == 0:
+        conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
+    conn.execute(attachment_part.insert().values(attachment=attachment_id, n=n, body=body))
+    return True
+
+
+def _is_pending(conn: Connection, attachment_id: int) -> bool:
+    query = select(attachment.c.id).where(attachment.c.id == attachment_id, file_is_awaited)
+    return conn.execute(query).first() is not None
+
+
+def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
+    """All parts are there; what waited for the file goes on."""
+    _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
+    _go_on(conn, attachment_id)
+
+
+def fail(conn: Connection, attachment_id: int, error: str) -> None:
+    """It will never be there; `error` says why, in words for the model. What waited goes on."""
+    if _change(conn, attachment_id, state="failed", error=error):
+        conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
+        _go_on(conn, attachment_id)
+
+
+def _change(conn: Connection, attachment_id: int, **values: Any) -> bool:
+    waiting = update(attachment).where(attachment.c.id == attachment_id, file_is_awaited)
+    return conn.execute(waiting.values(**values)).rowcount == 1
+
+
+def _go_on(conn: Connection, attachment_id: int) -> None:
+    """Make the conversation of a file ready, if that was the last that it waited for."""
+    query = select(attachment.c.conversation).where(attachment.c.id == attachment_id)
+    conversation_id = conn.scalar(query)
+    if conversation_id is not None and leases.has_work(conn, conversation_id):
+        conversations.make_ready(conn, conversation_id)
+
+
+def offer(
+    conn: Connection, turn: Turn, name: str, mime: str, content: bytes, most: int
+) -> Stored | None:
+    """Store a file that a tool of this turn made; the same again is one file.
+
+    Returns:
+        None where the turn has made `most` files already.
+
+    Raises:
+        LeaseLost: Another worker has the conversation.
+    """
+    leases.fence(conn, turn.lease)
+    name, sha256 = clean_name(name), hashlib.sha256(content).hexdigest()
+    made = _made_by(conn, turn.id)
+    same = [each for each in made if (each.name, each.sha256) == (name, sha256)]
+    if same:
+        return _stored(same[0])
+    if len(made) >= most:
+        return None
+    kind: AttachmentKind = "image" if mime.startswith("image/") else "file"
+    given = Attachment(name=name, kind=kind, mime=mime)
+    attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
+    _store(conn, attachment_id, content)
+    return Stored(attachment_id, name, kind, clean_mime(mime), len(content))
+
+
+def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:
+    """Store a text that Parley itself shows as a file; returns its id.
+
+    It belongs to a row of the outbox and to no turn, whose commit would show it once more.
+    """
+    given = Attachment(name=name, kind="file", mime="text/markdown")
+    attachment_id = _insert(conn, conversation_id, given)
+    _store(conn, attachment_id, content)
+    return attachment_id
+
+
+def of_turn(conn: Connection, turn_id: int) -> list[Stored]:
+    """Return the files that the tools of a turn made, in order."""
+    return [_stored(row) for row in _made_by(conn, turn_id)]
+
+
+def _made_by(conn: Connection, turn_id: int) -> Sequence[Row[Any]]:
+    return conn.execute(*_of_turn(turn_id)).all()
+
+
+@built_once
+def _of_turn(turn_id: int) -> Any:
+    made = (attachment.c.turn_id == turn_id, attachment.c.state == "stored")
+    return select(attachment).where(*made).order_by(attachment.c.id)
+
+
+class MessageFile(NamedTuple):
+    """A file that came with a message, whatever became of it.
+
+    Attributes:
+        size_bytes: As the platform said; exact once it is stored.
+        state: pending, stored or failed.
+        error: Why it is not there, in words for the model.
+    """
+
+    id: int
+    inbox_seq: int
+    name: str
+    kind: AttachmentKind
+    mime: str
+    size_bytes: int | None
+    state: str
+    error: str | None
+
+    @property
+    def stored_bytes(self) -> int:
+        """How large it is, once it is stored."""
+        return self.size_bytes or 0
+
+
+def of_messages(
+    conn: Connection, conversation_id: int, inbox_seqs: Sequence[int]
+) -> list[MessageFile]:
+    """Return all files that came with these messages, in order."""
+    if not inbox_seqs:
+        return []
+    columns = (attachment.c[name] for name in MessageFile._fields)
+    query = select(*columns).where(
+        attachment.c.conversation == conversation_id, attachment.c.inbox_seq.in_(inbox_seqs)
+    )
+    rows = conn.execute(query.order_by(attachment.c.inbox_seq, attachment.c.id))
+    return [MessageFile(*row) for row in rows]
+
+
+def of_conversation(
+    conn: Connection, conversation_id: int, attachment_id: int
+) -> OutgoingFile | None:
+    """Return a stored file of this conversation, and of no other."""
+    query = select(attachment.c.id).where(
+        attachment.c.id == attachment_id,
+        attachment.c.conversation == conversation_id,
+        attachment.c.state == "stored",
+    )
+    return None if conn.scalar(query) is None else outgoing(conn, attachment_id)
+
+
+def outgoing(conn: Connection, attachment_id: int) -> OutgoingFile:
+    """Return a stored file with its bytes."""
+    row = conn.execute(select(attachment).where(attachment.c.id == attachment_id)).one()
+    return OutgoingFile(row.name, row.mime, beginning(conn, attachment_id))
+
+
+def beginning(conn: Connection, attachment_id: int, size_bytes: int | None = None) -> bytes:
+    """Return the first bytes of a file: so many at most; None for all."""
+    query = select(attachment_part.c.body).where(attachment_part.c.attachment == attachment_id)
+    if size_bytes is not None:
+        query = query.where(attachment_part.c.n <= size_bytes // PART_BYTES)
+    return b"".join(conn.scalars(query.order_by(attachment_part.c.n)))[:size_bytes]
+
+
+def forget_some(conn: Connection, conversation_id: int, parts: int) -> int:
+    """Erase some parts of a conversation's files; returns how many."""
+    ids = select(attachment.c.id).where(attachment.c.conversation == conversation_id)
+    key = (attachment_part.c.attachment, attachment_part.c.n)
+    some = select(*key).where(attachment_part.c.attachment.in_(ids)).limit(parts)
+    return conn.execute(delete(attachment_part).where(tuple_(*key).in_(some))).rowcount
+
+
+def forget(conn: Connection, conversation_id: int) -> None:
+    """Erase all files of a conversation."""
+    here = attachment.c.conversation == conversation_id
+    ids = select(attachment.c.id).where(here)
+    conn.execute(delete(attachment_part).where(attachment_part.c.attachment.in_(ids)))
+    conn.execute(delete(attachment).where(here))
+
+
+def _stored(row: Row[Any]) -> Stored:
+    return Stored(row.id, row.name, row.kind, row.mime, row.size_bytes)
+
+
+def clean_name(name: str) -> str:
+    """Return a file name for display: one line, no path, nothing unseen, at most 120 characters."""
+    last = re.split(r"[/\\]", name)[-1]
+    seen = "".join(" " if unicodedata.category(char) in _UNSEEN else char for char in last)
+    plain = " ".join(seen.split()).strip(". ") or "file"
+    if len(plain) <= NAME_CHARS:
+        return plain
+    stem, dot, ending = plain.rpartition(".")
+    if not dot or len(ending) > NAME_CHARS // 4:
+        return plain[: NAME_CHARS - 1] + "…"
+    return stem[: NAME_CHARS - len(ending) - 2] + "…." + ending
+
+
+def clean_mime(mime: str) -> str:
+    """Return a media type without parameters; "" for what is none."""
+    plain = mime.partition(";")[0].strip().lower()
+    return plain if _MIME.fullmatch(plain) else ""
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size for people: "512 bytes", "34 KB", "3.2 MB"."""
+    if size_bytes < 1000:
+        return f"{size_bytes} bytes"
+    if size_bytes < 999_500:
+        return f"{size_bytes / 1000:.0f} KB"
+    return f"{size_bytes / 1_000_000:.1f}".removesuffix(".0") + " MB"

@@ -1,0 +1,223 @@
+"""Compactions: the split that shows less, what is reported about it, and what prepares it.
+
+A compaction is one transaction of a running turn (invariant 5). Neither messages nor anything else
+whose number grows with the conversation is read or written. The nodes of the engine `lcm` are
+stored with the compaction that made them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, delete, select
+
+from agent.context_engine import Node, Trigger
+from agent.ports import Compaction, ModelCall, PlannerState
+from agent.view import Summary
+from gateway.storage.conversation import sessions, turns
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.reports import ledger
+from gateway.storage.schema import compaction, node, now_s, session, summary_candidate, turn
+from gateway.storage.statements import built_once
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRow:
+    """What is on record about one compaction.
+
+    Attributes:
+        tokens_before: As measured when it was decided; `tokens_after` is in the same scale.
+        tokens_after_reported: Prompt of the first call after it, with whatever had been added
+            until then; None before that call.
+        at: Seconds since the epoch.
+    """
+
+    id: int
+    parent_session_id: int
+    child_session_id: int
+    trigger: str
+    engine: str
+    level: str
+    messages_before: int
+    messages_after: int
+    tokens_before: int
+    tokens_after: int
+    tokens_after_reported: int | None
+    summary_model: str | None
+    retained_share: float | None
+    cache_tokens_lost: int
+    failure: str | None
+    duration_ms: int
+    at: float
+
+
+def compact(
+    conn: Connection, current: Turn, compaction: Compaction, state: PlannerState
+) -> Session:
+    """Split the session of a running turn; the turn goes on in the child that is returned.
+
+    Raises:
+        LeaseLost: Another worker has the conversation, it has moved on from the turn's session, or
+            the turn has ended; the caller's transaction must write nothing.
+        TurnCancelled: Its user stopped the turn; nothing was written.
+    """
+    turns.proceed(conn, current)
+    only_pruned = compaction.plan.summaries == current.session.plan.summaries
+    ahead = candidate(conn, current.session.id) if only_pruned else None
+    child = sessions.split(conn, current.session, "compression", compaction.plan, state)
+    turns.move_on(conn, current, child)
+    if ahead is not None:
+        # What was written ahead stays valid.
+        put_candidate(conn, child.id, child.conversation, ahead)
+    conn.execute(_INSERT, _values(compaction, current.session, child))
+    store_nodes(conn, child.conversation, compaction.nodes)
+    return child
+
+
+_INSERT = compaction.insert().values(at=now_s())
+
+
+def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str, Any]:
+    return {
+        "conversation": parent.conversation,
+        "parent_session_id": parent.id,
+        "child_session_id": child.id,
+        "trigger": compaction.trigger,
+        "engine": compaction.engine,
+        "level": compaction.level,
+        "messages_before": compaction.messages_before,
+        "messages_after": compaction.messages_after,
+        "tokens_before": compaction.tokens_before,
+        "tokens_after": compaction.tokens_after,
+        "summary_model": compaction.summary_model,
+        "retained_share": compaction.retained_share,
+        "cache_tokens_lost": compaction.cache_tokens_lost,
+        "failure": compaction.failure,
+        "duration_ms": compaction.duration_ms,
+    }
+
+
+def made_by(conn: Connection, current: Turn, trigger: Trigger = "manual") -> Compaction | None:
+    """Return what a command has committed before its process ended; None for nothing."""
+    begun_at = select(turn.c.started_at).where(turn.c.id == current.id).scalar_subquery()
+    row = conn.execute(
+        select(compaction).where(
+            compaction.c.child_session_id == current.session.id,
+            compaction.c.trigger == trigger,
+            compaction.c.at >= begun_at,
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    names = {field.name for field in fields(Compaction)} - {"plan", "nodes"}
+    return Compaction(plan=current.session.plan, **{name: getattr(row, name) for name in names})
+
+
+def put_candidate(
+    conn: Connection,
+    session_id: int,
+    conversation_id: int,
+    summary: Summary,
+    calls: Sequence[ModelCall] = (),
+    sender: str = "",
+) -> None:
+    """Keep a summary that was prepared in the background, in place of an earlier one.
+
+    Not fenced: a session that has ended by now takes none. The calls that made it are booked all
+    the same; `sender` is whose budget they count for.
+    """
+    ledger.book(conn, conversation_id, None, sender, calls)
+    if conn.scalar(*_is_live(session_id)) is None:
+        return
+    conn.execute(delete(summary_candidate).where(summary_candidate.c.session_id == session_id))
+    conn.execute(
+        summary_candidate.insert().values(
+            session_id=session_id,
+            conversation=conversation_id,
+            first_seq=summary.first_seq,
+            last_seq=summary.last_seq,
+            text=summary.text,
+            source=summary.source,
+            model=summary.model,
+            at=now_s(),
+        )
+    )
+
+
+@built_once
+def _is_live(session_id: int) -> Any:
+    return select(session.c.id).where(session.c.id == session_id, session.c.ended_at.is_(None))
+
+
+def candidate(conn: Connection, session_id: int) -> Summary | None:
+    """Return the summary that was prepared for a session; its role is still to be chosen."""
+    row = conn.execute(*_candidate(session_id)).one_or_none()
+    if row is None:
+        return None
+    return Summary(row.text, row.first_seq, row.last_seq, source=row.source, model=row.model or "")
+
+
+@built_once
+def _candidate(session_id: int) -> Any:
+    return select(summary_candidate).where(summary_candidate.c.session_id == session_id)
+
+
+def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRow]:
+    """Return a conversation's compactions, oldest first."""
+    columns = [column for column in compaction.c if column.name != "conversation"]
+    rows = conn.execute(
+        select(*columns)
+        .where(compaction.c.conversation == conversation_id)
+        .order_by(compaction.c.id)
+    )
+    return [CompactionRow(*row) for row in rows]
+
+
+def store_nodes(conn: Connection, conversation_id: int, nodes: Sequence[Node]) -> None:
+    """Add new nodes; part of the transaction of a compaction (compactions.py)."""
+    rows = [
+        {
+            "conversation": conversation_id,
+            "number": each.number,
+            "level": each.level,
+            "first_seq": each.first_seq,
+            "last_seq": each.last_seq,
+            "children": orjson.dumps(each.children).decode(),
+            "text": each.text,
+            "source": each.source,
+            "tokens": each.tokens,
+            "source_tokens": each.source_tokens,
+        }
+        for each in nodes
+    ]
+    if rows:
+        conn.execute(node.insert().values(at=now_s()), rows)
+
+
+def nodes_of(conn: Connection, conversation_id: int) -> list[Node]:
+    """Return the nodes of a conversation in order of number."""
+    rows = conn.execute(
+        select(node).where(node.c.conversation == conversation_id).order_by(node.c.number)
+    )
+    return [_node(row) for row in rows]
+
+
+def _node(row: Row[Any]) -> Node:
+    return Node(
+        number=row.number,
+        level=row.level,
+        first_seq=row.first_seq,
+        last_seq=row.last_seq,
+        text=row.text,
+        source=row.source,
+        tokens=row.tokens,
+        source_tokens=row.source_tokens,
+        children=tuple(orjson.loads(row.children)),
+    )
+
+
+def forget_nodes(conn: Connection, conversation_id: int) -> None:
+    """Erase the nodes of a conversation; part of `gateway.storage.maintenance.forget`."""
+    conn.execute(delete(node).where(node.c.conversation == conversation_id))

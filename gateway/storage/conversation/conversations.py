@@ -1,0 +1,643 @@
+"""Conversations: the one owner of their table. Only this file writes to it.
+
+A row says where a conversation is and whose it is, how far its inbox, outbox, transcript and search
+index go, which segment is active, who works on it, and what was stopped or chosen in it. Functions
+run inside of their caller's transaction. What asks for rows of another table by a conversation's
+place or key joins the table where that saves a statement.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    ScalarSelect,
+    Select,
+    Update,
+    case,
+    delete,
+    func,
+    select,
+    tuple_,
+    update,
+)
+
+from adapters.messages import Address, Move
+from gateway.storage.schema import (
+    alias,
+    conversation,
+    inbox,
+    inquiry,
+    is_running,
+    is_unanswered,
+    now_s,
+    outbox,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+LONGEST_BACKOFF_S = 300.0
+"""No back-off is longer: what is held for later than this shows a clock that was set back."""
+TITLE_CHARS = 60
+
+
+class Conversation(NamedTuple):
+    """A conversation as a transaction has found it.
+
+    Attributes:
+        user: Whose it is; None for one that several people share.
+        epoch: The fencing token of its newest lease.
+        cancel_upto_seq: Newest entry of its inbox that a `/stop` was about.
+        parent_turn_id: Of a delegated child: the turn that waits for it.
+        waits: Whether anything waits for a person's answer; only where that is asked for.
+        session_key: One of its keys, likewise.
+    """
+
+    id: int
+    platform: str
+    account: str
+    chat: str
+    thread: str | None
+    user: str | None
+    title: str
+    inbox_head: int
+    outbox_head: int
+    message_head: int
+    epoch: int
+    cancel_upto_seq: int
+    parent_turn_id: int | None
+    waits: bool = False
+    session_key: str = ""
+
+    @property
+    def address(self) -> Address:
+        """Where it is, as its platform knows it."""
+        return Address(self.platform, self.account, self.chat, self.thread)
+
+    @property
+    def account_key(self) -> tuple[str, str]:
+        """Platform and account, as adapters are found by."""
+        return self.platform, self.account
+
+
+_COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-2])
+_waits = (
+    select(inquiry.c.id)
+    .where(inquiry.c.conversation == conversation.c.id, is_unanswered)
+    .correlate(conversation)
+    .exists()
+    .label("waits")
+)
+
+
+def get(conn: Connection, conversation_id: int) -> Conversation:
+    """Return a conversation that exists."""
+    return Conversation(*conn.execute(*_by_id(conversation_id)).one())
+
+
+@built_once
+def _by_id(conversation_id: int) -> Any:
+    return select(*_COLUMNS).where(conversation.c.id == conversation_id)
+
+
+def exists(conn: Connection, conversation_id: int) -> bool:
+    """Whether a conversation has not been erased."""
+    return conn.scalar(*_exists(conversation_id)) is not None
+
+
+@built_once
+def _exists(conversation_id: int) -> Any:
+    return select(conversation.c.id).where(conversation.c.id == conversation_id)
+
+
+def locked(conn: Connection, conversation_id: int) -> Conversation:
+    """Return a conversation, locked, and whether anything `waits` for an answer in it."""
+    return Conversation(*conn.execute(*_locked(conversation_id)).one())
+
+
+@built_once
+def _locked(conversation_id: int) -> Any:
+    found = select(*_COLUMNS, _waits).where(conversation.c.id == conversation_id)
+    return found.with_for_update(of=conversation)
+
+
+def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
+    """Return the same by a session key; None where there is none yet."""
+    row = conn.execute(*_of_key(session_key)).one_or_none()
+    return None if row is None else Conversation(*row)
+
+
+@built_once
+def _of_key(session_key: str) -> Any:
+    return (
+        select(*_COLUMNS, _waits)
+        .join(alias, alias.c.conversation == conversation.c.id)
+        .where(alias.c.session_key == session_key)
+        .with_for_update(of=conversation)
+    )
+
+
+def find(conn: Connection, session_key: str) -> int | None:
+    """Return the id of the conversation of a session key, or None if there is none."""
+    found: int | None = conn.scalar(*_id_of_key(session_key))
+    return found
+
+
+@built_once
+def _id_of_key(session_key: str) -> Any:
+    return select(alias.c.conversation).where(alias.c.session_key == session_key)
+
+
+def of_user(conn: Connection, conversation_id: int) -> Conversation | None:
+    """Return a conversation that one person has alone, with its shortest key, else None."""
+    row = conn.execute(*_of_user(conversation_id)).first()
+    return None if row is None else _with_key(row)
+
+
+@built_once
+def _of_user(conversation_id: int) -> Any:
+    return (
+        _keyed()
+        .where(conversation.c.id == conversation_id, conversation.c.user.is_not(None))
+        # The shortest key first: that of a direct chat has no sender behind it.
+        .order_by(func.length(alias.c.session_key))
+    )
+
+
+def all_of_user(conn: Connection, platform: str, user: str) -> list[Conversation]:
+    """Return somebody's conversations with their keys; where they wrote last comes first."""
+    written_at = (
+        select(inbox.c.at)
+        .where(inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head)
+        .scalar_subquery()
+    )
+    theirs = (conversation.c.platform == platform, conversation.c.user == user)
+    return [
+        _with_key(row) for row in conn.execute(_keyed().where(*theirs).order_by(written_at.desc()))
+    ]
+
+
+def _keyed() -> Select[Any]:
+    return select(*_COLUMNS, alias.c.session_key).join(
+        alias, alias.c.conversation == conversation.c.id
+    )
+
+
+def _with_key(row: Any) -> Conversation:
+    return Conversation(*row[:-1])._replace(session_key=row.session_key)
+
+
+def create(
+    conn: Connection, session_key: str, address: Address, user: str | None, text: str
+) -> int:
+    """Enter a conversation under its first key, named after a text; returns its id."""
+    values = {
+        "platform": address.platform,
+        "account": address.account,
+        "chat": address.chat,
+        "thread": address.thread,
+        "user": user,
+        "title": title_of(text),
+        "created_at": now_s(),
+    }
+    entered = conn.execute(conversation.insert().values(values).returning(conversation.c.id))
+    conversation_id = int(entered.scalar_one())
+    conn.execute(alias.insert().values(session_key=session_key, conversation=conversation_id))
+    return conversation_id
+
+
+def create_child(conn: Connection, parent: Conversation, turn_id: int, call: str, task: str) -> int:
+    """Enter the conversation of a delegated child where its parent is; returns its id."""
+    where = ("platform", "account", "chat", "thread", "user")
+    values: dict[str, Any] = {name: getattr(parent, name) for name in where}
+    values |= {"parent_turn_id": turn_id, "parent_call_id": call, "title": title_of(task)}
+    fresh = conversation.insert().values(**values, created_at=now_s())
+    return int(conn.execute(fresh.returning(conversation.c.id)).scalar_one())
+
+
+def children_of_turn(turn_id: int) -> Select[Any]:
+    """Select the ids of the delegated children of a turn."""
+    return select(conversation.c.id).where(conversation.c.parent_turn_id == turn_id)
+
+
+def child_of_call(turn_id: int, call: str) -> Select[Any]:
+    """Select the id of the child that a call of a turn has begun."""
+    return children_of_turn(turn_id).where(conversation.c.parent_call_id == call)
+
+
+def children_of(conversation_id: int) -> Select[Any]:
+    """Select the ids of the delegated children of a conversation's turns."""
+    return (
+        select(conversation.c.id)
+        .join(turn, turn.c.id == conversation.c.parent_turn_id)
+        .where(turn.c.conversation == conversation_id)
+    )
+
+
+def keys_in_chat(conn: Connection, chat: Address) -> list[tuple[str, int]]:
+    """Return the session keys of all conversations in a chat, each with its conversation."""
+    query = (
+        select(alias.c.session_key, alias.c.conversation)
+        .join(conversation, conversation.c.id == alias.c.conversation)
+        .where(
+            conversation.c.platform == chat.platform,
+            conversation.c.account == chat.account,
+            conversation.c.chat == chat.chat,
+        )
+    )
+    return [(row.session_key, row.conversation) for row in conn.execute(query)]
+
+
+def move(conn: Connection, conversation_id: int, session_key: str, to: Move) -> bool:
+    """Have a conversation be in the new chat, under one key more; its old keys stay.
+
+    Returns:
+        False where another conversation has that key: then it stays where it is.
+    """
+    known = find(conn, session_key)
+    if known is None:
+        conn.execute(alias.insert().values(session_key=session_key, conversation=conversation_id))
+    elif known != conversation_id:
+        return False
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(chat=to.new_chat))
+    return True
+
+
+def title_of(text: str) -> str:
+    """Return what a conversation is named after: the text on one line, cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= TITLE_CHARS else line[: TITLE_CHARS - 1] + "…"
+
+
+def title(conn: Connection, conversation_id: int) -> str:
+    """Return the title of a conversation; empty for none."""
+    return conn.scalar(*_title(conversation_id)) or ""
+
+
+@built_once
+def _title(conversation_id: int) -> Any:
+    return select(conversation.c.title).where(conversation.c.id == conversation_id)
+
+
+def titles(conn: Connection, conversation_ids: Sequence[int]) -> dict[int, str]:
+    """Return the titles of several conversations by their ids."""
+    here = conversation.c.id.in_(conversation_ids)
+    rows = conn.execute(select(conversation.c.id, conversation.c.title).where(here))
+    return {row.id: row.title for row in rows}
+
+
+def set_title(conn: Connection, conversation_id: int, text: str) -> None:
+    """Name a conversation that has no name yet after its first readable message."""
+    here = (conversation.c.id == conversation_id, conversation.c.title == "")
+    conn.execute(update(conversation).where(*here).values(title=title_of(text)))
+
+
+def rename(conn: Connection, conversation_id: int, text: str) -> None:
+    """Name a conversation anew after the message that it begins again with; "" for not yet."""
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(title=title_of(text)))
+
+
+def chosen_model(conn: Connection, conversation_id: int) -> str | None:
+    """Return the model that `/model` has chosen, or None for the settings' own."""
+    chosen: str | None = conn.scalar(*_chosen(conversation_id))
+    return chosen
+
+
+@built_once
+def _chosen(conversation_id: int) -> Any:
+    return select(conversation.c.model).where(conversation.c.id == conversation_id)
+
+
+def choose_model(conn: Connection, conversation_id: int, model: str | None) -> None:
+    """Have a conversation use a model from now on; None for the settings' own."""
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(model=model))
+
+
+def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
+    """Have what runs or waits up to an entry of the inbox be stopped."""
+    here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < seq)
+    conn.execute(update(conversation).where(*here).values(cancel_upto_seq=seq))
+
+
+def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> None:
+    """Have a `/stop` from before not count for entries that an operator queued again since."""
+    here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq >= first_seq)
+    conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
+
+
+def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
+    """Return the next seq of the inbox, which is taken by this."""
+    return int(conn.scalar(*_take_inbox_seq(conversation_id)) or 0)
+
+
+@built_once
+def _take_inbox_seq(conversation_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(inbox_head=conversation.c.inbox_head + 1)
+        .returning(conversation.c.inbox_head)
+    )
+
+
+def take_outbox_seq(conn: Connection, conversation_id: int, source_key: str) -> int | None:
+    """Return the next seq of the outbox, or None where a row of this key has one already."""
+    seq: int | None = conn.scalar(*_take_outbox_seq(conversation_id, source_key))
+    return seq
+
+
+@built_once
+def _take_outbox_seq(conversation_id: int, source_key: str) -> Any:
+    known = select(outbox.c.seq).where(outbox.c.source_key == source_key).exists()
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, ~known)
+        .values(outbox_head=conversation.c.outbox_head + 1)
+        .returning(conversation.c.outbox_head)
+    )
+
+
+def take_message_seqs(conn: Connection, conversation_id: int, count: int) -> int:
+    """Take so many seqs of the transcript; returns the newest one."""
+    return int(conn.scalar(*_take_message_seqs(conversation_id, count)) or 0)
+
+
+@built_once
+def _take_message_seqs(conversation_id: int, count: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(message_head=conversation.c.message_head + count)
+        .returning(conversation.c.message_head)
+    )
+
+
+def message_head(conn: Connection, conversation_id: int) -> int:
+    """Return the newest seq of the transcript; 0 for none, and for no conversation."""
+    here = conversation.c.id == conversation_id
+    return int(conn.scalar(select(conversation.c.message_head).where(here)) or 0)
+
+
+def activate(conn: Connection, conversation_id: int, session_id: int) -> None:
+    """Have a conversation go on in a segment."""
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(active_session_id=session_id))
+
+
+def move_on(conn: Connection, conversation_id: int, parent_id: int, child_id: int) -> bool:
+    """Have a conversation go on in a child of its active segment; False where that is another."""
+    return conn.execute(*_move_on(conversation_id, parent_id, child_id)).rowcount == 1
+
+
+@built_once
+def _move_on(conversation_id: int, parent_id: int, child_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, conversation.c.active_session_id == parent_id)
+        .values(active_session_id=child_id)
+    )
+
+
+def active_session_id(conversation_id: int) -> ScalarSelect[Any]:
+    """Select the id of a conversation's active segment."""
+    active = select(conversation.c.active_session_id).where(conversation.c.id == conversation_id)
+    return active.scalar_subquery()
+
+
+def take_ready(
+    conn: Connection, replica_id: int, limit: int, accounts: Sequence[tuple[str, str]]
+) -> None:
+    """Lease up to `limit` ready conversations of the given (platform, account) pairs."""
+    conn.execute(*_take_ready(replica_id, accounts, limit))
+
+
+@built_once
+def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int) -> Any:
+    ready = (
+        select(conversation.c.id)
+        .where(
+            conversation.c.owner.is_(None),
+            conversation.c.ready_no.is_not(None),
+            ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
+            tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
+        )
+        .order_by(conversation.c.ready_no)
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+        .correlate(None)
+    )
+    return (
+        update(conversation)
+        .where(conversation.c.id.in_(ready))
+        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+    )
+
+
+def owned(conn: Connection, replica_id: int) -> list[Conversation]:
+    """Return the conversations that a replica has leased."""
+    return [Conversation(*row) for row in conn.execute(*_owned(replica_id))]
+
+
+@built_once
+def _owned(replica_id: int) -> Any:
+    return select(*_COLUMNS).where(conversation.c.owner == replica_id)
+
+
+def disown_others(conn: Connection, replica_id: int) -> int:
+    """Take their conversations from all other replicas, ready at once; returns how many."""
+    orphaned = conn.execute(
+        update(conversation)
+        .where(conversation.c.owner.is_not(None), conversation.c.owner != replica_id)
+        .values(owner=None, epoch=conversation.c.epoch + 1, ready_no=_next_ready_no())
+    )
+    return orphaned.rowcount
+
+
+def leased(
+    conn: Connection, conversation_id: int, replica_id: int, epoch: int
+) -> Conversation | None:
+    """Return a conversation, locked, or None where this lease on it does not hold any more."""
+    row = conn.execute(*_leased(conversation_id, replica_id, epoch)).one_or_none()
+    return None if row is None else Conversation(*row)
+
+
+@built_once
+def _leased(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    held = is_leased(conversation_id, replica_id, epoch)
+    return select(*_COLUMNS).where(*held).with_for_update()
+
+
+def is_leased(conversation_id: int, replica_id: int, epoch: int) -> tuple[ColumnElement[bool], ...]:
+    """Match a conversation as long as a lease on it holds."""
+    return (
+        conversation.c.id == conversation_id,
+        conversation.c.owner == replica_id,
+        conversation.c.epoch == epoch,
+    )
+
+
+def fenced(conversation_id: int, replica_id: int, epoch: int) -> ColumnElement[bool]:
+    """Return the condition that a lease holds, for statements about other tables."""
+    return select(conversation.c.id).where(*is_leased(conversation_id, replica_id, epoch)).exists()
+
+
+class Activity(NamedTuple):
+    """What goes on in a leased conversation: see `leases.Held`."""
+
+    chat: str
+    cancel_upto_seq: int
+    model: str | None
+    waits: bool
+    runs: bool
+
+
+def activity(
+    conn: Connection, conversation_id: int, replica_id: int, epoch: int
+) -> Activity | None:
+    """Return what goes on in a conversation, or None where the lease does not hold any more."""
+    row = conn.execute(*_activity(conversation_id, replica_id, epoch)).one_or_none()
+    return None if row is None else Activity(*row)
+
+
+@built_once
+def _activity(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    begun = select(turn.c.id).where(turn.c.conversation == conversation.c.id, is_running)
+    runs = begun.correlate(conversation).exists().label("runs")
+    known = (conversation.c.chat, conversation.c.cancel_upto_seq, conversation.c.model)
+    return (
+        select(*known, _waits, runs)
+        .where(*is_leased(conversation_id, replica_id, epoch))
+        .with_for_update(of=conversation)
+    )
+
+
+def give_back(
+    conversation_id: int, replica_id: int, epoch: int, has_work: ColumnElement[bool]
+) -> Update:
+    """Return the statement that ends a lease; it returns the place in the line, NULL for none."""
+    return (
+        update(conversation)
+        .where(*is_leased(conversation_id, replica_id, epoch))
+        .values(owner=None, ready_no=case((has_work, _next_ready_no())), turn_not_before=0.0)
+        .returning(conversation.c.ready_no)
+    )
+
+
+def back_off(conn: Connection, conversation_id: int, seconds: float) -> None:
+    """Have nobody take a conversation for so long."""
+    conn.execute(*_back_off(conversation_id, seconds))
+
+
+@built_once
+def _back_off(conversation_id: int, seconds: float) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(turn_not_before=now_s() + seconds)
+    )
+
+
+def hold_until(conn: Connection, conversation_id: int, at: float) -> None:
+    """Have nobody take a conversation before that time, if it is not held for longer already."""
+    later = func.max(conversation.c.turn_not_before, at)
+    here = conversation.c.id == conversation_id
+    conn.execute(update(conversation).where(here).values(turn_not_before=later))
+
+
+def make_ready(conn: Connection, conversation_id: int) -> None:
+    """Put a conversation at the end of the ready line, unless it waits or is worked on already."""
+    conn.execute(*_make_ready(conversation_id))
+
+
+@built_once
+def _make_ready(conversation_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, *_is_idle)
+        .values(ready_no=_next_ready_no())
+    )
+
+
+_is_idle = (conversation.c.owner.is_(None), conversation.c.ready_no.is_(None))
+
+
+def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
+    """Return those of some conversations that nobody works on and that are not ready."""
+    found = select(conversation.c.id).where(*_is_idle, conversation.c.id.in_(among))
+    return list(conn.scalars(found.limit(limit)))
+
+
+def _next_ready_no() -> ScalarSelect[int]:
+    newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
+        conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)
+    )
+    return newest.scalar_subquery()
+
+
+_lacks_words = conversation.c.message_head > conversation.c.searched_seq
+
+
+def unsearched(conn: Connection, limit: int, left_out: Collection[int] = ()) -> list[int]:
+    """Return conversations with messages that are not in the search index yet."""
+    found = select(conversation.c.id).where(_lacks_words, conversation.c.id.not_in(left_out))
+    return list(conn.scalars(found.limit(limit)))
+
+
+def count_unsearched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
+    """Return how many messages of conversations (None: of all) are not in the index yet."""
+    missing = select(func.sum(conversation.c.message_head - conversation.c.searched_seq))
+    if conversation_ids is not None:
+        missing = missing.where(conversation.c.id.in_(conversation_ids))
+    return conn.scalar(missing.where(_lacks_words)) or 0
+
+
+def search_progress(conn: Connection, conversation_id: int) -> tuple[int, int]:
+    """Return up to which seq a conversation is indexed, and its newest one; zeros for none."""
+    places = select(conversation.c.searched_seq, conversation.c.message_head)
+    row = conn.execute(places.where(conversation.c.id == conversation_id)).one_or_none()
+    return (0, 0) if row is None else (row[0], row[1])
+
+
+def count_searched(conn: Connection, conversation_ids: Sequence[int] | None) -> int:
+    """Return about how many messages of conversations (None: of all) are in the index."""
+    indexed = select(func.sum(conversation.c.searched_seq))
+    if conversation_ids is not None:
+        indexed = indexed.where(conversation.c.id.in_(conversation_ids))
+    return conn.scalar(indexed) or 0
+
+
+def note_searched(conn: Connection, conversation_id: int, after_seq: int, upto_seq: int) -> bool:
+    """Note that the index has gone from one seq to another; False where it was not at the first."""
+    here = (conversation.c.id == conversation_id, conversation.c.searched_seq == after_seq)
+    moved = conn.execute(update(conversation).where(*here).values(searched_seq=upto_seq))
+    return moved.rowcount == 1
+
+
+def search_anew(conn: Connection) -> None:
+    """Have all conversations be indexed from their first messages on."""
+    fed = conversation.c.searched_seq > 0
+    conn.execute(update(conversation).where(fed).values(searched_seq=0))
+
+
+def withdraw(conn: Connection, conversation_id: int) -> None:
+    """Have nobody work on a conversation that is about to be erased, nor index it."""
+    conn.execute(
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(
+            owner=None,
+            ready_no=None,
+            epoch=conversation.c.epoch + 1,
+            # What the indexer has read of it before is not entered any more.
+            searched_seq=conversation.c.message_head + 1,
+        )
+    )
+
+
+def erase(conn: Connection, conversation_id: int) -> None:
+    """Erase the row of a conversation, behind all that refers to it."""
+    conn.execute(delete(conversation).where(conversation.c.id == conversation_id))

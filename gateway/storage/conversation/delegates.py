@@ -1,0 +1,166 @@
+"""Delegated children: conversations that only the turn that began them writes in.
+
+A child has no inbox, no alias and no lease of its own: who holds its parent's lease works on it, so
+that a worker that has lost the parent can write in neither. Its turn ends as `done`, whatever its
+outcome is, or as `cancelled` with its parent's; it is never a dead letter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, select, update
+
+from agent.messages import ChatMessage, text_of, user_message
+from agent.ports import ModelCall
+from agent.tools.registry import Delegated
+from agent.turn import partial_text
+from gateway.storage.conversation import conversations, sessions, transcript, turn_journal, turns
+from gateway.storage.conversation.sessions import PromptBase, Session
+from gateway.storage.conversation.transcript import MessagePlace
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.reports import ledger
+from gateway.storage.schema import is_running, now_s, turn
+
+TIME_IS_UP = (
+    "Error: the time of this task was used up while this ran, so its outcome is unknown. Say so."
+)
+GIVEN_UP = "Error: the task was given up before this finished."
+
+
+def open_child(
+    conn: Connection, parent: Turn, call_id: str, task: str, base: PromptBase
+) -> Turn | Delegated:
+    """Return the turn that does the task of a call, begun or resumed; its result if it has ended.
+
+    Args:
+        conn: The writing connection.
+        parent: The turn whose call it is, which has noted that it runs.
+        call_id: The id of the call.
+        task: What the child is asked.
+        base: What its requests begin with.
+
+    Raises:
+        LeaseLost: Another worker has the parent's conversation.
+        TurnCancelled: Its user stopped the parent.
+    """
+    turns.proceed(conn, parent)
+    key = turn_journal.call_key(conn, parent, call_id)
+    child = conversations.child_of_call(parent.id, key)
+    row = conn.execute(select(turn).where(turn.c.conversation.in_(child))).one_or_none()
+    if row is None:
+        return _begin(conn, parent, key, task, base)
+    if row.state != "running":
+        return _delegated(conn, row)
+    session = sessions.settle_base(conn, sessions.get(conn, row.session_id), base)
+    attempt = turns.count_attempt(conn, row, parent.lease)
+    return replace(_turn(conn, parent, row, session), attempt=attempt)
+
+
+def _begin(conn: Connection, parent: Turn, key: str, task: str, base: PromptBase) -> Turn:
+    """Begin a child where its parent is, and record its task."""
+    here = conversations.get(conn, parent.lease.conversation)
+    child = conversations.create_child(conn, here, parent.id, key, task)
+    root = sessions.settle_base(conn, sessions.start_root(conn, child, "delegated"), base)
+    row = conn.execute(
+        turn
+        .insert()
+        .values(
+            conversation=child,
+            session_id=root.id,
+            # By these the parent's stop reaches it.
+            first_seq=parent.upto_seq,
+            upto_seq=parent.upto_seq,
+            state="running",
+            attempt=1,
+            epoch=parent.lease.epoch,
+            started_at=now_s(),
+            senders=orjson.dumps(parent.senders).decode(),
+        )
+        .returning(turn)
+    ).one()
+    transcript.append(conn, MessagePlace(child, root.id, row.id), [user_message(task)])
+    return _turn(conn, parent, row, root)
+
+
+def _turn(conn: Connection, parent: Turn, row: Row[Any], session: Session) -> Turn:
+    lease = parent.lease.of_child(row.conversation)
+    found = turns.load(conn, lease, row, session)
+    same = {name: getattr(parent, name) for name in ("upto_seq", "sender", "senders", "model")}
+    return replace(found, **same)
+
+
+def cut_short(conn: Connection, child: Turn) -> Turn:
+    """Close the calls that a child has not finished in time; returns its turn as it stands now."""
+    turns.proceed(conn, child)
+    row = conn.execute(select(turn).where(turn.c.id == child.id)).one()
+    now = replace(child, session=sessions.get(conn, row.session_id))
+    turn_journal.close_group(conn, now, TIME_IS_UP)
+    entries = transcript.entries_of_turn(conn, child.lease.conversation, child.id)
+    return replace(now, entries=tuple(entries))
+
+
+def end_child(
+    conn: Connection, child: Turn, messages: Sequence[ChatMessage], end: TurnEnd
+) -> Delegated:
+    """End a child's turn with its last messages; a repeat has no effect.
+
+    Raises:
+        LeaseLost: Another worker has the parent's conversation.
+        TurnCancelled: Its user stopped the parent, which ends its children.
+    """
+    turns.proceed(conn, child)
+    turn_journal.close_group(conn, child, GIVEN_UP)
+    turn_journal.commit(conn, child, messages, [], end)
+    return _delegated(conn, conn.execute(select(turn).where(turn.c.id == child.id)).one())
+
+
+def pause_child(conn: Connection, child: Turn, calls: Sequence[ModelCall]) -> None:
+    """Leave a child to a later attempt, which is not counted: its parent is interrupted.
+
+    What it was asking a model is booked, whoever goes on with it.
+    """
+    ledger.book(conn, child.lease.conversation, child.id, child.sender, calls)
+    conn.execute(
+        update(turn)
+        .where(
+            turn.c.id == child.id, is_running, turn.c.epoch == child.lease.epoch, turn.c.attempt > 0
+        )
+        .values(attempt=turn.c.attempt - 1, epoch=turns.NOT_AT_WORK)
+    )
+
+
+def _delegated(conn: Connection, row: Row[Any]) -> Delegated:
+    """Return what a turn that has ended hands over."""
+    read = row.input_tokens + row.cache_read_tokens + row.cache_write_tokens
+    return Delegated(
+        outcome=row.outcome,
+        text=_text(conn, row),
+        conversation=row.conversation,
+        iterations=row.iterations,
+        used_tokens=read + row.output_tokens,
+        cost_usd=row.usd,
+    )
+
+
+def _text(conn: Connection, row: Row[Any]) -> str:
+    """Return what a turn answered; else why it did not, and what it had said before."""
+    own = transcript.of_turn(conn, row.conversation, row.id)
+    if row.error is None and own[-1]["role"] == "assistant":
+        return partial_text(own) + text_of(own[-1])
+    said = (text_of(message) for message in reversed(own) if message["role"] == "assistant")
+    last = next(filter(str.strip, said), "")
+    why = _WHY.get(row.outcome, "It gave no answer.")
+    return f"{why} It had said: {last}" if last else why
+
+
+_WHY = {
+    "budget_exhausted": "The time for the task was used up.",
+    "endless": "The model did not come to an end and was stopped.",
+    "failed": "The agent that did the task broke.",
+    "provider_failed": "No model answered.",
+    "refused": "The model declined to do the task.",
+    "spend_limit": "A budget is used up.",
+}

@@ -1,0 +1,341 @@
+"""Inquiries: what a person is asked while a turn waits, and what became of it.
+
+Life of a row: pending → answered, expired or cancelled; nothing comes after these. A conversation
+with a pending row has no work (gateway/storage/queue/leases.py): its turn goes on when there is
+none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from sqlalchemy import Connection, CursorResult, Row, func, select, update
+
+from agent.tools.registry import Inquiry, InquiryKind
+from gateway.storage.conversation import conversations
+from gateway.storage.queue import outbox
+from gateway.storage.schema import (
+    inquiry,
+    is_running,
+    is_unanswered,
+    now_s,
+    session,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+InquiryState = Literal["pending", "answered", "expired", "cancelled"]
+ENDED = {"answered": "answered", "cancelled": "stopped", "expired": "not answered in time"}
+"""How a question ended, as it is noted in place of its buttons."""
+_UNKNOWN = '["?:"]'
+"""Whose words a turn of an older version holds; somebody unknown may not act."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One inquiry.
+
+    Attributes:
+        definition: Digest of the tool as it was offered; empty for a question of the agent.
+        conversation: Where it was asked.
+        turn_id: The turn whose call waits; a delegated child's has another conversation.
+        answer: approval: once, conversation or deny; clarify: what was said. Empty while there is
+            none.
+        by: Who answered, "platform:sender id".
+        is_due: Whether its time is over.
+    """
+
+    id: int
+    conversation: int
+    turn_id: int
+    kind: InquiryKind
+    tool: str
+    definition: str
+    choices: tuple[str, ...]
+    state: InquiryState
+    answer: str
+    by: str
+    is_due: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionPlace:
+    """Where an inquiry was asked.
+
+    Attributes:
+        user: Whose conversation that is; None for one that several people share.
+        upto_seq: Newest entry of its inbox that the turn which waits there answers.
+    """
+
+    platform: str
+    account: str
+    chat: str
+    thread: str | None
+    user: str | None
+    upto_seq: int
+
+    @property
+    def account_key(self) -> tuple[str, str]:
+        """Platform and account, as adapters are found by."""
+        return self.platform, self.account
+
+
+def of_call(conn: Connection, turn_id: int, call: str) -> Question | None:
+    """Return what was asked for a call."""
+    row = conn.execute(*_of_call(turn_id, call)).one_or_none()
+    return None if row is None else _found(row)
+
+
+@built_once
+def _of_call(turn_id: int, call: str) -> Any:
+    return select(*_COLUMNS).where(inquiry.c.turn_id == turn_id, inquiry.c.call_id == call)
+
+
+_COLUMNS = (*inquiry.c, (inquiry.c.expires_at <= now_s()).label("is_due"))
+
+
+def find(conn: Connection, inquiry_id: int) -> Question | None:
+    """Return an inquiry by its id."""
+    row = conn.execute(select(*_COLUMNS).where(inquiry.c.id == inquiry_id)).one_or_none()
+    return None if row is None else _found(row)
+
+
+def place(conn: Connection, found: Question) -> QuestionPlace:
+    """Return where an inquiry was asked, as that is called now."""
+    here = conversations.get(conn, found.conversation)
+    upto_seq = _upto_seq(conn, found.conversation)
+    return QuestionPlace(here.platform, here.account, here.chat, here.thread, here.user, upto_seq)
+
+
+def _upto_seq(conn: Connection, conversation_id: int) -> int:
+    here = turn.c.conversation == conversation_id
+    return conn.scalar(select(turn.c.upto_seq).where(here, is_running)) or 0
+
+
+def pending(conn: Connection, conversation_id: int) -> list[Question]:
+    """Return what waits for an answer in a conversation, oldest first."""
+    return [_found(row) for row in conn.execute(*_pending(conversation_id))]
+
+
+@built_once
+def _pending(conversation_id: int) -> Any:
+    return (
+        select(*_COLUMNS)
+        .where(inquiry.c.conversation == conversation_id, is_unanswered)
+        .order_by(inquiry.c.id)
+    )
+
+
+def newest(conn: Connection, conversation_id: int) -> int:
+    """Return the id of what was asked last in a conversation; 0 for nothing."""
+    here = inquiry.c.conversation == conversation_id
+    return conn.scalar(select(func.max(inquiry.c.id)).where(here)) or 0
+
+
+def is_awaited(conn: Connection, conversation_id: int) -> bool:
+    """Whether anything waits for an answer in a conversation."""
+    return conn.execute(*_awaited(conversation_id)).one_or_none() is not None
+
+
+@built_once
+def _awaited(conversation_id: int) -> Any:
+    here = inquiry.c.conversation == conversation_id
+    return select(inquiry.c.id).where(here, is_unanswered).limit(1)
+
+
+def is_asked(conn: Connection, conversation_id: int) -> bool:
+    """Whether a question of the agent waits for an answer in a conversation."""
+    return any(found.kind == "clarify" for found in pending(conn, conversation_id))
+
+
+def enter(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int,
+    call: str,
+    asked: Inquiry,
+    timeout_s: float,
+) -> Question:
+    """Enter a question that waits for an answer.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where it is asked.
+        turn_id: Whose call waits.
+        call: Names the call; once in a turn.
+        asked: The question.
+        timeout_s: How long it can be answered.
+    """
+    values = _values(conversation_id, turn_id, call, asked)
+    row = inquiry.insert().values(**values, state="pending", expires_at=now_s() + timeout_s)
+    entered = conn.execute(row.returning(*_COLUMNS)).one()
+    return _found(entered)
+
+
+def enter_approved(
+    conn: Connection, conversation_id: int, turn_id: int, call: str, asked: Inquiry, by: str
+) -> Question:
+    """Enter the answer of a tool that stays approved in the conversation, by whoever approved it.
+
+    Nobody is asked; that the call was allowed, and by whom, is on record all the same.
+    """
+    answer = {"state": "answered", "answer": "conversation", "answered_by": by}
+    values = _values(conversation_id, turn_id, call, asked)
+    row = inquiry.insert().values(**values, **answer, expires_at=now_s())
+    return _found(conn.execute(row.returning(*_COLUMNS)).one())
+
+
+def approver(conn: Connection, conversation_id: int, asked: Inquiry) -> str | None:
+    """Return who has approved this tool for the conversation since it began anew last, if any."""
+    by: str | None = conn.scalar(*_standing(conversation_id, asked.tool, asked.definition))
+    return by
+
+
+@built_once
+def _standing(conversation_id: int, tool: str, definition: str) -> Any:
+    root = select(func.max(session.c.id)).where(
+        session.c.conversation == conversation_id, session.c.parent_session_id.is_(None)
+    )
+    return (
+        select(inquiry.c.answered_by)
+        .join(turn, turn.c.id == inquiry.c.turn_id)
+        .where(
+            inquiry.c.conversation == conversation_id,
+            inquiry.c.kind == "approval",
+            inquiry.c.tool == tool,
+            inquiry.c.definition == definition,
+            inquiry.c.state == "answered",
+            inquiry.c.answer == "conversation",
+            # Ids of segments grow: what was asked since the newest root began.
+            turn.c.session_id >= root.scalar_subquery(),
+        )
+        .order_by(inquiry.c.id.desc())
+        .limit(1)
+    )
+
+
+def _values(conversation_id: int, turn_id: int, call: str, asked: Inquiry) -> dict[str, Any]:
+    return {
+        "conversation": conversation_id,
+        "turn_id": turn_id,
+        "call_id": call,
+        "kind": asked.kind,
+        "tool": asked.tool,
+        "definition": asked.definition,
+        "question": asked.question,
+        "choices": orjson.dumps(asked.choices).decode(),
+        "at": now_s(),
+    }
+
+
+def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
+    """Take an answer; False where there is one, nobody waits any more, or the time is over."""
+    taken = conn.execute(
+        update(inquiry)
+        .where(inquiry.c.id == inquiry_id, is_unanswered, inquiry.c.expires_at > now_s())
+        .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
+    )
+    return taken.rowcount == 1
+
+
+def add_sender(conn: Connection, found: Question, sender: str) -> None:
+    """Note that a turn now holds the words of somebody else, who may not be allowed the same.
+
+    A delegated child's words come back to its parent's turn.
+    """
+    waiting = (turn.c.conversation == found.conversation) | (turn.c.id == found.turn_id)
+    rows = conn.execute(select(turn.c.id, turn.c.senders).where(waiting, is_running)).all()
+    for row in rows:
+        senders = orjson.loads(row.senders or _UNKNOWN)
+        if sender not in senders:
+            stored = orjson.dumps([*senders, sender]).decode()
+            conn.execute(update(turn).where(turn.c.id == row.id).values(senders=stored))
+
+
+def senders(conn: Connection, found: Question) -> Sequence[str]:
+    """Return the senders of the waiting turn's messages."""
+    stored = conn.scalar(select(turn.c.senders).where(turn.c.id == found.turn_id))
+    return tuple(orjson.loads(stored or _UNKNOWN))
+
+
+def due(conn: Connection) -> list[Question]:
+    """Return what waits though its time is over, oldest first."""
+    rows = conn.execute(select(*_COLUMNS).where(is_unanswered, inquiry.c.expires_at <= now_s()))
+    # Sorted here: for an order by id SQLite would look at all that was ever asked.
+    return sorted((_found(row) for row in rows), key=lambda found: found.id)
+
+
+def expire(conn: Connection, found: Question) -> bool:
+    """Give up waiting for an answer; False where that is over already."""
+    expired = conn.execute(
+        update(inquiry)
+        .where(inquiry.c.id == found.id, is_unanswered, inquiry.c.expires_at <= now_s())
+        .values(state="expired", answered_at=now_s())
+    )
+    if expired.rowcount == 1:
+        withdraw(conn, found.id, found.conversation, ENDED["expired"])
+    return expired.rowcount == 1
+
+
+def cancel(conn: Connection, conversation_id: int) -> int:
+    """Have nothing wait in a conversation any more; returns how many answers were waited for."""
+    return _withdraw_all(conn, conn.execute(*_cancel(conversation_id)))
+
+
+def withdraw(conn: Connection, inquiry_id: int, conversation_id: int, note: str) -> None:
+    """Have a note replace the buttons of a question; those of a press its platform takes off.
+
+    On platforms the message is edited (gateway/pipeline/delivery.py), and what its page reads tells
+    it.
+    """
+    upto_seq = _upto_seq(conn, conversation_id)
+    outbox.withdraw(conn, conversation_id, f"inquiry:{inquiry_id}", note, upto_seq)
+
+
+def _withdraw_all(conn: Connection, cancelled: CursorResult[Any]) -> int:
+    rows = cancelled.all()
+    for row in rows:
+        withdraw(conn, row.id, row.conversation, ENDED["cancelled"])
+    return len(rows)
+
+
+@built_once
+def _cancel(conversation_id: int) -> Any:
+    return (
+        update(inquiry)
+        .where(inquiry.c.conversation == conversation_id, is_unanswered)
+        .values(state="cancelled", answered_at=now_s())
+        .returning(inquiry.c.id, inquiry.c.conversation)
+    )
+
+
+def cancel_of_turn(conn: Connection, turn_id: int) -> None:
+    """Have no call of a turn wait any more."""
+    _withdraw_all(conn, conn.execute(*_cancel_of_turn(turn_id)))
+
+
+@built_once
+def _cancel_of_turn(turn_id: int) -> Any:
+    return (
+        update(inquiry)
+        .where(inquiry.c.turn_id == turn_id, is_unanswered)
+        .values(state="cancelled", answered_at=now_s())
+        .returning(inquiry.c.id, inquiry.c.conversation)
+    )
+
+
+def _found(row: Row[Any]) -> Question:
+    return Question(
+        id=row.id,
+        conversation=row.conversation,
+        turn_id=row.turn_id,
+        kind=row.kind,
+        tool=row.tool,
+        definition=row.definition,
+        choices=tuple(orjson.loads(row.choices)),
+        state=row.state,
+        answer=row.answer or "",
+        by=row.answered_by or "",
+        is_due=bool(row.is_due),
+    )

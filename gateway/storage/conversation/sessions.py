@@ -1,0 +1,525 @@
+"""Sessions: the segments of a conversation's lineage, each with its view plan and its base.
+
+A base is what requests begin with: a prompt and the tools. Most conversations have the same ones.
+So a text is kept once, by the hash of its content; a base names the texts of a prompt and its
+tools, and segments refer to a base. What only one root has in its prompt (`SystemPrompt.split`)
+lies beside the reference in the segment's row.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import (
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    null,
+    select,
+    update,
+)
+
+from agent.messages import ChatMessage
+from agent.ports import ModelCall, PlannerState
+from agent.prefix import Prefix
+from agent.prompt.system import SystemPrompt
+from agent.view import ViewPlan, dump_plan, load_plan
+from gateway.errors import LeaseLost
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import (
+    compaction,
+    now_s,
+    prompt_base,
+    prompt_text,
+    session,
+    summary_candidate,
+)
+from gateway.storage.statements import built_once
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What segments share of the beginning of their requests.
+
+    Attributes:
+        prompt: The part of the system prompt that is no root's own.
+        tools: Their schemas as JSON; None before version 0.3, `inputs` likewise.
+        inputs: What prompt and tools were made from.
+    """
+
+    prompt: SystemPrompt
+    tools: str | None
+    inputs: Mapping[str, str] | None
+
+
+def find(conn: Connection, base: Base) -> int:
+    """Return the id of a base; it is entered, with its texts, where it is not known yet."""
+    layers, inputs = _dumped(base.prompt.layers), _dumped(base.inputs)
+    digest = digest_of(base.prompt.text, base.tools, layers, inputs)
+    known = conn.scalar(*_known_base(digest))
+    if known is not None:
+        return int(known)
+    values = {
+        "digest": digest,
+        "prompt_id": _find_text(conn, base.prompt.text),
+        "tools_id": None if base.tools is None else _find_text(conn, base.tools),
+        "layers": layers,
+        "inputs": inputs,
+    }
+    entered = prompt_base.insert().returning(prompt_base.c.id)
+    return int(conn.execute(entered, values).scalar_one())
+
+
+@built_once
+def _known_base(digest: bytes) -> Any:
+    return select(prompt_base.c.id).where(prompt_base.c.digest == digest)
+
+
+def _find_text(conn: Connection, body: str) -> int:
+    digest = digest_of(body)
+    known = conn.scalar(select(prompt_text.c.id).where(prompt_text.c.digest == digest))
+    if known is None:
+        entered = prompt_text.insert().returning(prompt_text.c.id)
+        known = conn.execute(entered, {"digest": digest, "body": body}).scalar_one()
+    return int(known)
+
+
+def digest_of(*parts: str | None) -> bytes:
+    """Return the key of a content: None is another part than an empty text."""
+    known = hashlib.sha256()
+    for part in parts:
+        encoded = b"" if part is None else part.encode()
+        known.update(b"%d:" % (-1 if part is None else len(encoded)))
+        known.update(encoded)
+    return known.digest()[:DIGEST_BYTES]
+
+
+def with_base(*columns: Any) -> Select[Any]:
+    """Select columns of segments, with what their base says; one row for each segment."""
+    shared, tools = prompt_text.alias("shared"), prompt_text.alias("tools")
+    return select(
+        *columns,
+        shared.c.body.label("shared_prompt"),
+        tools.c.body.label("tools"),
+        prompt_base.c.layers.label("prompt_layers"),
+        prompt_base.c.inputs.label("prompt_inputs"),
+    ).select_from(
+        session
+        .outerjoin(prompt_base, prompt_base.c.id == session.c.base_id)
+        .outerjoin(shared, shared.c.id == prompt_base.c.prompt_id)
+        .outerjoin(tools, tools.c.id == prompt_base.c.tools_id)
+    )
+
+
+def of_conversation(conn: Connection, conversation_id: int) -> set[int]:
+    """Return the ids of the bases that the segments of a conversation refer to."""
+    here = session.c.conversation == conversation_id
+    used = select(session.c.base_id).where(here, session.c.base_id.is_not(None)).distinct()
+    return set(conn.scalars(used))
+
+
+def release(conn: Connection, base_ids: Collection[int]) -> None:
+    """Erase those of these bases that no segment refers to any more, and texts that only they had.
+
+    Whoever erases a segment, or gives it another base, calls this in the same transaction.
+    """
+    unused = ~exists().where(session.c.base_id == prompt_base.c.id)
+    for base_id in base_ids:
+        gone = delete(prompt_base).where(prompt_base.c.id == base_id, unused)
+        texts = gone.returning(prompt_base.c.prompt_id, prompt_base.c.tools_id)
+        for row in conn.execute(texts).all():
+            for text_id in {row.prompt_id, row.tools_id} - {None}:
+                _release_text(conn, text_id)
+
+
+def _release_text(conn: Connection, text_id: int) -> None:
+    used = [
+        exists().where(column == prompt_text.c.id)
+        for column in (prompt_base.c.prompt_id, prompt_base.c.tools_id)
+    ]
+    unused = [~each for each in used]
+    conn.execute(delete(prompt_text).where(prompt_text.c.id == text_id, *unused))
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One segment.
+
+    Attributes:
+        start_reason: Why it was begun: first_message, new, compression, retry, … system_prompt:
+        Built once per root segment, kept byte for byte; None until its first turn. tools: Likewise,
+        as JSON; inherited with it. None also before version 0.3. prompt_inputs: What both were made
+        from; None where that is not known. prefix: Fingerprint of the conversation's last request;
+        inherited. moved: Why the next request may begin otherwise than that one; None where it must
+        not. base_id: Names the stored base that holds prompt, tools and inputs; inherited with
+        them. prompt_tokens: What the model last reported for this view; None before its first
+        answer. number: Place in its lineage: 1 for a root, one more than its parent's for a child.
+        prompt_upto_seq: Newest message that the report covers, the answer included.
+        prompt_output_tokens: What the reported call wrote. report_model: The model that reported,
+        and whose ratio it is; inherited. None where that is not known. token_ratio: What the meter
+        has learned about its estimates (agent/context/meter.py); inherited. planner_state: What the
+        planner remembers; inherited. prompt_layers: (name, characters) of each layer of the prompt,
+        in order; inherited. Empty before version 0.5.
+    """
+
+    id: int
+    conversation: int
+    plan: ViewPlan
+    system_prompt: str | None
+    prompt_tokens: int | None
+    number: int = 1
+    prompt_upto_seq: int | None = None
+    prompt_output_tokens: int | None = None
+    report_model: str | None = None
+    token_ratio: float = 1.0
+    planner_state: PlannerState = field(default_factory=PlannerState)
+    start_reason: str = ""
+    tools: str | None = None
+    prompt_inputs: Mapping[str, str] | None = None
+    prefix: Prefix | None = None
+    moved: str | None = None
+    prompt_layers: tuple[tuple[str, int], ...] = ()
+    base_id: int | None = None
+
+    @property
+    def prompt(self) -> SystemPrompt:
+        """The system prompt with its layers; an empty one before the first turn."""
+        return SystemPrompt(self.system_prompt or "", self.prompt_layers)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptBase:
+    """What the requests of a segment begin with, and what is told beside its questions.
+
+    Attributes:
+        tools: Their schemas as canonical JSON, in order.
+        inputs: What prompt and tools are made from, by name: a digest of the instructions, the
+            model, … They are compared for every turn.
+        write: Returns the system prompt of a segment; called in the transaction, and only where it
+            needs one.
+        prefill: Messages that a root begins with.
+        context: What stands before the question of the turn that begins; empty for nothing.
+    """
+
+    tools: str
+    inputs: Mapping[str, str]
+    write: Callable[[Connection, Session], SystemPrompt]
+    prefill: tuple[ChatMessage, ...] = ()
+    context: str = ""
+
+
+def started_at(conn: Connection, session_id: int) -> float:
+    """Return when a segment was begun, in seconds since the epoch."""
+    at: float = conn.execute(*_started_at(session_id)).scalar_one()
+    return at
+
+
+@built_once
+def _started_at(session_id: int) -> Any:
+    return select(session.c.started_at).where(session.c.id == session_id)
+
+
+def age(conn: Connection, conversation_id: int, passed_s: float) -> None:
+    """Make the last request of a conversation's active segment that much older, for a replay.
+
+    Nothing is done where none is remembered.
+    """
+    active = session.c.id == conversations.active_session_id(conversation_id)
+    stored = conn.scalar(select(session.c.prefix).where(active))
+    if stored is None:
+        return
+    prefix = orjson.loads(stored)
+    prefix["at"] -= passed_s
+    conn.execute(update(session).where(active).values(prefix=orjson.dumps(prefix).decode()))
+
+
+def titled(title: str, number: int) -> str:
+    """Return a title as a segment carries it: the second one of a lineage as "Title #2"."""
+    return title if number == 1 else f"{title} #{number}"
+
+
+def start_root(
+    conn: Connection, conversation_id: int, reason: str, *, first_seq: int = 1
+) -> Session:
+    """Begin a lineage: a segment without a parent that shows everything from `first_seq` on."""
+    fresh = Session(0, conversation_id, ViewPlan(first_seq), None, None, start_reason=reason)
+    root = _insert(conn, fresh, None)
+    conversations.activate(conn, conversation_id, root.id)
+    return root
+
+
+def split(
+    conn: Connection,
+    parent: Session,
+    reason: str,
+    plan: ViewPlan,
+    state: PlannerState | None = None,
+) -> Session:
+    """End `parent` and move the conversation on to a child with another plan, as one step.
+
+    The child inherits what requests begin with byte for byte, the fingerprint of the last one, what
+    the meter has learned, and the planner's state where no other is given; it has no report, since
+    its view has another size.
+
+    Raises:
+        LeaseLost: The conversation has moved on from `parent`; the caller's transaction must
+            write nothing.
+    """
+    if not end(conn, parent.id, reason):
+        raise LeaseLost(f"session {parent.id} has ended")
+    fresh = replace(
+        parent,
+        plan=plan,
+        number=parent.number + 1,
+        start_reason=reason,
+        moved=reason,
+        prompt_tokens=None,
+        prompt_output_tokens=None,
+        prompt_upto_seq=None,
+        planner_state=parent.planner_state if state is None else state,
+    )
+    child = _insert(conn, fresh, parent.id)
+    if not conversations.move_on(conn, parent.conversation, parent.id, child.id):
+        raise LeaseLost(f"conversation {parent.conversation} is not in session {parent.id}")
+    return child
+
+
+def end(conn: Connection, session_id: int, reason: str) -> bool:
+    """Mark a segment as ended; what was prepared for it is dropped.
+
+    Returns:
+        False where it had ended before, and nothing was done.
+    """
+    if conn.execute(*_end(session_id, reason)).rowcount == 0:
+        return False
+    conn.execute(*_drop_candidate(session_id))
+    return True
+
+
+@built_once
+def _end(session_id: int, reason: str) -> Any:
+    return (
+        update(session)
+        .where(session.c.id == session_id, session.c.ended_at.is_(None))
+        .values(end_reason=reason, ended_at=now_s())
+    )
+
+
+@built_once
+def _drop_candidate(session_id: int) -> Any:
+    return delete(summary_candidate).where(summary_candidate.c.session_id == session_id)
+
+
+def active(conn: Connection, conversation_id: int) -> Session:
+    """Return the segment that the conversation's next turn belongs to."""
+    return _session(conn.execute(*_active(conversation_id)).one())
+
+
+def find_active(conn: Connection, conversation_id: int) -> Session | None:
+    """Return the same; None where the conversation has been erased."""
+    row = conn.execute(*_active(conversation_id)).one_or_none()
+    return None if row is None else _session(row)
+
+
+@built_once
+def _active(conversation_id: int) -> Any:
+    active_id = conversations.active_session_id(conversation_id)
+    return with_base(session).where(session.c.id == active_id)
+
+
+def get(conn: Connection, session_id: int) -> Session:
+    """Return one segment."""
+    return _session(conn.execute(*_by_id(session_id)).one())
+
+
+@built_once
+def _by_id(session_id: int) -> Any:
+    return with_base(session).where(session.c.id == session_id)
+
+
+def settle_base(conn: Connection, session: Session, base: PromptBase) -> Session:
+    """Decide what a segment's requests begin with: what is stored, unless its reasons have changed.
+
+    A newer Parley may write another prompt from the same inputs; it must not move the prefix of a
+    conversation that is under way.
+
+    Returns:
+        The segment as it stands now. Where tools or inputs have changed, its `moved` names them.
+    """
+    if session.system_prompt is None:
+        return _store_base(conn, session, base, base.write(conn, session))
+    if session.prompt_inputs is None:
+        # Version 0.2 has stored the prompt alone.
+        kept = SystemPrompt(session.system_prompt, session.prompt_layers)
+        return _store_base(conn, session, base, kept)
+    changes = _changes(session, base)
+    if not changes:
+        return session
+    moved = replace(session, moved="+".join(changes))
+    return _store_base(conn, moved, base, base.write(conn, session))
+
+
+def _changes(session: Session, base: PromptBase) -> list[str]:
+    known = session.prompt_inputs or {}
+    # An input that only this version knows is no reason to move what an older one has begun.
+    changed = [name for name, value in base.inputs.items() if known.get(name, value) != value]
+    return changed if base.tools == session.tools else ["tools", *changed]
+
+
+def _store_base(
+    conn: Connection, session: Session, base: PromptBase, prompt: SystemPrompt
+) -> Session:
+    shared, own = prompt.split()
+    base_id = find(conn, Base(shared, base.tools, base.inputs))
+    values = {
+        "settled_id": session.id,
+        "new_base": base_id,
+        "new_own": own,
+        "new_moved": session.moved,
+    }
+    conn.execute(_SET_BASE, values)
+    if session.base_id is not None:
+        release(conn, {session.base_id})
+    return replace(
+        session,
+        base_id=base_id,
+        system_prompt=prompt.text,
+        prompt_layers=prompt.layers,
+        tools=base.tools,
+        prompt_inputs=base.inputs,
+    )
+
+
+_SET_BASE = (
+    update(session)
+    .where(session.c.id == bindparam("settled_id"))
+    .values(
+        base_id=bindparam("new_base"),
+        own_prompt=bindparam("new_own"),
+        moved=bindparam("new_moved"),
+    )
+)
+
+
+def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) -> None:
+    """Note what a call tells about the view up to and including message `seq`, which it made.
+
+    Where it does not tell its ratio or prefix, what is known is kept. The first report of a child
+    segment is also the real size that its compaction led to. A call that its provider reported
+    nothing about tells nothing.
+    """
+    usage = call.usage
+    if usage is None or call.estimated:
+        return
+    values = {
+        "reporting_id": session_id,
+        "prompt_tokens": usage.prompt_tokens,
+        "prompt_output_tokens": usage.output_tokens,
+        "prompt_upto_seq": seq,
+        "new_model": call.model or None,
+        "new_ratio": call.ratio,
+        "new_prefix": _dumped(call.prefix),
+    }
+    if conn.scalar(_REPORT, values) != 1:
+        conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
+
+
+_REPORT = (
+    update(session)
+    .where(session.c.id == bindparam("reporting_id"))
+    .values(
+        report_model=func.coalesce(bindparam("new_model"), session.c.report_model),
+        token_ratio=func.coalesce(bindparam("new_ratio"), session.c.token_ratio),
+        prefix=func.coalesce(bindparam("new_prefix"), session.c.prefix),
+        moved=case((bindparam("new_prefix").is_(None), session.c.moved), else_=null()),
+    )
+    .returning(session.c.number)
+)
+
+
+@built_once
+def _report_compaction(session_id: int, prompt_tokens: int) -> Any:
+    return (
+        update(compaction)
+        .where(
+            compaction.c.child_session_id == session_id,
+            compaction.c.tokens_after_reported.is_(None),
+        )
+        .values(tokens_after_reported=prompt_tokens)
+    )
+
+
+def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
+    """Store a segment that has no id yet; returns it with its id."""
+    values = {
+        "conversation": fresh.conversation,
+        "parent_session_id": parent_id,
+        "start_reason": fresh.start_reason,
+        "view_plan": dump_plan(fresh.plan),
+        "number": fresh.number,
+        "report_model": fresh.report_model,
+        "token_ratio": fresh.token_ratio,
+        "planner_state": dump_state(fresh.planner_state),
+        "prefix": _dumped(fresh.prefix),
+        "moved": fresh.moved,
+        "base_id": fresh.base_id,
+        "own_prompt": None if fresh.base_id is None else fresh.prompt.split()[1],
+    }
+    return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
+
+
+_INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
+
+
+def _session(row: Row[Any]) -> Session:
+    prompt = _prompt(row)
+    return Session(
+        id=row.id,
+        conversation=row.conversation,
+        plan=load_plan(row.view_plan),
+        system_prompt=None if prompt is None else prompt.text,
+        prompt_tokens=row.prompt_tokens,
+        number=row.number,
+        prompt_upto_seq=row.prompt_upto_seq,
+        prompt_output_tokens=row.prompt_output_tokens,
+        report_model=row.report_model,
+        token_ratio=row.token_ratio,
+        planner_state=PlannerState(**orjson.loads(row.planner_state)),
+        start_reason=row.start_reason,
+        tools=row.tools,
+        prompt_inputs=None if row.prompt_inputs is None else orjson.loads(row.prompt_inputs),
+        prefix=None if row.prefix is None else Prefix(**orjson.loads(row.prefix)),
+        moved=row.moved,
+        prompt_layers=() if prompt is None else prompt.layers,
+        base_id=row.base_id,
+    )
+
+
+def _prompt(row: Row[Any]) -> SystemPrompt | None:
+    if row.base_id is None:
+        return None
+    layers = tuple(map(tuple, orjson.loads(row.prompt_layers)))
+    return SystemPrompt(row.shared_prompt, layers).with_own(row.own_prompt or "")
+
+
+def _dumped(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def dump_state(state: PlannerState) -> str:
+    """Return the planner's state as it is stored: JSON text of what is not as at the beginning."""
+    named = {each.name: getattr(state, each.name) for each in fields(state)}
+    own = {name: value for name, value in named.items() if value != getattr(_UNTOUCHED, name)}
+    return orjson.dumps(own).decode()
+
+
+_UNTOUCHED = PlannerState()

@@ -1,0 +1,242 @@
+"""The transcript: append-only rows, and the stored originals of long tool outputs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
+from agent.ports import PastMessage
+from agent.tokens.estimate import estimate_message
+from agent.view import Entry, ViewPlan
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import blob, iso_time, message, now_s
+from gateway.storage.statements import built_once
+
+END = 2**31 - 1
+"""Behind every message: the largest `seq` that the databases can hold."""
+INT64_DIGITS = 19
+READ_LIMIT = 2000
+"""Most rows that one search for a text looks through; bounds a reader's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """Where in the books a message is entered."""
+
+    conversation: int
+    session_id: int
+    turn_id: int | None
+
+
+is_lasting = message.c.body.not_like('%,"ephemeral":true,%')
+"""Not ephemeral, by the bytes of `agent.messages.encode`: inside of a text quotes are escaped."""
+
+
+def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage]) -> int:
+    """Insert messages with the next seqs; returns the newest seq.
+
+    The caller holds the conversation's fence (or its admission lock).
+    """
+    head = conversations.take_message_seqs(conn, place.conversation, len(messages))
+    first = head - len(messages) + 1
+    rows = [
+        {
+            "conversation": place.conversation,
+            "seq": first + n,
+            "session_id": place.session_id,
+            "turn_id": place.turn_id,
+            "role": entry["role"],
+            "body": encode(entry),
+            "tokens": estimate_message(entry),
+        }
+        for n, entry in enumerate(messages)
+    ]
+    if rows:
+        conn.execute(_INSERT, rows)
+    return head
+
+
+_INSERT = message.insert().values(at=now_s())
+
+
+def load_rows(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[tuple[int, str]]:
+    """Return the originals that the plan shows, in order; nothing else is read.
+
+    As they are stored: decoding many (`decoded`) is not for the event loop. A plan has few ranges,
+    so each is a statement of its own.
+    """
+    ranges = shown_ranges(plan)
+    return [row for low, high in ranges for row in load_bodies(conn, conversation_id, low, high)]
+
+
+def decoded(rows: Iterable[tuple[int, str]]) -> list[Entry]:
+    """Return rows as entries."""
+    return [_entry(seq, body) for seq, body in rows]
+
+
+def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
+    """Return what the plan shows as ranges of seqs in order, both ends included, none in two."""
+    tail = max(plan.tail_from, plan.first_seq)
+    between = {seq for seq in plan.pinned if max(plan.head_upto + 1, plan.first_seq) <= seq < tail}
+    head = (plan.first_seq, min(plan.head_upto, tail - 1))
+    spans = [head, *((seq, seq) for seq in sorted(between)), (tail, END)]
+    # No message has seq 0: this takes out a head that has no messages.
+    for hole in ((0, 0), *plan.hidden):
+        spans = [part for span in spans for part in _without(hole, span)]
+    return spans
+
+
+def _without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return what of a range lies before and behind a hole in it."""
+    parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
+    return [part for part in parts if part[0] <= part[1]]
+
+
+def load_bodies(
+    conn: Connection, conversation_id: int, first_seq: int, last_seq: int, *, limit: int = END
+) -> Sequence[tuple[int, str]]:
+    """Return at most `limit` messages of a range as they are stored, with their seqs, in order."""
+    return conn.execute(*_bodies(conversation_id, first_seq, min(last_seq, END), limit)).all()
+
+
+@built_once
+def _bodies(conversation_id: int, first_seq: int, last_seq: int, limit: int) -> Any:
+    return (
+        select(message.c.seq, message.c.body)
+        .where(
+            message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
+        )
+        .order_by(message.c.seq)
+        .limit(limit)
+    )
+
+
+def of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[ChatMessage]:
+    """Return the messages that a turn has recorded so far, its user message first."""
+    return [entry.message for entry in entries_of_turn(conn, conversation_id, turn_id)]
+
+
+def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> ChatMessage | None:
+    """Return a turn's user message; None for a turn that has recorded nothing."""
+    own = of_turn(conn, conversation_id, turn_id)
+    return next((message for message in own if not is_ephemeral(message)), None)
+
+
+def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
+    """Return the same with their seqs."""
+    return decoded(conn.execute(*_of_turn(conversation_id, turn_id)).all())
+
+
+@built_once
+def _of_turn(conversation_id: int, turn_id: int) -> Any:
+    return (
+        select(message.c.seq, message.c.body)
+        .where(message.c.conversation == conversation_id, message.c.turn_id == turn_id)
+        .order_by(message.c.seq)
+    )
+
+
+def _entry(seq: int, body: str) -> Entry:
+    return Entry(seq, decode(body))
+
+
+def range_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> tuple[int, int] | None:
+    """Return the first and the last seq of a turn's messages; None if it has none."""
+    low, high = conn.execute(
+        select(func.min(message.c.seq), func.max(message.c.seq)).where(
+            message.c.conversation == conversation_id, message.c.turn_id == turn_id
+        )
+    ).one()
+    return None if low is None else (low, high)
+
+
+def read_past(
+    conn: Connection,
+    conversation_id: int,
+    *,
+    from_seq: int | None,
+    limit: int,
+    contains: str | None,
+) -> list[PastMessage]:
+    """Return past messages in order; see agent.ports.ConversationReader.
+
+    What was only told beside a question is no message that anybody asks for.
+    """
+    columns = (message.c.seq, message.c.role, message.c.body, message.c.at)
+    query = select(*columns).where(message.c.conversation == conversation_id, is_lasting)
+    if from_seq is None:
+        query = query.order_by(message.c.seq.desc())
+    else:
+        query = query.where(message.c.seq >= from_seq).order_by(message.c.seq)
+    rows = conn.execute(query.limit(READ_LIMIT if contains else limit))
+    wanted = contains.casefold() if contains else ""
+    found = [
+        PastMessage(seq, role, text, iso_time(at))
+        for seq, role, body, at in rows
+        if wanted in (text := full_text(decode(body))).casefold()
+    ]
+    return sorted(found[:limit], key=lambda past: past.seq)
+
+
+def store_blob(conn: Connection, conversation_id: int, turn_id: int, text: str) -> str:
+    """Store a long output; returns its id ("o12")."""
+    values = {"conversation": conversation_id, "turn_id": turn_id, "body": text, "at": now_s()}
+    number = conn.execute(blob.insert().values(values).returning(blob.c.id)).scalar_one()
+    return f"o{number}"
+
+
+def read_blob(conn: Connection, conversation_id: int, output_id: str) -> str | None:
+    """Return a stored output of this conversation; None if it has none by that id."""
+    number = output_id.removeprefix("o")
+    if not (number.isascii() and number.isdigit() and len(number) < INT64_DIGITS):
+        return None
+    return conn.scalar(
+        select(blob.c.body).where(blob.c.id == int(number), blob.c.conversation == conversation_id)
+    )
+
+
+def tokens_shown(conn: Connection, conversation_id: int, plan: ViewPlan) -> int:
+    """Return the estimates of what a plan without a tail start shows, summed up."""
+    total = conn.scalar(*_tokens_from(conversation_id, plan.first_seq))
+    return int(total or 0)
+
+
+@built_once
+def _tokens_from(conversation_id: int, first_seq: int) -> Any:
+    return select(func.sum(message.c.tokens)).where(
+        message.c.conversation == conversation_id, message.c.seq >= first_seq
+    )
+
+
+def is_complete(conn: Connection, conversation_id: int, first_seq: int, last_seq: int) -> bool:
+    """Whether none of these messages is erased (gateway/storage/retention.py)."""
+    count: int = conn.execute(*_count(conversation_id, first_seq, last_seq)).scalar_one()
+    return count == last_seq - first_seq + 1
+
+
+@built_once
+def _count(conversation_id: int, first_seq: int, last_seq: int) -> Any:
+    return select(func.count()).where(
+        message.c.conversation == conversation_id, message.c.seq.between(first_seq, last_seq)
+    )
+
+
+def newest_at(conn: Connection, conversation_id: int, first_seq: int) -> float | None:
+    """Return when the newest message from `first_seq` on was entered; None if there is none.
+
+    In seconds since the epoch.
+    """
+    at: float | None = conn.scalar(*_newest_at(conversation_id, first_seq))
+    return at
+
+
+@built_once
+def _newest_at(conversation_id: int, first_seq: int) -> Any:
+    return (
+        select(message.c.at)
+        .where(message.c.conversation == conversation_id, message.c.seq >= first_seq)
+        .order_by(message.c.seq.desc())
+        .limit(1)
+    )

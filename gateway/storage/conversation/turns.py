@@ -1,0 +1,494 @@
+"""Turns: what one is, who has asked it, how it begins, is resumed and leaves the view.
+
+What a turn writes, and how it ends: gateway/storage/conversation/turn_journal.py. Senders are named
+"platform:sender id", as in budgets and in the settings' lists of owners.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Integer, Row, bindparam, func, select, update
+
+from adapters.messages import MessageRef
+from agent.messages import ChatMessage, Content, context_message, user_message
+from agent.view import Entry as Message
+from gateway.errors import LeaseLost, TurnCancelled
+from gateway.storage.conversation import conversations, sessions, transcript
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.sessions import PromptBase, Session
+from gateway.storage.conversation.transcript import END, MessagePlace
+from gateway.storage.queue import inbox
+from gateway.storage.queue.inbox import InboxEntry
+from gateway.storage.queue.leases import Held, Lease, fence, look
+from gateway.storage.schema import is_running, message, now_s, session, step, turn
+from gateway.storage.statements import built_once
+
+
+def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
+    """Return who wrote the newest entry, as budgets and the settings' owners are named."""
+    return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
+
+
+def of_entries(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    """Return who wrote these entries, as "platform:sender id"."""
+    return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
+
+
+def stored(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    """Return a turn's senders as it began with them; one of an older version has its entries'."""
+    return of_entries(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
+
+
+def earlier(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
+    """Return whose words entries may hold that an operator queued again after an earlier turn."""
+    turns = {entry.turn_id for entry in entries} - {None}
+    if not turns:
+        return []
+    known = (turn.c.id.in_(turns), turn.c.senders.is_not(None))
+    noted = conn.scalars(select(turn.c.senders).where(*known).order_by(turn.c.id))
+    return [sender for senders in noted for sender in orjson.loads(senders)]
+
+
+def since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
+    """Return whose words a conversation holds since it began anew last, before this segment.
+
+    Turns of versions that did not note their senders are left out: they let no guests in.
+    """
+    stored = conn.scalars(*_since_root(conversation_id, session_id))
+    return {sender for senders in stored for sender in orjson.loads(senders)}
+
+
+@built_once
+def _since_root(conversation_id: int, session_id: int) -> Any:
+    root = select(func.max(session.c.id)).where(
+        session.c.conversation == conversation_id,
+        # No index of parents: SQLite would look at the roots of all conversations.
+        func.coalesce(session.c.parent_session_id, 0) == 0,
+        session.c.id <= session_id,
+    )
+    return (
+        select(turn.c.senders)
+        .distinct()
+        .where(
+            turn.c.conversation == conversation_id,
+            # Ids of segments grow.
+            turn.c.session_id >= root.scalar_subquery(),
+            turn.c.senders.is_not(None),
+        )
+    )
+
+
+PREVIEW_INTENT = "?"
+"""Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
+MOST_BLAMED = 2
+"""Deaths of the process that are held against a turn until it is given up."""
+NOT_AT_WORK = 0
+"""The epoch of a turn that no lease is at work on; those of leases begin with 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One or more entries of the inbox on their way to one answer.
+
+    Attributes:
+        upto_seq: Entry of the inbox below which this turn speaks: the newest that it answers, or a
+            newer one below which the turn before it spoke; frozen when it began, but for answers to
+            what it has asked.
+        attempt: 1 for the first; grows only by crashes that left no new journalled step.
+        entries: What the turn has recorded so far, with its seqs; its user message first, behind
+            what is told beside it.
+        started_calls: Ids of side-effect calls that were started and have no result.
+        reply_to: The platform's id of the newest message that is answered.
+        refs: The platform's ids of all messages that are answered, where they have one.
+        preview_ref: The platform's id of its live preview.
+        preview_nonce: Of a live preview that was announced, and may be shown or not.
+        stopped: Its user stopped it, and the process ended before that took effect.
+        command: The text of the command that it carries out; None for a turn of the agent.
+        sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
+        senders: All whose words the question holds, likewise: who wrote what is answered, what is
+            told beside it, and a question that is asked again.
+        model: What `/model` has chosen for the conversation; None for the settings' own.
+        deaths: Deaths of the process that it ran at, since it last got further.
+        blamed: Those of them that are held against it (gateway/storage/queue/blame.py).
+        retries: The dead turn that it asks again.
+    """
+
+    id: int
+    lease: Lease
+    session: Session
+    first_seq: int
+    upto_seq: int
+    attempt: int
+    entries: tuple[Message, ...]
+    reply_to: str | None
+    refs: tuple[str, ...] = ()
+    preview_ref: str | None = None
+    preview_nonce: str | None = None
+    started_calls: frozenset[str] = frozenset()
+    stopped: bool = False
+    command: str | None = None
+    sender: str = ""
+    senders: tuple[str, ...] = ()
+    model: str | None = None
+    deaths: int = 0
+    blamed: int = 0
+    retries: int | None = None
+
+    @property
+    def begins_at(self) -> int:
+        """Seq of its first message; the end of all where it has recorded none."""
+        return min((entry.seq for entry in self.entries), default=END)
+
+    @property
+    def place(self) -> MessagePlace:
+        """Where this turn's messages are entered."""
+        return MessagePlace(self.lease.conversation, self.session.id, self.id)
+
+    @property
+    def question(self) -> MessageRef:
+        """What it answers, as its platform knows it."""
+        sender = self.sender.partition(":")[2] or None
+        return MessageRef(self.lease.address, sender, self.reply_to)
+
+    @property
+    def messages(self) -> tuple[ChatMessage, ...]:
+        """What the turn has recorded so far."""
+        return tuple(entry.message for entry in self.entries)
+
+
+def has_running(conn: Connection, conversation_id: int) -> bool:
+    """Whether a turn has begun in a conversation and not ended."""
+    return conn.execute(*_running(conversation_id)).first() is not None
+
+
+def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
+    """Return the conversation's unfinished turn, counting one more attempt at it.
+
+    What its requests begin with is settled anew: see `lineage.settle_base`.
+    """
+    if not held.runs:
+        return None
+    row = conn.execute(*_running(held.lease.conversation)).one()
+    attempt = count_attempt(conn, row, held.lease)
+    session = sessions.settle_base(conn, sessions.get(conn, row.session_id), base)
+    return replace(
+        load(conn, held.lease, row, session),
+        attempt=attempt,
+        model=held.model,
+        stopped=held.cancel_upto_seq >= row.upto_seq,
+    )
+
+
+def count_attempt(conn: Connection, row: Row[Any], lease: Lease) -> int:
+    """Count one more attempt at a running turn, under this lease; returns its number.
+
+    With progress since the last one it begins anew, also what deaths of the process have cost it.
+    """
+    progress = progress_of(conn, row)
+    values: dict[str, Any] = {"attempt": row.attempt + 1}
+    if progress > row.attempt_progress:
+        values = {"attempt": 1, "deaths": 0, "blamed": 0, "quiet_s": 0.0, "troubled_at": None}
+    values |= {"attempt_progress": progress, "attempt_at": now_s(), "epoch": lease.epoch}
+    conn.execute(update(turn).where(turn.c.id == row.id).values(values))
+    return int(values["attempt"])
+
+
+def progress_of(conn: Connection, row: Row[Any]) -> int:
+    """Return how many steps a turn has made; what its delegated children have done counts, too."""
+    of_children = conn.scalar(*_progress_of_children(row.id)) or 0
+    return int(row.progress + of_children)
+
+
+@built_once
+def _progress_of_children(turn_id: int) -> Any:
+    children = conversations.children_of_turn(turn_id)
+    return select(func.sum(turn.c.progress)).where(turn.c.conversation.in_(children))
+
+
+@built_once
+def _running(conversation_id: int) -> Any:
+    return select(turn).where(turn.c.conversation == conversation_id, is_running)
+
+
+def begin(
+    conn: Connection,
+    held: Held,
+    entries: Sequence[InboxEntry],
+    asked: Content | None,
+    base: PromptBase,
+    others: Sequence[str] = (),
+) -> Turn:
+    """Freeze these queued entries into a new turn and record its user message.
+
+    Args:
+        conn: The writing connection.
+        held: The conversation, as this transaction has found it.
+        entries: At least one queued message, in order.
+        asked: What the model reads of them; None for a command, which is no message of the
+            transcript.
+        base: What its requests begin with, where `lineage.settle_base` says so; a root begins with
+            its prefill, and its context is told beside the question.
+        others: Whose words the question holds beside those of the entries' senders.
+    """
+    lease = held.lease
+    whose = (*of_entries(lease, entries), *others, *earlier(conn, entries))
+    whose = tuple(dict.fromkeys(whose))
+    active = sessions.active(conn, lease.conversation)
+    session = sessions.settle_base(conn, active, base)
+    if active.system_prompt is None:
+        transcript.append(conn, MessagePlace(lease.conversation, session.id, None), base.prefill)
+    turn_id, upto_seq = _enter(conn, lease, entries, session.id, whose)
+    if held.cancel_upto_seq >= entries[0].seq:
+        conversations.outlive_stops(conn, lease.conversation, entries[0].seq)
+    recorded: tuple[Message, ...] = ()
+    if asked is not None:
+        recorded = _record_question(
+            conn, MessagePlace(lease.conversation, session.id, turn_id), asked, base
+        )
+    return Turn(
+        id=turn_id,
+        lease=lease,
+        session=session,
+        first_seq=entries[0].seq,
+        upto_seq=upto_seq,
+        attempt=1,
+        entries=recorded,
+        reply_to=entries[-1].message_ref,
+        refs=_refs(entries),
+        command=entries[0].text if asked is None else None,
+        sender=newest_sender(lease, entries),
+        senders=whose,
+        model=held.model,
+    )
+
+
+def note_retry(conn: Connection, begun: Turn, given_up: int) -> Turn:
+    """Note which dead turn a turn asks again, and return it so."""
+    conn.execute(update(turn).where(turn.c.id == begun.id).values(retries=given_up))
+    return replace(begun, retries=given_up)
+
+
+def take_up(conn: Connection, lease: Lease) -> Turn | None:
+    """Return the running turn, else one of the entry that has waited longest, to be given up.
+
+    Nothing is settled or recorded for it, since that is what fails.
+    """
+    held = look(conn, lease)
+    if not held.runs:
+        entries = inbox.queued(conn, lease.conversation)[:1]
+        if not entries:
+            return None
+        whose = of_entries(lease, entries)
+        _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
+    row = conn.execute(*_running(lease.conversation)).one()
+    taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
+    # A `/stop` from before does not count for an entry that an operator queued again since.
+    return replace(taken_up, stopped=held.runs and held.cancel_upto_seq >= row.upto_seq)
+
+
+def _enter(
+    conn: Connection,
+    lease: Lease,
+    entries: Sequence[InboxEntry],
+    session_id: int,
+    whose: Sequence[str],
+) -> tuple[int, int]:
+    """Enter the running turn of these entries; return its id and `upto_seq`."""
+    values = {
+        "conversation": lease.conversation,
+        "session_id": session_id,
+        "first_seq": entries[0].seq,
+        "here": lease.conversation,
+        "newest_seq": entries[-1].seq,
+        "epoch": lease.epoch,
+        "senders": orjson.dumps(whose).decode(),
+    }
+    turn_id, upto_seq = conn.execute(_INSERT, values).one()
+    inbox.take(conn, entries, turn_id)
+    return turn_id, upto_seq
+
+
+_NEWEST_SEQ = bindparam("newest_seq", type_=Integer)
+# One that began with newer entries does not count: what is asked again is answered where it stands.
+_SPOKE_BELOW = (
+    select(turn.c.upto_seq)
+    .where(turn.c.conversation == bindparam("here"), turn.c.first_seq <= _NEWEST_SEQ)
+    .order_by(turn.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_INSERT = (
+    turn
+    .insert()
+    .values(
+        upto_seq=func.max(_NEWEST_SEQ, func.coalesce(_SPOKE_BELOW, 0)),
+        state="running",
+        attempt=1,
+        started_at=now_s(),
+    )
+    .returning(turn.c.id, turn.c.upto_seq)
+)
+
+
+def _record_question(
+    conn: Connection, place: MessagePlace, asked: Content, base: PromptBase
+) -> tuple[Message, ...]:
+    """Record what is told beside a question, if anything, and the question."""
+    beside = [context_message(base.context)] if base.context else []
+    rows = [*beside, user_message(asked)]
+    first = transcript.append(conn, place, rows) - len(rows) + 1
+    return tuple(Message(first + n, row) for n, row in enumerate(rows))
+
+
+def proceed(conn: Connection, current: Turn) -> Conversation:
+    """Fence, and find out about a `/stop` whose signal was lost; before every write of a turn.
+
+    Returns:
+        The conversation.
+
+    Raises:
+        LeaseLost: Another worker has the conversation.
+        TurnCancelled: Its user stopped the turn.
+    """
+    row = fence(conn, current.lease)
+    if row.cancel_upto_seq >= current.upto_seq:
+        raise TurnCancelled(f"turn {current.id} was stopped by its user")
+    return row
+
+
+def move_on(conn: Connection, current: Turn, session: Session) -> None:
+    """Have the running turn go on, when it is resumed too, in the segment that it has begun.
+
+    Raises:
+        LeaseLost: The turn is not running any more.
+    """
+    if conn.execute(*_move_on(current.id, session.id)).rowcount == 0:
+        raise LeaseLost(f"turn {current.id} has ended")
+
+
+@built_once
+def _move_on(turn_id: int, session_id: int) -> Any:
+    return update(turn).where(turn.c.id == turn_id, is_running).values(session_id=session_id)
+
+
+def forgive_attempt(conn: Connection, current: Turn) -> None:
+    """Take one attempt back: a graceful stop, or a wait for a person, is not the turn's fault.
+
+    From then on it does not run, so that a death of the process is none of its business.
+    """
+    fence(conn, current.lease)
+    conn.execute(
+        update(turn)
+        .where(turn.c.id == current.id, turn.c.attempt > 0)
+        .values(attempt=turn.c.attempt - 1, epoch=NOT_AT_WORK)
+    )
+
+
+def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Turn:
+    """Return a turn as its rows have it."""
+    started = conn.scalars(*_started(row.id))
+    entries = inbox.of_turn(conn, lease.conversation, row.id)
+    recorded = tuple(transcript.entries_of_turn(conn, lease.conversation, row.id))
+    is_intent = (row.preview_ref or "").startswith(PREVIEW_INTENT)
+    return Turn(
+        id=row.id,
+        lease=lease,
+        session=session,
+        first_seq=row.first_seq,
+        upto_seq=row.upto_seq,
+        attempt=row.attempt,
+        preview_ref=None if is_intent else row.preview_ref,
+        preview_nonce=row.preview_ref.removeprefix(PREVIEW_INTENT) if is_intent else None,
+        entries=recorded,
+        started_calls=frozenset(started),
+        reply_to=entries[-1].message_ref if entries else None,
+        refs=_refs(entries),
+        command=None if recorded or not entries else entries[0].text,
+        sender=newest_sender(lease, entries),
+        senders=stored(lease, row, entries),
+        deaths=row.deaths,
+        blamed=row.blamed,
+        retries=row.retries,
+    )
+
+
+def _refs(entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    return tuple(entry.message_ref for entry in entries if entry.message_ref)
+
+
+@built_once
+def _started(turn_id: int) -> Any:
+    return select(step.c.call_id).where(
+        step.c.turn_id == turn_id, step.c.state == "started", step.c.effect == "side_effect"
+    )
+
+
+def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
+    """Take the newest turn out of the view; return what was asked in it.
+
+    Returns:
+        The content of its user message; None where the view has no turn.
+    """
+    newest = _newest_ended(conn, conversation_id)
+    if newest is None or not hide(conn, conversation_id, newest.id):
+        return None
+    question = transcript.question_of_turn(conn, conversation_id, newest.id)
+    return None if question is None else question["content"]
+
+
+def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
+    """Return whose words the question holds that `hide_newest` would give back."""
+    newest = _newest_ended(conn, lease.conversation)
+    if newest is None:
+        return ()
+    return stored(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+
+
+def newest_given_up(conn: Connection, conversation_id: int) -> int | None:
+    """Return the dead turn that `hide_newest` would have asked again; None where it is none.
+
+    Who asks a second time for what failed is about the first one, too.
+    """
+    newest = _newest_ended(conn, conversation_id)
+    if newest is None:
+        return None
+    return int(newest.id) if newest.state == "dead" else newest.retries
+
+
+def _newest_ended(conn: Connection, conversation_id: int) -> Row[Any] | None:
+    return conn.execute(
+        select(turn)
+        .join(message, message.c.turn_id == turn.c.id)
+        .where(message.c.conversation == conversation_id, turn.c.state != "running")
+        .order_by(message.c.seq.desc())
+        .limit(1)
+    ).one_or_none()
+
+
+def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
+    """Split the session (reason `retry`) so that its view leaves a turn out.
+
+    What a summary says about the turn stays. A turn that is running meanwhile is resumed in the
+    new session.
+
+    Returns:
+        False where nothing of the turn is in the view, and nothing was done.
+    """
+    session = sessions.active(conn, conversation_id)
+    place = transcript.range_of_turn(conn, conversation_id, turn_id)
+    if place is None or not any(map(session.plan.shows, range(place[0], place[1] + 1))):
+        return False
+    plan = session.plan.hiding(*place)
+    newest = conversations.message_head(conn, conversation_id)
+    if newest > place[1]:
+        # Signed thinking is bound to the exact conversation before it.
+        plan = replace(plan, thinking_from=newest + 1)
+    child = sessions.split(conn, session, "retry", plan)
+    conn.execute(
+        update(turn)
+        .where(turn.c.conversation == conversation_id, is_running)
+        .values(session_id=child.id)
+    )
+    return True

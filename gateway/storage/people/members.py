@@ -1,0 +1,331 @@
+"""Who was let in, and who asks to be: the tables `member` and `pairing`.
+
+A row of `pairing` is a request: pending → approved or denied, until it expires. The one without a
+sender is the code that makes the first owner.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
+
+from adapters.messages import InboundMessage
+from gateway.errors import NotFound
+from gateway.session_keys import is_direct
+from gateway.storage.conversation import conversations
+from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.schema import iso_time, member, now_s, pairing
+from gateway.storage.statements import built_once
+
+T = TypeVar("T")
+Role = Literal["owner", "member"]
+RequestState = Literal["pending", "approved", "denied"]
+
+CODE_S = 3600.0
+"""How long the code of a request holds; as long, its sender gets no other one."""
+DECIDED_S = 86_400.0
+"""How long a decided request is kept; as long, one who was denied cannot ask again."""
+AT_ONCE = 500
+"""People who are looked up by one statement: databases take only so many values."""
+_UNTIL_USED_S = 100 * 365 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Somebody who was let in; `at` is ISO 8601 in UTC."""
+
+    platform: str
+    sender: str
+    sender_name: str
+    role: Role
+    granted_by: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Somebody who asks, or asked, to be let in; `at` is ISO 8601 in UTC.
+
+    Attributes:
+        conversation: Their direct chat; with it their request is erased.
+        left_s: Seconds until the code expires; negative when it has.
+    """
+
+    id: int
+    code: str
+    platform: str
+    account: str
+    sender: str
+    sender_name: str
+    conversation: int
+    state: RequestState
+    at: str
+    left_s: float
+
+
+def role(conn: Connection, platform: str, sender: str) -> Role | None:
+    """Return as what somebody was let in; None for who was not."""
+    found: Role | None = conn.scalar(*_role(platform, sender))
+    return found
+
+
+@built_once
+def _role(platform: str, sender: str) -> Any:
+    return select(member.c.role).where(member.c.platform == platform, member.c.sender == sender)
+
+
+def roles(conn: Connection, whom: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Role]:
+    """Return as what each (platform, sender) was let in, without those who were not."""
+    batches = (whom[n : n + AT_ONCE] for n in range(0, len(whom), AT_ONCE))
+    rows = (row for batch in batches for row in conn.execute(*_roles(batch)))
+    return {(row.platform, row.sender): row.role for row in rows}
+
+
+@built_once
+def _roles(whom: Sequence[tuple[str, str]]) -> Any:
+    return select(member).where(tuple_(member.c.platform, member.c.sender).in_(whom))
+
+
+def everybody(conn: Connection) -> list[Member]:
+    """Return all who were let in, owners first, then by time."""
+    rows = conn.execute(select(member).order_by(member.c.role.desc(), member.c.at))
+    return [_member(row) for row in rows]
+
+
+def _member(row: Row[Any]) -> Member:
+    named = (row.platform, row.sender, row.sender_name)
+    return Member(*named, row.role, row.granted_by, iso_time(row.at))
+
+
+def listed(conn: Connection, limit: int, after: str | None = None) -> list[Request | Member]:
+    """Return the requests that wait, then who was let in, both the newest first.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        after: Only what stands behind this one: the code of a request, or "platform:sender" of a
+            member; None for all.
+
+    Raises:
+        NotFound: There is no such request or member (any more).
+    """
+    is_member = after is not None and ":" in after
+    found: list[Request | Member] = []
+    if not is_member:
+        found += _newest_requests(conn, limit, after)
+    if len(found) < limit:
+        found += _newest_members(conn, limit - len(found), after if is_member else None)
+    return found
+
+
+def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[Request]:
+    query = _all_requests(pairing.c.state == "pending", pairing.c.expires_at > now_s())
+    if after is not None:
+        last = conn.scalar(select(pairing.c.id).where(pairing.c.code == after))
+        query = query.where(pairing.c.id < _known(last, after))
+    query = query.order_by(pairing.c.id.desc()).limit(limit)
+    return [_request(row) for row in conn.execute(query)]
+
+
+def _newest_members(conn: Connection, limit: int, after: str | None) -> list[Member]:
+    order = (member.c.at, member.c.platform, member.c.sender)
+    query = select(member).order_by(*(column.desc() for column in order)).limit(limit)
+    if after is not None:
+        platform, _, sender = after.partition(":")
+        last = select(member.c.at).where(member.c.platform == platform, member.c.sender == sender)
+        at = _known(conn.scalar(last), after)
+        query = query.where(tuple_(*order) < tuple_(at, platform, sender))
+    return [_member(row) for row in conn.execute(query)]
+
+
+def _known(found: T | None, after: str) -> T:
+    if found is None:
+        raise NotFound(f"there is no {after} to go on behind; begin without it")
+    return found
+
+
+def let_in(
+    conn: Connection, whom: tuple[str, str], sender_name: str, role_: Role, granted_by: str
+) -> None:
+    """Let somebody (platform, sender) in; an owner stays one."""
+    platform, sender = whom
+    if role(conn, platform, sender) in {"owner", role_}:
+        return
+    revoke(conn, platform, sender)
+    conn.execute(
+        member.insert().values(
+            platform=platform,
+            sender=sender,
+            sender_name=sender_name,
+            role=role_,
+            granted_by=granted_by,
+            at=now_s(),
+        )
+    )
+
+
+def revoke(conn: Connection, platform: str, sender: str) -> bool:
+    """Take back that somebody was let in; whether they were."""
+    known = (member.c.platform == platform, member.c.sender == sender)
+    return conn.execute(delete(member).where(*known)).rowcount == 1
+
+
+def owners(conn: Connection) -> list[tuple[str, str]]:
+    """Return (platform, sender) of all owners that were made by a code."""
+    rows = conn.execute(select(member.c.platform, member.c.sender).where(member.c.role == "owner"))
+    return [(row.platform, row.sender) for row in rows]
+
+
+def set_owner_code(conn: Connection, code: str | None) -> None:
+    """Replace the code that makes the first owner; None for no code."""
+    conn.execute(delete(pairing).where(pairing.c.sender.is_(None)))
+    if code is not None:
+        values = {"code": code, "state": "pending", "at": now_s()}
+        conn.execute(pairing.insert().values(expires_at=now_s() + _UNTIL_USED_S, **values))
+
+
+def owner_code(conn: Connection) -> str | None:
+    """Return the code that makes the first owner, if there is one."""
+    code: str | None = conn.scalar(select(pairing.c.code).where(pairing.c.sender.is_(None)))
+    return code
+
+
+def may_ask(conn: Connection, platform: str, sender: str) -> bool:
+    """Whether somebody gets a code: not within `CODE_S` of the last, nor soon after a denial."""
+    query = select(pairing.c.id).where(
+        pairing.c.platform == platform,
+        pairing.c.sender == sender,
+        or_(pairing.c.at > now_s() - CODE_S, pairing.c.expires_at > now_s()),
+    )
+    return conn.execute(query.limit(1)).first() is None
+
+
+def enter_request(
+    conn: Connection, message: InboundMessage, sender_name: str, code: str, conversation_id: int
+) -> int:
+    """Enter a request of a message's sender; returns its id. What is of no use any more goes."""
+    conn.execute(delete(pairing).where(pairing.c.sender.is_not(None), _is_over))
+    inserted = conn.execute(
+        pairing
+        .insert()
+        .values(
+            code=code,
+            platform=message.address.platform,
+            account=message.address.account,
+            sender=message.sender,
+            sender_name=sender_name,
+            conversation=conversation_id,
+            state="pending",
+            expires_at=now_s() + CODE_S,
+            at=now_s(),
+        )
+        .returning(pairing.c.id)
+    )
+    return int(inserted.scalar_one())
+
+
+_is_over = and_(pairing.c.expires_at <= now_s(), pairing.c.at <= now_s() - CODE_S)
+
+
+def expire_all_but_newest(conn: Connection, platform: str, account: str, kept: int) -> None:
+    """Let the oldest pending requests of an account expire where there are more than `kept`."""
+    pending = (
+        pairing.c.platform == platform,
+        pairing.c.account == account,
+        pairing.c.state == "pending",
+        pairing.c.expires_at > now_s(),
+    )
+    newest = select(pairing.c.id).where(*pending).order_by(pairing.c.id.desc()).limit(kept)
+    conn.execute(
+        update(pairing).where(*pending, pairing.c.id.not_in(newest)).values(expires_at=now_s())
+    )
+
+
+def asked_lately(conn: Connection, account: tuple[str, str] | None = None) -> int:
+    """Return how many requests came within the last `CODE_S`, in all or through one account."""
+    query = select(func.count()).where(
+        pairing.c.sender.is_not(None), pairing.c.at > now_s() - CODE_S
+    )
+    if account is not None:
+        query = query.where(pairing.c.platform == account[0], pairing.c.account == account[1])
+    return conn.scalar(query) or 0
+
+
+def pending(conn: Connection) -> list[Request]:
+    """Return the requests that wait for an owner, oldest first."""
+    return _requests(conn, pairing.c.state == "pending", pairing.c.expires_at > now_s())
+
+
+def decidable(conn: Connection) -> list[Request]:
+    """Return the requests whose codes mean something: pending ones, and decided ones for a while.
+
+    A denied one can still be approved while its code holds.
+    """
+    holds = pairing.c.at > now_s() - CODE_S
+    denied = and_(pairing.c.state == "denied", holds)
+    return _requests(conn, pairing.c.expires_at > now_s(), or_(pairing.c.state != "denied", denied))
+
+
+def approved(conn: Connection) -> list[Request]:
+    """Return the requests that were approved lately."""
+    return _requests(conn, pairing.c.state == "approved")
+
+
+def _requests(conn: Connection, *conditions: Any) -> list[Request]:
+    query = _all_requests(*conditions).order_by(pairing.c.id)
+    return [_request(row) for row in conn.execute(query)]
+
+
+def _all_requests(*conditions: Any) -> Any:
+    left_s = (pairing.c.at + CODE_S - now_s()).label("left_s")
+    return select(pairing, left_s).where(pairing.c.sender.is_not(None), *conditions)
+
+
+def _request(row: Row[Any]) -> Request:
+    return Request(
+        row.id,
+        row.code,
+        row.platform,
+        row.account,
+        row.sender,
+        row.sender_name,
+        row.conversation,
+        row.state,
+        iso_time(row.at),
+        row.left_s,
+    )
+
+
+def place_of(conn: Connection, request: Request) -> Conversation:
+    """Return the conversation of whoever asked."""
+    return conversations.get(conn, request.conversation)
+
+
+def decide(conn: Connection, request_id: int, state: RequestState) -> None:
+    """Approve or deny a request."""
+    conn.execute(
+        update(pairing)
+        .where(pairing.c.id == request_id)
+        .values(state=state, expires_at=now_s() + DECIDED_S)
+    )
+
+
+def drop_requests(conn: Connection, platform: str, sender: str) -> None:
+    """Forget what somebody asked: they may ask again at once."""
+    conn.execute(delete(pairing).where(pairing.c.platform == platform, pairing.c.sender == sender))
+
+
+def newest_direct_chat(
+    conn: Connection, platform: str, sender: str, accounts: Collection[tuple[str, str]]
+) -> Conversation | None:
+    """Return the conversation where somebody last wrote to the bot directly.
+
+    Args:
+        conn: A connection.
+        platform: Theirs.
+        sender: Their id.
+        accounts: The (platform, account) pairs that count.
+    """
+    theirs = conversations.all_of_user(conn, platform, sender)
+    return next((here for here in theirs if is_direct(here) and here.account_key in accounts), None)

@@ -1,0 +1,288 @@
+"""Blame: what the death of a process costs the turns that ran in it, and which of them is to blame.
+
+Which turns ran is known from their rows: they are running, and were taken up under the lease that
+their conversation still has. So nothing is written on the path of a message for this.
+
+A death whose cause is not known to be a turn costs no attempt while `queue.give_up_after_s` lasts.
+A turn that ran at two of them without getting further in between is a suspect. It is tried beside
+all others, but only when the process has lived for `quiet_s` without it, and no two trials
+coincide. A trial lasts a quarter of that time. Only a death in that quarter is held against it: one
+from outside falls into it by chance much more rarely than into the quiet time before. A turn that
+is blamed twice is given up: after four deaths at most, of which it was alone under suspicion at
+the last two.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, and_, select, update
+
+from gateway.storage.conversation import conversations
+from gateway.storage.conversation.turns import MOST_BLAMED, progress_of
+from gateway.storage.queue import leases
+from gateway.storage.schema import conversation, is_running, now, turn
+
+How = Literal[
+    "stopped",
+    "stop_cut_off",
+    "machine_restarted",
+    "out_of_memory",
+    "fatal_signal",
+    "exception",
+    "killed",
+]
+"""stopped: it ended by itself, as it was asked to. stop_cut_off: it was asked to, and killed before
+it was done. exception: it ended by itself with an exception. killed: SIGKILL from outside, or what
+cannot be told from that."""
+FREE: frozenset[How] = frozenset({"stopped", "stop_cut_off"})
+"""Ends that cost nothing, however often."""
+NOBODYS: frozenset[How] = frozenset({"machine_restarted", "exception"})
+"""Deaths that raise no suspicion where they name no turn: their cause is known."""
+INSIDE: frozenset[How] = frozenset({"out_of_memory", "fatal_signal"})
+"""Deaths that certainly came from within."""
+
+SUSPECT_AFTER = 2
+"""Deaths that a turn ran at, without getting further, until it is a suspect."""
+QUIET_S = 10.0
+"""How long a process lives without a suspect before its first trial."""
+LONGEST_QUIET_S = 0.8 * conversations.LONGEST_BACKOFF_S
+"""What is held for longer than that back-off counts as a clock that was set back."""
+TRIAL_SHARE = 0.25
+"""A trial takes this much of the quiet time before it."""
+CHILD_GIVEN_UP = 1000
+"""Attempts of a delegated child that is not tried again; more than delegation.py allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """How a process ended.
+
+    Attributes:
+        died_at: At the latest, in seconds since the epoch; None: just now.
+        turn: The id of the turn whose task ran at that moment, where that is known.
+    """
+
+    how: How = "killed"
+    died_at: float | None = None
+    turn: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDeaths:
+    """How a turn stands after the deaths that it ran at, since it last got further.
+
+    Attributes:
+        attempt: Attempts that count.
+        deaths: Deaths of the process that raised suspicion.
+        blamed: Those of them that are held against it.
+        quiet_s: How long the process must live without it before it is tried again.
+        troubled_at: When it first came back from a death, in seconds since the epoch.
+    """
+
+    turn: int
+    began_at: float
+    attempt: int
+    deaths: int = 0
+    blamed: int = 0
+    quiet_s: float = 0.0
+    troubled_at: float | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it is tried apart from other suspects."""
+        return self.deaths >= SUSPECT_AFTER
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a new process takes over.
+
+    Attributes:
+        conversations: How many an earlier process had left behind.
+        ran: How many turns ran when it ended.
+        trials: For how many seconds each suspect is on trial once it begins, by conversation.
+    """
+
+    conversations: int
+    ran: int
+    trials: dict[int, float]
+
+
+def take_over(
+    conn: Connection, replica_id: int, death: Death, give_up_after_s: float
+) -> Inheritance:
+    """Charge the turns that ran when the earlier process ended, and take everything from it."""
+    at = now(conn)
+    died_at = at if death.died_at is None else min(death.died_at, at)
+    rows = _ran(conn, replica_id)
+    before = [_standing(conn, row) for row in rows]
+    after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)
+    for row, standing in zip(rows, after, strict=True):
+        _note(conn, row, standing)
+    if not rows and death.how not in FREE | NOBODYS:
+        _clear_suspects(conn)
+    count = leases.reap_others(conn, replica_id)
+    return Inheritance(count, len(rows), _hold_suspects(conn, at, give_up_after_s))
+
+
+def judged(
+    ran: Sequence[TurnDeaths], death: Death, now: float, give_up_after_s: float
+) -> list[TurnDeaths]:
+    """Return how the turns that ran at a death, whose time is known, stand after it."""
+    if death.how in FREE:
+        return [_forgiven(each) for each in ran]
+    culprit = _culprit(ran, death)
+    after = []
+    for each in ran:
+        troubled_at = now if each.troubled_at is None else each.troubled_at
+        standing = replace(each, troubled_at=troubled_at)
+        if now - troubled_at <= give_up_after_s:
+            standing = _forgiven(standing)
+        if each is culprit:
+            standing = _held_against(standing, death)
+        elif culprit is None and death.how not in NOBODYS:
+            standing = _suspected(standing, death)
+        after.append(standing)
+    return after
+
+
+def _forgiven(standing: TurnDeaths) -> TurnDeaths:
+    return replace(standing, attempt=max(standing.attempt - 1, 0))
+
+
+def _culprit(ran: Sequence[TurnDeaths], death: Death) -> TurnDeaths | None:
+    """Return the turn that a death is held against, if any; all others are cleared of it."""
+    if death.turn is not None:
+        return next((each for each in ran if each.turn == death.turn), None)
+    suspects = [each for each in ran if each.is_suspect]
+    if not suspects or death.how in NOBODYS:
+        return None
+    if death.how in INSIDE and len(suspects) == 1:
+        return suspects[0]
+    latest = max(suspects, key=lambda each: each.began_at)
+    was_on_trial = _ran_s(latest, death) <= TRIAL_SHARE * latest.quiet_s
+    return latest if was_on_trial else None
+
+
+def _held_against(standing: TurnDeaths, death: Death) -> TurnDeaths:
+    """Return a turn that is blamed; its next trial has twice the quiet time before it."""
+    quiet_s = max(2 * standing.quiet_s, _quiet_s(standing, death))
+    return replace(
+        standing,
+        deaths=max(standing.deaths + 1, SUSPECT_AFTER),
+        blamed=standing.blamed + 1,
+        quiet_s=min(quiet_s, LONGEST_QUIET_S),
+    )
+
+
+def _suspected(standing: TurnDeaths, death: Death) -> TurnDeaths:
+    quiet_s = max(standing.quiet_s, _quiet_s(standing, death))
+    return replace(standing, deaths=standing.deaths + 1, quiet_s=quiet_s)
+
+
+def _quiet_s(standing: TurnDeaths, death: Death) -> float:
+    """Return a quiet time in whose share for the trial the turn has met this death."""
+    wanted = max(QUIET_S, _ran_s(standing, death) / TRIAL_SHARE)
+    return min(wanted, LONGEST_QUIET_S)
+
+
+def _ran_s(standing: TurnDeaths, death: Death) -> float:
+    return max((death.died_at or 0.0) - standing.began_at, 0.0)
+
+
+def _ran(conn: Connection, replica_id: int) -> Sequence[Row[Any]]:
+    """Return the turns that ran in a process that is gone: taken up, not suspended, not stopped."""
+    return conn.execute(
+        select(turn)
+        .join(
+            conversation,
+            and_(conversation.c.id == turn.c.conversation, conversation.c.epoch == turn.c.epoch),
+        )
+        .where(
+            is_running,
+            conversation.c.owner.is_not(None),
+            conversation.c.owner != replica_id,
+        )
+        .order_by(turn.c.id)
+    ).all()
+
+
+def _standing(conn: Connection, row: Row[Any]) -> TurnDeaths:
+    """Return how a turn stood; one that got further since its last attempt begins anew."""
+    began_at = row.started_at if row.attempt_at is None else row.attempt_at
+    if progress_of(conn, row) > row.attempt_progress:
+        return TurnDeaths(row.id, began_at, 1)
+    return TurnDeaths(
+        row.id,
+        began_at,
+        row.attempt,
+        row.deaths,
+        row.blamed,
+        row.quiet_s,
+        row.troubled_at,
+    )
+
+
+def _note(conn: Connection, row: Row[Any], standing: TurnDeaths) -> None:
+    blamed = standing.blamed
+    if blamed >= MOST_BLAMED and _give_up_children(conn, row):
+        # They are given up in its stead: it goes on without them.
+        blamed = MOST_BLAMED - 1
+    elif standing.attempt < row.attempt:
+        _forgive_children(conn, row)
+    conn.execute(
+        update(turn)
+        .where(turn.c.id == row.id)
+        .values(
+            attempt=standing.attempt,
+            attempt_progress=progress_of(conn, row),
+            deaths=standing.deaths,
+            blamed=blamed,
+            quiet_s=standing.quiet_s,
+            troubled_at=standing.troubled_at,
+        )
+    )
+
+
+def _children_that_ran(row: Row[Any]) -> Any:
+    """Match the delegated children of a turn that were worked on with it."""
+    children = conversations.children_of_turn(row.id)
+    return and_(turn.c.conversation.in_(children), is_running, turn.c.epoch == row.epoch)
+
+
+def _forgive_children(conn: Connection, row: Row[Any]) -> None:
+    ran = and_(_children_that_ran(row), turn.c.attempt > 0)
+    conn.execute(update(turn).where(ran).values(attempt=turn.c.attempt - 1))
+
+
+def _give_up_children(conn: Connection, row: Row[Any]) -> bool:
+    """Have the children that ran fail when their turn goes on; returns whether there were any."""
+    given_up = {"attempt": CHILD_GIVEN_UP, "attempt_progress": turn.c.progress}
+    return conn.execute(update(turn).where(_children_that_ran(row)).values(given_up)).rowcount > 0
+
+
+def _clear_suspects(conn: Connection) -> None:
+    """Clear who was held back while the process died: it does so without them."""
+    suspects = and_(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
+    conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
+
+
+def _hold_suspects(conn: Connection, now: float, give_up_after_s: float) -> dict[int, float]:
+    """Have suspects begin after their quiet time; once the time budget is used up, at once.
+
+    Returns:
+        How long their trials last, by conversation.
+    """
+    suspects = conn.execute(
+        select(turn)
+        .where(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed < MOST_BLAMED)
+        .order_by(turn.c.id)
+    ).all()
+    trials = {}
+    for row in suspects:
+        over = row.troubled_at is not None and now - row.troubled_at > give_up_after_s
+        trials[row.conversation] = TRIAL_SHARE * row.quiet_s
+        if not over:
+            conversations.hold_until(conn, row.conversation, now + row.quiet_s)
+    return trials

@@ -1,0 +1,491 @@
+"""The outbox: what will be shown, one row per chunk, sent in order of seq.
+
+Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
+shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
+it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
+Notices of dead letters (`gateway.burials`) have keys that begin with `DEAD_NOTICE`.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Connection, Row, and_, func, or_, select, update
+
+from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
+from gateway.storage.conversation import attachments, conversations
+from gateway.storage.schema import conversation, is_unsent, now_s, outbox
+from gateway.storage.statements import built_once
+
+MAX_MESSAGES = 20
+"""Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
+of them, and at a message a second the chat would be busy for minutes. A longer answer is a file.
+"""
+WHOLE_ANSWER = "answer.md"
+
+Renderer = Callable[[str], list[str]]
+"""`Adapter.render`: markdown to payloads within the platform's limits."""
+DEAD_NOTICE = "dead:"
+"""Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
+
+
+_RECENT = 500
+"""What of a conversation may stand behind a question that is being answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxPart:
+    """One message to be shown; `source_key` names its cause and is unique, so that it is once.
+
+    Attributes:
+        attachment: Id of the stored file that it shows.
+        content: Of a file that it shows and that is stored with it.
+    """
+
+    source_key: str
+    payload: str
+    markdown: str
+    preview_ref: str | None = None
+    reply_to: str | None = None
+    choices: tuple[Choice, ...] = ()
+    attachment: int | None = None
+    content: bytes | None = None
+
+
+def parts_of(
+    render: Renderer,
+    source_key: str,
+    markdown: str,
+    *,
+    preview_ref: str | None = None,
+    reply_to: str | None = None,
+    choices: tuple[Choice, ...] = (),
+) -> list[OutboxPart]:
+    """Return a text as rows: one for each chunk that its platform needs.
+
+    The first chunk keeps the whole text, replaces the live preview and carries the reply; the last
+    one has the buttons. What would be more than `MAX_MESSAGES` begins in the chat; all of it is in
+    a file.
+    """
+    payloads = render(markdown)
+    is_too_long = len(payloads) > MAX_MESSAGES
+    if is_too_long:
+        del payloads[MAX_MESSAGES - 2 :]
+    first = OutboxPart(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
+    rest = [
+        OutboxPart(f"{source_key}:{n}", payload, f"(part {n} of {len(payloads)})")
+        for n, payload in enumerate(payloads[1:], start=2)
+    ]
+    parts = [first, *rest]
+    if is_too_long:
+        parts += _as_file(render, source_key, markdown)
+    *before, last = parts
+    return [*before, replace(last, choices=choices)]
+
+
+def _as_file(render: Renderer, source_key: str, markdown: str) -> list[OutboxPart]:
+    """Return the rows that end a text which is too long for messages."""
+    told = f"*[the text is longer than {MAX_MESSAGES} messages: all of it is in {WHOLE_ANSWER}]*"
+    content = markdown.encode("utf-8", "replace")
+    file = OutboxPart(f"{source_key}:file", "", f"(file: {WHOLE_ANSWER})", content=content)
+    return [file, OutboxPart(f"{source_key}:{MAX_MESSAGES}", render(told)[0], told)]
+
+
+def file_part(source_key: str, attachment: int, name: str) -> OutboxPart:
+    """Return the row that shows a stored file."""
+    return OutboxPart(source_key, "", f"(file: {name})", attachment=attachment)
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The next row of a conversation, and in how many seconds it may be sent.
+
+    Attributes:
+        attachment: Id of the file that it shows, which is not loaded yet.
+        withdraws: Of a row that shows nothing: the buttons that it takes off another one.
+        is_notice: It tells of dead letters.
+    """
+
+    message: Outgoing
+    in_s: float
+    failures: int
+    attachment: int | None = None
+    withdraws: Withdrawal | None = None
+    is_notice: bool = False
+
+    @property
+    def account(self) -> tuple[str, str]:
+        """Platform and account that it goes through."""
+        return self.message.address.platform, self.message.address.account
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    parts: Sequence[OutboxPart],
+    *,
+    inbox_seq: int,
+    turn_id: int | None = None,
+) -> bool:
+    """Insert rows behind the conversation's newest; known source keys are skipped.
+
+    Returns:
+        Whether there was anything new.
+    """
+    is_new = False
+    for part in parts:
+        seq = conversations.take_outbox_seq(conn, conversation_id, part.source_key)
+        if seq is None:
+            continue
+        file = part.attachment
+        if part.content is not None:
+            file = attachments.keep(conn, conversation_id, WHOLE_ANSWER, part.content)
+        conn.execute(
+            _INSERT,
+            {
+                "conversation": conversation_id,
+                "seq": seq,
+                "source_key": part.source_key,
+                "inbox_seq": inbox_seq,
+                "turn_id": turn_id,
+                "payload": part.payload,
+                "markdown": None if part.markdown == part.payload else part.markdown,
+                "preview_ref": part.preview_ref,
+                "reply_to": part.reply_to,
+                "choices": _encoded(part.choices),
+                "attachment": file,
+            },
+        )
+        is_new = True
+    return is_new
+
+
+_INSERT = outbox.insert().values(state="pending", at=now_s())
+
+
+def is_known(conn: Connection, source_key: str) -> bool:
+    """Whether something with this cause was entered before."""
+    return conn.execute(*_known(source_key)).one_or_none() is not None
+
+
+@built_once
+def _known(source_key: str) -> Any:
+    return select(outbox.c.seq).where(outbox.c.source_key == source_key)
+
+
+def withdraw(conn: Connection, conversation_id: int, about: str, note: str, upto_seq: int) -> None:
+    """Have the buttons of a question go, behind what waits to be shown; once for each.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where it was asked.
+        about: Its name: the row with its buttons has the key "{about}:buttons:1".
+        note: How it ended.
+        upto_seq: Newest entry of the inbox that has to do with it.
+    """
+    asked = conn.execute(*_shown(f"{about}:buttons:1")).one_or_none()
+    if asked is not None:
+        part = OutboxPart(f"{about}:over:1", note, note)
+        append(conn, conversation_id, [part], inbox_seq=max(asked.inbox_seq, upto_seq))
+
+
+def is_over(source_key: str) -> bool:
+    """Whether the row of this key shows nothing: it takes the buttons off a question."""
+    return source_key.startswith("inquiry:") and source_key.endswith(":over:1")
+
+
+def _withdrawal(conn: Connection, message: Outgoing, source_key: str) -> Withdrawal:
+    """Return what is to be taken off; `message_ref` is "" where it was never shown."""
+    key = source_key.removesuffix(":over:1")
+    asked = conn.execute(*_shown(f"{key}:buttons:1")).one()
+    return Withdrawal(
+        address=message.address,
+        message_ref=asked.platform_ref or "",
+        payload=asked.payload,
+        note=message.payload,
+    )
+
+
+@built_once
+def _shown(source_key: str) -> Any:
+    columns = (outbox.c.inbox_seq, outbox.c.platform_ref, outbox.c.payload)
+    return select(*columns).where(outbox.c.source_key == source_key)
+
+
+def drop_unsent(conn: Connection, conversation_id: int, turn_id: int) -> None:
+    """Drop a turn's rows that nobody has seen."""
+    conn.execute(
+        update(outbox)
+        .where(
+            outbox.c.conversation == conversation_id,
+            is_unsent,
+            outbox.c.turn_id == turn_id,
+            outbox.c.state == "pending",
+        )
+        .values(state="dropped")
+    )
+
+
+def next_due(conn: Connection, conversation_id: int) -> Due | None:
+    """Return the conversation's first unsent row; None when all is sent.
+
+    What takes buttons off comes behind all that is to be shown.
+    """
+    shows = conn.execute(*_next_due(conversation_id, over=False)).one_or_none()
+    row = shows or conn.execute(*_next_due(conversation_id, over=True)).one_or_none()
+    if row is None:
+        return None
+    message = _outgoing(row)
+    withdraws = _withdrawal(conn, message, row.source_key) if is_over(row.source_key) else None
+    return Due(
+        message,
+        row.next_at - row.now,
+        row.failures,
+        row.attachment,
+        withdraws,
+        row.source_key.startswith(DEAD_NOTICE),
+    )
+
+
+@built_once
+def _next_due(conversation_id: int, *, over: bool) -> Any:
+    # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
+    is_over = outbox.c.source_key.like("inquiry:%:over:1")
+    return (
+        select(outbox, conversation, now_s().label("now"))
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+        .where(outbox.c.conversation == conversation_id, is_unsent, is_over == over)
+        .order_by(outbox.c.seq)
+        .limit(1)
+    )
+
+
+def all_sent(conn: Connection, conversation_id: int) -> bool:
+    """Whether the conversation has nothing that waits to be shown."""
+    query = select(outbox.c.seq).where(outbox.c.conversation == conversation_id, is_unsent)
+    return conn.execute(query.limit(1)).one_or_none() is None
+
+
+def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
+    """Note that a send begins; False where another replica has taken the row or it was dropped.
+
+    A row that this replica marked before, and whose receipt could not be stored, is taken again.
+    """
+    marked = conn.execute(
+        _this(message)
+        .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
+        .values(state="sending", sender=replica_id)
+    )
+    return marked.rowcount == 1
+
+
+def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | None:
+    """Record the receipt; return the conversation's next unsent row."""
+    ref, resent = receipt.platform_ref, receipt.resent
+    conn.execute(*_mark_sent(message.conversation, message.seq, ref, resent=resent))
+    return next_due(conn, message.conversation)
+
+
+@built_once
+def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
+    return (
+        update(outbox)
+        .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
+        .values(state="sent", platform_ref=platform_ref, resent=resent, sent_at=now_s(), error=None)
+    )
+
+
+def mark_delayed(
+    conn: Connection, message: Outgoing, in_s: float, reason: str, tries: int = 1
+) -> None:
+    """Nothing was shown: the same again in `in_s` seconds; a doubt from before stays.
+
+    It counts as so many `tries`: a long pause as all that fit into it.
+    """
+    conn.execute(
+        _this(message).values(
+            state="unknown" if message.outcome_unknown else "pending",
+            sender=None,
+            failures=outbox.c.failures + tries,
+            next_at=now_s() + in_s,
+            error=reason,
+        )
+    )
+
+
+def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
+    """It may have been shown: to be resolved in `in_s` seconds."""
+    conn.execute(
+        _this(message).values(
+            state="unknown",
+            doubt=True,
+            sender=None,
+            failures=outbox.c.failures + 1,
+            next_at=now_s() + in_s,
+            error=reason,
+        )
+    )
+
+
+def mark_dead(conn: Connection, message: Outgoing, reason: str) -> bool:
+    """It will never be shown; an operator may try again. False where nobody waits for it."""
+    marked = conn.execute(_this(message).values(state="dead", sender=None, error=reason))
+    return marked.rowcount == 1
+
+
+def bury_older(
+    conn: Connection, message: Outgoing, older_than_s: float, failures: int, reason: str
+) -> int:
+    """Make dead letters of what waited too long behind a row, without a try of its own.
+
+    The conversation's next row goes on with the failures of that row: its chat is as unreachable.
+    What tells of dead letters stays, and so does what takes buttons off.
+
+    Args:
+        conn: The writing connection.
+        message: The row that could not be shown.
+        older_than_s: Seconds; what was entered before that is too old.
+        failures: Of that row.
+        reason: Why it could not be shown.
+
+    Returns:
+        How many there were.
+    """
+    behind = (outbox.c.conversation == message.conversation, is_unsent, outbox.c.seq > message.seq)
+    stays = or_(
+        outbox.c.source_key.startswith(DEAD_NOTICE), outbox.c.source_key.like("inquiry:%:over:1")
+    )
+    buried = conn.execute(
+        update(outbox)
+        .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
+        .values(state="dead", sender=None, error=reason)
+    )
+    following = select(func.min(outbox.c.seq)).where(*behind).scalar_subquery()
+    conn.execute(
+        update(outbox)
+        .where(outbox.c.conversation == message.conversation, outbox.c.seq == following)
+        .values(failures=failures)
+    )
+    return buried.rowcount
+
+
+def is_waiting(conn: Connection, conversation_id: int, key_start: str) -> bool:
+    """Whether a row whose key begins so waits to be shown in a conversation."""
+    query = select(outbox.c.seq).where(
+        outbox.c.conversation == conversation_id,
+        is_unsent,
+        outbox.c.source_key.startswith(key_start, autoescape=True),
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def has_dead(conn: Connection, conversation_id: int) -> bool:
+    """Whether a conversation has a dead letter that nobody has taken off the list."""
+    query = select(outbox.c.seq).where(
+        outbox.c.conversation == conversation_id, outbox.c.state == "dead"
+    )
+    return conn.execute(query.limit(1)).first() is not None
+
+
+def newest_refs(conn: Connection, conversation_id: int) -> frozenset[str]:
+    """Return the platform's ids of what was shown last in a conversation."""
+    return frozenset(conn.scalars(*_newest_refs(conversation_id)))
+
+
+@built_once
+def _newest_refs(conversation_id: int) -> Any:
+    here = (outbox.c.conversation == conversation_id, outbox.c.platform_ref.is_not(None))
+    return select(outbox.c.platform_ref).where(*here).order_by(outbox.c.seq.desc()).limit(_RECENT)
+
+
+def unsent_conversations(conn: Connection, accounts: Sequence[tuple[str, str]]) -> list[int]:
+    """Return the conversations of these (platform, account) pairs that have unsent rows."""
+    rows = conn.execute(
+        select(conversation.c.id, conversation.c.platform, conversation.c.account)
+        .where(conversation.c.id.in_(select(outbox.c.conversation).where(is_unsent)))
+        .order_by(conversation.c.id)
+    )
+    return [row.id for row in rows if (row.platform, row.account) in accounts]
+
+
+def nonce_of(source_key: str) -> str:
+    """Return the row's nonce: 24 hex characters, the same for every attempt."""
+    return hashlib.sha256(source_key.encode()).hexdigest()[:24]
+
+
+def drop(conn: Connection, message: Outgoing, reason: str) -> None:
+    """Give a row up that nobody waits for."""
+    conn.execute(_this(message).values(state="dropped", sender=None, error=reason))
+
+
+def _this(message: Outgoing) -> Any:
+    """Change a row that is still to be shown: `/stop` or `parley forget` may have been faster."""
+    return update(outbox).where(
+        outbox.c.conversation == message.conversation, outbox.c.seq == message.seq, is_unsent
+    )
+
+
+def _outgoing(row: Row[Any]) -> Outgoing:
+    return Outgoing(
+        conversation=row.conversation,
+        address=Address(row.platform, row.account, row.chat, row.thread),
+        seq=row.seq,
+        payload=row.payload,
+        nonce=nonce_of(row.source_key),
+        preview_ref=row.preview_ref,
+        reply_to=row.reply_to,
+        outcome_unknown=row.state in ("unknown", "sending"),
+        choices=choices_of(row.choices),
+        age_s=row.now - row.at,
+    )
+
+
+def _encoded(choices: Sequence[Choice]) -> str | None:
+    return orjson.dumps([[each.label, each.text] for each in choices]).decode() if choices else None
+
+
+def choices_of(choices: str | None) -> tuple[Choice, ...]:
+    """Return the buttons that a row's column stands for."""
+    return tuple(Choice(*pair) for pair in orjson.loads(choices)) if choices else ()
+
+
+class Backlog(NamedTuple):
+    """What a conversation has that is still to be shown; a tuple, as there can be thousands.
+
+    Attributes:
+        platform: That it goes through.
+        account: The account of that.
+        rows: How many rows.
+        age_s: How long ago the first of them was entered.
+    """
+
+    platform: str
+    account: str
+    conversation: int
+    rows: int
+    age_s: float
+
+
+def waiting(conn: Connection) -> list[Backlog]:
+    """Return what waits to be shown, by conversation; reads the index of what is unsent."""
+    return [Backlog(*row) for row in conn.execute(*_waiting())]
+
+
+@built_once
+def _waiting() -> Any:
+    heads = (
+        select(outbox.c.conversation, func.min(outbox.c.seq).label("seq"), func.count().label("n"))
+        .where(is_unsent)
+        .group_by(outbox.c.conversation)
+        .subquery()
+    )
+    first = and_(outbox.c.conversation == heads.c.conversation, outbox.c.seq == heads.c.seq)
+    columns = (conversation.c.platform, conversation.c.account, outbox.c.conversation)
+    return (
+        select(*columns, heads.c.n.label("rows"), (now_s() - outbox.c.at).label("age_s"))
+        .select_from(heads)
+        .join(outbox, first)
+        .join(conversation, conversation.c.id == outbox.c.conversation)
+    )

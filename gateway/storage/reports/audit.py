@@ -1,0 +1,226 @@
+"""The audit trail: which tools were called, who allowed it, what came of it.
+
+Read from what is on record anyway: journal, inquiries, transcript. A call is in it from the moment
+in which somebody is asked about it, or it begins to run, or it is refused.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import Connection, Row, select
+
+from agent.messages import decode
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import inquiry, is_of_tool, message, step, turn
+
+LARGEST_ID = 2**63 - 1
+NOT_RUN = frozenset({"refused", "vetoed", "denied"})
+"""Outcomes of calls that had no effect, whatever that of their tool is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """One tool call; times in seconds since the epoch.
+
+    Attributes:
+        at: When it began to run, or was refused; else when somebody was asked about it.
+        effect: Of the tool; "none" for a call that did not run, or not yet.
+        decision: "not asked"; refused (the sender may not), vetoed (by a plugin), denied, expired;
+            once or conversation (what it was approved for); waiting, cancelled; answered (of a
+            question).
+        by: Who decided, "platform:sender id"; empty for nobody.
+        outcome: As in the journal. Of a call without a result: "running", or empty where it has
+            not begun; "cut off" or "not run" once its turn has ended.
+        arguments: As the model gave them: JSON.
+        senders: Whose words the turn holds.
+        number: Which call of its turn it is, from 0 on; with `turn` it names the call.
+    """
+
+    at: float
+    conversation: int
+    turn: int
+    tool: str
+    call: str
+    effect: str
+    decision: str
+    by: str
+    decided_at: float | None
+    outcome: str
+    arguments: str
+    senders: tuple[str, ...]
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which calls are wanted: the newest `limit` of those since `since`, seconds since the epoch.
+
+    Attributes:
+        conversation: Only of this one and its delegated children; None for all.
+        tool: Only of this one; None for all.
+        before: (turn, number): only calls of earlier turns, and those before this one of its turn;
+            None for all.
+    """
+
+    since: float = 0.0
+    limit: int = 50
+    conversation: int | None = None
+    tool: str | None = None
+    before: tuple[int, int] | None = None
+
+
+def calls(conn: Connection, wanted: AuditFilter) -> list[AuditRow]:
+    """Return tool calls: those of the newest turn first, of each turn the newest first."""
+    found: list[AuditRow] = []
+    turn_id, upto = wanted.before or (LARGEST_ID, 0)
+    if upto:
+        found += _wanted_of(conn, turn_id, wanted, upto)
+    while len(found) < wanted.limit and (ids := _turns(conn, wanted, turn_id)):
+        for turn_id in ids:
+            found += _wanted_of(conn, turn_id, wanted)
+    return found[: wanted.limit]
+
+
+def _wanted_of(
+    conn: Connection, turn_id: int, wanted: AuditFilter, upto: int | None = None
+) -> list[AuditRow]:
+    """Return the calls of a turn that are wanted, of the first `upto` of it; the newest first."""
+    current = conn.execute(select(turn).where(turn.c.id == turn_id)).one_or_none()
+    if current is None:
+        return []
+    ordered = sorted(_of_turn(conn, current), key=lambda row: row.at)
+    numbered = [replace(row, number=n) for n, row in enumerate(ordered)][:upto]
+    return [
+        row
+        for row in reversed(numbered)
+        if row.at >= wanted.since and wanted.tool in {None, row.tool}
+    ]
+
+
+def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
+    """Return the newest turns before one that can hold what is wanted, the newest first."""
+    ids: set[int] = set()
+    for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
+        query = select(table.c.turn_id).where(table.c.at >= wanted.since, table.c.turn_id < before)
+        if table is step:
+            query = query.where(is_of_tool)
+        if wanted.tool is not None:
+            query = query.where(name == wanted.tool)
+        if wanted.conversation is not None:
+            query = query.where(table.c.turn_id.in_(_turns_of(wanted.conversation)))
+        newest = query.distinct().order_by(table.c.turn_id.desc()).limit(wanted.limit)
+        ids.update(conn.scalars(newest))
+    return sorted(ids, reverse=True)[: wanted.limit]
+
+
+def _turns_of(conversation_id: int) -> Any:
+    own = select(turn.c.id).where(turn.c.conversation == conversation_id)
+    children = conversations.children_of(conversation_id)
+    return own.union_all(select(turn.c.id).where(turn.c.conversation.in_(children)))
+
+
+def _of_turn(conn: Connection, current: Row[Any]) -> Iterator[AuditRow]:
+    """Yield the calls of one turn."""
+    arguments = _arguments(conn, current)
+    asked = {
+        row.call_id: row
+        for row in conn.execute(select(inquiry).where(inquiry.c.turn_id == current.id))
+    }
+    steps = select(step).where(step.c.turn_id == current.id, step.c.kind == "tool")
+    seen: Counter[str] = Counter()
+    for row in conn.execute(steps.order_by(step.c.n)).all():
+        key = _key(row.call_id, seen)
+        yield _ran(current, row, asked.pop(key, None), arguments.get(key, ""))
+    for key, question in asked.items():
+        yield _asked(current, question, arguments.get(key, ""))
+
+
+def _arguments(conn: Connection, current: Row[Any]) -> dict[str, str]:
+    """Return what the calls of a turn were given, by the name that an inquiry has for each."""
+    bodies = conn.scalars(
+        select(message.c.body)
+        .where(
+            message.c.conversation == current.conversation,
+            message.c.turn_id == current.id,
+            message.c.role == "assistant",
+        )
+        .order_by(message.c.seq)
+    )
+    seen: Counter[str] = Counter()
+    return {
+        _key(call["id"], seen): call["function"]["arguments"]
+        for body in bodies
+        for call in decode(body).get("tool_calls", ())
+    }
+
+
+def _key(call_id: str, seen: Counter[str]) -> str:
+    """Return the name of the next call with an id, as `turns.call_key` does."""
+    seen[call_id] += 1
+    return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
+
+
+def _ran(current: Row[Any], ran: Row[Any], asked: Row[Any] | None, arguments: str) -> AuditRow:
+    """Return a call that the journal knows."""
+    if ran.state == "done":
+        outcome = str(orjson.loads(ran.result)["status"])
+    else:
+        outcome = _without_result(current, ran.effect)
+    return AuditRow(
+        at=ran.at,
+        conversation=current.conversation,
+        turn=current.id,
+        tool=ran.name,
+        call=ran.call_id,
+        effect=ran.effect,
+        decision=_decision(outcome, asked),
+        by=(asked.answered_by or "") if asked else "",
+        decided_at=asked.answered_at if asked else None,
+        outcome=outcome,
+        arguments=arguments,
+        senders=_senders(current),
+    )
+
+
+def _asked(current: Row[Any], asked: Row[Any], arguments: str) -> AuditRow:
+    """Return a call that somebody was asked about, and that has not begun to run."""
+    return AuditRow(
+        at=asked.at,
+        conversation=current.conversation,
+        turn=current.id,
+        tool=asked.tool,
+        call=asked.call_id,
+        effect="none",
+        decision=_decision("", asked),
+        by=asked.answered_by or "",
+        decided_at=asked.answered_at,
+        outcome=_without_result(current, "none"),
+        arguments=arguments,
+        senders=_senders(current),
+    )
+
+
+def _without_result(current: Row[Any], effect: str) -> str:
+    """Return the outcome of a call that has no result; of effect "none": that did not begin."""
+    if current.state == "running":
+        return "" if effect == "none" else "running"
+    return "not run" if effect == "none" else "cut off"
+
+
+def _senders(current: Row[Any]) -> tuple[str, ...]:
+    return tuple(orjson.loads(current.senders or "[]"))
+
+
+def _decision(outcome: str, asked: Row[Any] | None) -> str:
+    if outcome in {"refused", "vetoed"} or asked is None:
+        return outcome if outcome in NOT_RUN else "not asked"
+    if asked.state == "pending":
+        return "waiting"
+    if asked.state != "answered":
+        return str(asked.state)
+    if asked.kind == "clarify":
+        return "answered"
+    return {"deny": "denied"}.get(asked.answer, str(asked.answer))

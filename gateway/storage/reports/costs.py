@@ -1,0 +1,241 @@
+"""What all calls of models took and cost, by day, model, sender and outcome: `parley usage`.
+
+Most of it is read from sums for each quarter of an hour, which serves the days of every time zone.
+Triggers of the database (gateway/storage/schema.py) keep them in the transaction that enters,
+changes or erases a row of the ledger, so they are never behind, and no statement of a turn is spent
+on them. `spent_slot` has the sums by model, `spent_by` those by sender and conversation as well.
+Money is counted in millionths of a millionth of a dollar, so that what is erased goes without a
+rest. `size` tells which calls can be compared with the least possible
+(agent/money/cache_simulator.py), and on which side of each model's shortest cached prefix they are.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    String,
+    Table,
+    case,
+    cast,
+    distinct,
+    func,
+    select,
+)
+
+from agent.money.costs import Money, cost_usd
+from agent.usage import Usage
+from gateway.errors import NotFound
+from gateway.storage.conversation import conversations
+from gateway.storage.reports.cache_efficiency import CachePrices
+from gateway.storage.reports.ledger import (
+    Compared,
+    Group,
+    Key,
+    Span,
+    Spent,
+    grouped,
+    usage_in,
+)
+from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
+
+Rates = Callable[[str], CachePrices | None]
+"""What is known of a model by its name."""
+
+
+class GroupPage(NamedTuple):
+    """Which groups are wanted: `limit` of them, behind the one that is named `after`."""
+
+    limit: int = 50
+    after: str | None = None
+
+
+FIRST_PAGE = GroupPage()
+
+
+def by_span(conn: Connection, spans: Sequence[Span], rates: Rates) -> list[Group]:
+    """Return what was spent in each stretch of time, those without any call left out.
+
+    They begin and end with a quarter of an hour, as the days of all time zones do.
+    """
+    begun = (conn.scalar(select(func.min(spent_slot.c.slot))) or 0) * SLOT_S
+    found = ((span.name, _within(conn, span)) for span in spans if span.end > begun)
+    cached = _cached(conn, min((span.start for span in spans), default=0.0))
+    return [Group(name, _spent(rows, rates, cached)) for name, rows in found if rows]
+
+
+def _within(conn: Connection, span: Span) -> Sequence[Row[Any]]:
+    here = spent_slot.c.slot
+    parts = _by_model(spent_slot).where(here >= _slot(span.start), here < _slot(span.end))
+    return conn.execute(parts).all()
+
+
+def total(conn: Connection, since: float, rates: Rates) -> Spent:
+    """Return what was spent since a moment."""
+    rows = conn.execute(_by_model(spent_slot).where(spent_slot.c.slot >= _slot(since))).all()
+    return _spent(rows, rates, _cached(conn, since))
+
+
+def of_sender(conn: Connection, sender: str, since: float) -> Spent:
+    """Return what one sender spent since a moment; prompts are not compared."""
+    here = (spent_by.c.sender == sender, spent_by.c.slot >= _slot(since))
+    return _spent(conn.execute(_by_model(spent_by).where(*here)), lambda _: None, set())
+
+
+def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
+    """Return what was spent by model ("provider/name"), the dearest first."""
+    parts: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    query = _by_model(spent_slot).where(spent_slot.c.slot >= _slot(since))
+    for row in conn.execute(query):
+        parts["/".join(filter(None, (row.provider, row.model)))].append(row)
+    cached = _cached(conn, since)
+    groups = [Group(name, _spent(rows, rates, cached)) for name, rows in parts.items()]
+    return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
+
+
+def by_key(
+    conn: Connection, key: Key, since: float, rates: Rates, page: GroupPage = FIRST_PAGE
+) -> list[Group]:
+    """Return what was spent by sender or conversation: a page of them, the dearest first.
+
+    Raises:
+        NotFound: There is no group of the name that the page begins behind.
+    """
+    named = spent_by.c[key]
+    names = list(conn.scalars(_dearest(conn, named, since, page)))
+    query = _by_model(spent_by, named).where(named.in_(names), spent_by.c.slot >= _slot(since))
+    parts: dict[Any, list[Row[Any]]] = {name: [] for name in names}
+    for row in conn.execute(query):
+        parts[row[0]].append(row)
+    titles = conversations.titles(conn, names) if key == "conversation" else {}
+    cached = _cached(conn, since)
+    return [
+        Group(str(name) or "?", _spent(rows, rates, cached), titles.get(name, ""))
+        for name, rows in parts.items()
+    ]
+
+
+def _dearest(
+    conn: Connection, named: ColumnElement[Any], since: float, page: GroupPage
+) -> Select[Any]:
+    cost, text = func.sum(spent_by.c.pico_usd), cast(named, String)
+    recent = spent_by.c.slot >= _slot(since)
+    query = select(named).where(recent).group_by(named)
+    if page.after is not None:
+        last = "" if page.after == "?" else page.after
+        above = conn.scalar(select(cost).where(recent, text == last))
+        if above is None:
+            raise NotFound(f"there is no {page.after} to go on behind; begin without it")
+        query = query.having((cost < above) | ((cost == above) & (text > last)))
+    return query.order_by(cost.desc(), text).limit(page.limit)
+
+
+def _by_model(table: Table, *keys: ColumnElement[Any]) -> Select[Any]:
+    """Select sums that have the model and the size in common, which decide about the least."""
+    common = (*keys, table.c.provider, table.c.model, table.c.size)
+    sums = (func.sum(table.c[name]).label(name) for name in MEASURES)
+    return select(*common, *sums).group_by(*common)
+
+
+def _slot(at: float) -> int:
+    return int(at // SLOT_S)
+
+
+def _cached(conn: Connection, since: float) -> set[tuple[str, str]]:
+    """Return the models that have reported anything of a cache since a moment."""
+    reported = spent_slot.c.answer_prompt > spent_slot.c.answer_input
+    query = select(spent_slot.c.provider, spent_slot.c.model).distinct()
+    rows = conn.execute(query.where(spent_slot.c.slot >= _slot(since), reported))
+    return {(row.provider, row.model) for row in rows}
+
+
+def _spent(rows: Iterable[Row[Any]], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
+    return sum((_part(row, rates, cached) for row in rows), Spent())
+
+
+def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
+    money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
+    known = rates(row.model) if row.size else None
+    compared = Compared()
+    if known is not None and (known.rules.marked or (row.provider, row.model) in cached):
+        compared = _compared(row, known)
+    return Spent(row.calls, usage_in(row), money, compared)
+
+
+def _compared(row: Row[Any], known: CachePrices) -> Compared:
+    """Compare as `cache_simulator.least_after` does: all calls of a row are of one size.
+
+    The shortest cached prefix of a model is taken for the next smaller of `SIZES`.
+    """
+    billed = Usage(
+        row.answer_input,
+        cache_read_tokens=row.answer_read,
+        cache_write_5m_tokens=row.answer_5m,
+        cache_write_1h_tokens=row.answer_1h,
+    )
+    billed_usd, least_usd = (
+        cost_usd(usage, known.prices) for usage in (billed, _least(row, known))
+    )
+    return Compared(row.answers, billed_usd or 0.0, least_usd or 0.0)
+
+
+def _least(row: Row[Any], known: CachePrices) -> Usage:
+    prompt_size, known_size = divmod(row.size - 1, len(SIZES) + 1)
+    least_size = sum(known.rules.min_tokens >= size for size in SIZES)
+    if prompt_size < least_size:
+        return Usage(row.answer_prompt)
+    read = row.answer_known if known_size >= least_size else 0
+    if known.rules.bills_writes:
+        return Usage(0, cache_read_tokens=read, cache_write_5m_tokens=row.answer_prompt - read)
+    return Usage(row.answer_prompt - read, cache_read_tokens=read)
+
+
+def by_outcome(conn: Connection, since: float) -> list[Group]:
+    """Return how turns ended, and what calls since took; the most frequent first.
+
+    Turns are those that began since or made calls since, so that the sums are those of the other
+    groupings. Turns that have not ended are "running". Last comes `BACKGROUND`, if there is any.
+    """
+    begun: dict[str, int] = {row[0]: row[1] for row in conn.execute(_turns_since(since))}
+    earlier: dict[str, int] = {row[0]: row[1] for row in conn.execute(_turns_before(since))}
+    spent = {
+        group.name: group.spent
+        for group in grouped(conn, _OUTCOME, ledger.c.at >= since, _is_known)
+    }
+    background = spent.pop(BACKGROUND, None)
+    found = [
+        Group(name, spent.get(name, Spent()), turns=begun.get(name, 0) + earlier.get(name, 0))
+        for name in begun.keys() | spent.keys()
+    ]
+    found.sort(key=lambda group: (-(group.turns or 0), group.name))
+    return [*found, Group(BACKGROUND, background, turns=0)] if background else found
+
+
+BACKGROUND = "(background)"
+"""Calls that no turn has made: summaries that were written ahead."""
+_ended = func.coalesce(turn.c.outcome, turn.c.state)
+_is_known = ledger.c.turn_id.is_(None) | turn.c.id.is_not(None)
+_OUTCOME = case((ledger.c.turn_id.is_(None), BACKGROUND), else_=_ended)
+
+
+def _turns_since(since: float) -> Select[Any, int]:
+    """Select how many turns began, by how they ended."""
+    return select(_ended, func.count()).where(turn.c.started_at >= since).group_by(_ended)
+
+
+def _turns_before(since: float) -> Select[Any, int]:
+    """Select how many turns made calls that `_turns_since` leaves out, by how they ended.
+
+    Each call looks its turn up by its id: half the time of a look at each turn's calls.
+    """
+    return (
+        select(_ended, func.count(distinct(turn.c.id)))
+        .select_from(ledger)
+        .join(turn, turn.c.id == ledger.c.turn_id)
+        .where(ledger.c.at >= since, turn.c.started_at < since)
+        .group_by(_ended)
+    )

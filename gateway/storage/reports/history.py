@@ -1,0 +1,582 @@
+"""What people and operators look at: chats on the web page, status, lineages, titles, timelines.
+
+Only the title of a conversation's newest lineage is stored; those of earlier ones are read from
+their first questions. A timeline tells how a context grew and shrank: the calls of models, and the
+compactions between them.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+import orjson
+from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
+
+from adapters.base import ChatFile, ChatItem, ChatSummary
+from agent.usage import Usage
+from agent.view import ViewPlan, load_plan
+from gateway.errors import NotFound
+from gateway.storage.conversation import compactions, conversations
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.conversation.conversations import title_of
+from gateway.storage.queue.outbox import choices_of, is_over
+from gateway.storage.reports.ledger import TOKENS, usage_in
+from gateway.storage.schema import (
+    alias,
+    attachment,
+    compaction,
+    conversation,
+    inbox,
+    is_pending,
+    iso_time,
+    ledger,
+    message,
+    outbox,
+    session,
+    step,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+CHATS = 200
+SHOWN = ("sent", "pending", "sending", "unknown", "dead")
+
+
+def chats(conn: Connection, platform: str, account: str) -> list[ChatSummary]:
+    """Return an account's conversations, newest activity first."""
+    newest = and_(
+        inbox.c.conversation == conversation.c.id, inbox.c.seq == conversation.c.inbox_head
+    )
+    rows = conn.execute(
+        select(conversation.c.chat, conversation.c.title, inbox.c.at)
+        .join(inbox, newest)
+        .where(conversation.c.platform == platform, conversation.c.account == account)
+        .order_by(inbox.c.at.desc())
+        .limit(CHATS)
+    )
+    return [ChatSummary(row.chat, row.title, iso_time(row.at)) for row in rows]
+
+
+def accounts(conn: Connection) -> list[tuple[str, str, int]]:
+    """Return all (platform, account, number of conversations) that the database knows."""
+    account = (conversation.c.platform, conversation.c.account)
+    written_in = select(*account, func.count()).where(conversation.c.parent_turn_id.is_(None))
+    rows = conn.execute(written_in.group_by(*account).order_by(*account))
+    return [(row[0], row[1], row[2]) for row in rows]
+
+
+def items(
+    conn: Connection, session_key: str, after_inbox: int, after_outbox: int
+) -> list[ChatItem]:
+    """Return what was said after the two positions, answers behind what they answer.
+
+    An edit is an item of its own, with the `ref` of the message that it changes.
+    """
+    rows = conn.execute(*_items(session_key, after_inbox, after_outbox)).all()
+    files = _files(conn, session_key) if rows else _Files({}, {})
+    found = [_item(row, files) for row in rows]
+    return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
+
+
+@built_once
+def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
+    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
+    asked = select(
+        inbox.c.seq.label("inbox_seq"),
+        literal(0).label("outbox_seq"),
+        inbox.c.text.label("markdown"),
+        inbox.c.at,
+        literal("").label("source_key"),
+        inbox.c.message_ref.label("ref"),
+        null().label("choices"),
+        null().label("attachment"),
+    ).where(inbox.c.conversation.in_(of_key), inbox.c.seq > after_inbox)
+    answered = select(
+        outbox.c.inbox_seq,
+        outbox.c.seq,
+        func.coalesce(outbox.c.markdown, outbox.c.payload),
+        outbox.c.at,
+        outbox.c.source_key,
+        null(),
+        outbox.c.choices,
+        outbox.c.attachment,
+    ).where(
+        outbox.c.conversation.in_(of_key),
+        outbox.c.seq > after_outbox,
+        outbox.c.state.in_(SHOWN),
+    )
+    return union_all(asked, answered)
+
+
+class _Files(NamedTuple):
+    """A conversation's files: those of each message, and each by its id."""
+
+    of_message: dict[int, tuple[ChatFile, ...]]
+    by_id: dict[int, ChatFile]
+
+
+def _files(conn: Connection, session_key: str) -> _Files:
+    of_message: dict[int, tuple[ChatFile, ...]] = {}
+    by_id: dict[int, ChatFile] = {}
+    for row in conn.execute(*_stored(session_key)):
+        by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
+        if row.inbox_seq is not None:
+            of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
+    return _Files(of_message, by_id)
+
+
+@built_once
+def _stored(session_key: str) -> Any:
+    of_key = select(alias.c.conversation).where(alias.c.session_key == session_key)
+    return (
+        select(attachment)
+        .where(attachment.c.conversation.in_(of_key), attachment.c.state == "stored")
+        .order_by(attachment.c.id)
+    )
+
+
+def _item(row: Row[Any], files: _Files) -> ChatItem:
+    shown = files.by_id.get(row.attachment)
+    of_message = () if row.outbox_seq else files.of_message.get(row.inbox_seq, ())
+    return ChatItem(
+        inbox_seq=row.inbox_seq,
+        outbox_seq=row.outbox_seq,
+        # The file itself is shown in place of the words that stand for it.
+        markdown="" if shown else row.markdown,
+        at=iso_time(row.at),
+        notice=is_notice(row.source_key),
+        taken=_kind(row.source_key) == "taken",
+        over=_over(row.source_key),
+        files=(shown,) if shown else of_message,
+        choices=choices_of(row.choices),
+        ref=row.ref,
+    )
+
+
+NOTICES = frozenset({"trouble", "hygiene", "clipped", "floor", "taken", "over"})
+"""What is said while a turn goes on, by the kind in the key of an outbox row (pipeline/turn.py,
+gateway/pipeline/admission.py)."""
+
+
+def is_notice(source_key: str) -> bool:
+    """Whether the row of this key precedes an answer: "turn:7:trouble:1", not "turn:7:answer:1"."""
+    return _kind(source_key) in NOTICES
+
+
+def _kind(source_key: str) -> str:
+    *_, kind, _part = ["", *source_key.split(":")]
+    return kind
+
+
+def _over(source_key: str) -> int:
+    """Return the number of the inquiry whose buttons a row takes off; 0 for any other row."""
+    return int(source_key.split(":")[1]) if is_over(source_key) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What `/status` tells about a conversation; times are in seconds."""
+
+    conversation: int
+    session_id: int
+    prompt_tokens: int | None
+    messages: int
+    waiting: int
+    turn_running: bool
+    last_outcome: str | None
+
+
+def status(conn: Connection, conversation_id: int) -> Status:
+    """Return how a conversation stands."""
+    row = conn.execute(
+        select(conversation, session.c.prompt_tokens)
+        .join(session, session.c.id == conversation.c.active_session_id)
+        .where(conversation.c.id == conversation_id)
+    ).one()
+    waiting = conn.scalar(
+        select(func.count()).where(
+            inbox.c.conversation == conversation_id, is_pending, inbox.c.state == "queued"
+        )
+    )
+    last = conn.execute(
+        select(turn.c.state, turn.c.outcome)
+        .where(turn.c.conversation == conversation_id)
+        .order_by(turn.c.id.desc())
+        .limit(1)
+    ).one_or_none()
+    return Status(
+        conversation=conversation_id,
+        session_id=row.active_session_id,
+        prompt_tokens=row.prompt_tokens,
+        messages=row.message_head,
+        waiting=waiting or 0,
+        turn_running=last is not None and last.state == "running",
+        last_outcome=last.outcome if last is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a conversation took so far; tokens as reported or estimated by the model."""
+
+    messages: int
+    turns: int
+    tool_calls: int
+    tokens_in: int
+    tokens_out: int
+
+
+def work(conn: Connection, conversation_id: int) -> Work:
+    """Return the sums over a conversation's turns; all 0 for an unknown one."""
+    messages = conn.scalar(
+        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
+    )
+    tokens_in = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
+    row = conn.execute(
+        select(
+            func.count(turn.c.id),
+            func.coalesce(func.sum(turn.c.tool_calls), 0),
+            func.coalesce(func.sum(tokens_in), 0),
+            func.coalesce(func.sum(turn.c.output_tokens), 0),
+        ).where(turn.c.conversation == conversation_id)
+    ).one()
+    return Work(messages or 0, *row)
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """A conversation as `parley sessions list` shows it.
+
+    Attributes:
+        thread: In its chat; None outside of threads.
+        sender: Whose conversation it is; None for one that several people share.
+        number: Of its active segment.
+        segments: How many there are, of all its lineages.
+        messages: Recorded so far, in view or not; those that retention has erased included.
+        last_at: When the newest message was recorded, or where it is erased its turn ended; seconds
+            since the epoch.
+        reported_tokens: What the model last reported for the view; None before its first answer.
+        estimated_tokens: What the last compaction brought the view to, as estimated; None where
+            the active segment was not begun by one.
+        parent: Of a delegated child the conversation whose turn began it.
+    """
+
+    id: int
+    platform: str
+    chat: str
+    thread: str | None
+    sender: str | None
+    title: str
+    active_session_id: int
+    number: int
+    segments: int
+    messages: int
+    last_at: float
+    reported_tokens: int | None
+    estimated_tokens: int | None
+    parent: int | None = None
+
+
+def overviews(conn: Connection, limit: int = 50, before: int | None = None) -> list[Overview]:
+    """Return conversations, the newest first, delegated children among them.
+
+    Args:
+        conn: A reading connection.
+        limit: Most to return.
+        before: Only those that began before the one with this id; None for all.
+    """
+    query = _overviews().order_by(conversation.c.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(conversation.c.id < before)
+    return [Overview(*row) for row in conn.execute(query)]
+
+
+def overview(conn: Connection, conversation_id: int) -> Overview:
+    """Return one conversation.
+
+    Raises:
+        NotFound: There is no such conversation.
+    """
+    row = conn.execute(_overviews().where(conversation.c.id == conversation_id)).one_or_none()
+    if row is None:
+        known = "`parley sessions list` shows them"
+        raise NotFound(f"there is no conversation {conversation_id}; {known}")
+    return Overview(*row)
+
+
+def _overviews() -> Select[Any]:
+    here = conversation.c
+    segments = select(func.count()).where(session.c.conversation == here.id).scalar_subquery()
+    newest = and_(message.c.conversation == here.id, message.c.seq == here.message_head)
+    active = session.alias()
+    parent = select(turn.c.conversation).where(turn.c.id == here.parent_turn_id)
+    turns = select(func.coalesce(turn.c.finished_at, turn.c.started_at))
+    newest_turn = turns.where(turn.c.conversation == here.id).order_by(turn.c.id.desc()).limit(1)
+    return (
+        select(
+            here.id,
+            here.platform,
+            here.chat,
+            here.thread,
+            here.user,
+            here.title,
+            active.c.id,
+            active.c.number,
+            segments,
+            here.message_head,
+            func.coalesce(message.c.at, newest_turn.scalar_subquery(), here.created_at),
+            active.c.prompt_tokens,
+            compaction.c.tokens_after,
+            parent.scalar_subquery(),
+        )
+        .join(active, active.c.id == here.active_session_id)
+        .outerjoin(message, newest)
+        .outerjoin(compaction, compaction.c.child_session_id == active.c.id)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One segment of a conversation's lineage; times are seconds since the epoch.
+
+    Attributes:
+        title: Of its lineage; empty where nothing was asked in it.
+        plan: What it shows of the transcript.
+        compaction: The one that began it; None for a root and for what `/retry` began.
+    """
+
+    id: int
+    title: str
+    parent_session_id: int | None
+    number: int
+    start_reason: str
+    end_reason: str | None
+    started_at: float
+    ended_at: float | None
+    prompt_tokens: int | None
+    plan: ViewPlan
+    compaction: CompactionRow | None
+
+
+def segments(conn: Connection, conversation_id: int) -> list[Segment]:
+    """Return a conversation's segments, oldest first: parents before their children."""
+    by_child = {
+        row.child_session_id: row for row in compactions.of_conversation(conn, conversation_id)
+    }
+    rows = conn.execute(
+        select(*_OF_SEGMENT).where(session.c.conversation == conversation_id).order_by(session.c.id)
+    )
+    named = of_segments(conn, conversation_id)
+    return [
+        Segment(
+            id=row.id,
+            title=named[row.id],
+            parent_session_id=row.parent_session_id,
+            number=row.number,
+            start_reason=row.start_reason,
+            end_reason=row.end_reason,
+            started_at=row.started_at,
+            ended_at=row.ended_at,
+            prompt_tokens=row.prompt_tokens,
+            plan=load_plan(row.view_plan),
+            compaction=by_child.get(row.id),
+        )
+        for row in rows
+    ]
+
+
+_OF_SEGMENT = [session.c[field.name] for field in fields(Segment) if field.name in session.c] + [
+    session.c.view_plan
+]
+"""Not the prompts and tools, which every segment has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A row of the transcript; `body` holds the message's exact bytes, `at` is in seconds."""
+
+    seq: int
+    session_id: int
+    at: float
+    body: str
+
+
+def recorded(
+    conn: Connection,
+    conversation_id: int,
+    *,
+    from_seq: int | None,
+    limit: int,
+    session_id: int | None = None,
+) -> list[Recorded]:
+    """Return rows of the transcript in order, whether they are in view or not.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Whose transcript.
+        from_seq: First position to return; None for the newest ones.
+        limit: Most rows to return.
+        session_id: Only what was recorded while this segment was active.
+    """
+    columns = (message.c.seq, message.c.session_id, message.c.at, message.c.body)
+    query = select(*columns).where(message.c.conversation == conversation_id).limit(limit)
+    if session_id is not None:
+        query = query.where(message.c.session_id == session_id)
+    if from_seq is None:
+        query = query.order_by(message.c.seq.desc())
+    else:
+        query = query.where(message.c.seq >= from_seq).order_by(message.c.seq)
+    return sorted((Recorded(*row) for row in conn.execute(query)), key=lambda row: row.seq)
+
+
+def of_segments(conn: Connection, conversation_id: int) -> dict[int, str]:
+    """Return the title of each segment's lineage, by the segment's id; empty for none.
+
+    The newest lineage is called as its conversation is, an older one after its first question.
+    """
+    asked = {row.session_id: _title(row) for row in conn.execute(_first_questions(conversation_id))}
+    segments = select(session.c.id, session.c.parent_session_id)
+    rows = conn.execute(
+        segments.where(session.c.conversation == conversation_id).order_by(session.c.id)
+    ).all()
+    newest = max(row.id for row in rows if row.parent_session_id is None)
+    asked[newest] = conversations.title(conn, conversation_id)
+    found: dict[int, str] = {}
+    for row in rows:
+        above = row.parent_session_id
+        found[row.id] = asked.get(row.id, "") if above is None else found[above]
+    return found
+
+
+def _title(row: Row[Any]) -> str:
+    # `/new` takes what stands behind it as the first question.
+    words = row.text.split()[1:] if row.kind == "command" else row.text.split()
+    return title_of(" ".join(words)) or row.file or ""
+
+
+def _first_questions(conversation_id: int) -> Select[Any]:
+    """Select where the first question in each segment came from; commands record none."""
+    first = (
+        select(message.c.session_id, func.min(message.c.turn_id).label("turn_id"))
+        .where(message.c.conversation == conversation_id)
+        .group_by(message.c.session_id)
+        .subquery()
+    )
+    file = (
+        select(attachment.c.name)
+        .where(attachment.c.conversation == conversation_id, attachment.c.inbox_seq == inbox.c.seq)
+        .order_by(attachment.c.id)
+        .limit(1)
+        .scalar_subquery()
+    )
+    entry = and_(inbox.c.conversation == conversation_id, inbox.c.seq == turn.c.first_seq)
+    return (
+        select(first.c.session_id, inbox.c.kind, inbox.c.text, file.label("file"))
+        .join(turn, turn.c.id == first.c.turn_id)
+        .join(inbox, entry)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One model call whose usage is known.
+
+    Attributes:
+        session_id: The segment that its answer was recorded in.
+    """
+
+    turn_id: int
+    session_id: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Shrinking:
+    """A compaction and where it happened: before the call at this position, from 0."""
+
+    before_call: int
+    row: CompactionRow
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Calls and compactions, each in order."""
+
+    calls: tuple[Call, ...] = ()
+    compactions: tuple[Shrinking, ...] = ()
+
+
+def timeline(conn: Connection, conversation_id: int) -> Timeline:
+    """Return a conversation's timeline; an empty one for an unknown conversation."""
+    calls = _calls(conn, conversation_id)
+    rows = compactions.of_conversation(conn, conversation_id)
+    return Timeline(tuple(calls), tuple(Shrinking(_position(calls, row), row) for row in rows))
+
+
+def _position(calls: Sequence[Call], row: CompactionRow) -> int:
+    """Return how many calls were made before a compaction; ids of segments only grow."""
+    return sum(call.session_id <= row.parent_session_id for call in calls)
+
+
+def _calls(conn: Connection, conversation_id: int) -> list[Call]:
+    """Return the calls in order.
+
+    The journal does not tell the segment of a call; the message that it gave does. The n-th call
+    of a turn gave its n-th assistant message; only the last call of a turn may have given none.
+    """
+    segments = _segments(conn, conversation_id)
+    calls: list[Call] = []
+    for row in conn.execute(_steps(conversation_id)):
+        given_in = segments[row.turn_id]
+        session_id = given_in.popleft() if given_in else row.session_id
+        usage = _usage(row)
+        if usage is not None:
+            calls.append(Call(row.turn_id, session_id, usage))
+    return calls
+
+
+def _steps(conversation_id: int) -> Select[Any]:
+    booked = (
+        (ledger.c.conversation == conversation_id)
+        & (ledger.c.turn_id == step.c.turn_id)
+        & (ledger.c.call_id == step.c.call_id)
+    )
+    return (
+        select(
+            step.c.turn_id,
+            turn.c.session_id,
+            step.c.result,
+            ledger.c.id.label("booked"),
+            *(ledger.c[name] for name in TOKENS),
+        )
+        .select_from(step)
+        .join(turn, turn.c.id == step.c.turn_id)
+        .outerjoin(ledger, booked)
+        .where(turn.c.conversation == conversation_id, step.c.kind == "model")
+        .order_by(step.c.turn_id, step.c.n)
+    )
+
+
+def _usage(row: Row[Any]) -> Usage | None:
+    """Return what a call took; None where nothing was reported, or it is not on record any more."""
+    if row.booked is not None:
+        return usage_in(row)
+    # Before version 0.6 the journal had it.
+    return None if row.result is None else Usage(**orjson.loads(row.result))
+
+
+def _segments(conn: Connection, conversation_id: int) -> dict[int, deque[int]]:
+    """Return, for each turn, the segments of its assistant messages, in order."""
+    found: dict[int, deque[int]] = defaultdict(deque)
+    for turn_id, session_id in conn.execute(
+        select(message.c.turn_id, message.c.session_id)
+        .where(
+            message.c.conversation == conversation_id,
+            message.c.role == "assistant",
+            message.c.turn_id.is_not(None),
+        )
+        .order_by(message.c.seq)
+    ):
+        found[turn_id].append(session_id)
+    return found

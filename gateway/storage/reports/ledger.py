@@ -1,0 +1,282 @@
+"""The ledger: one row for each call of a model, with its tokens and what it cost.
+
+What was spent stays on record whatever becomes of the turn, until its conversation is erased or
+`retention.ledger_days` are over.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    bindparam,
+    func,
+    select,
+)
+
+from agent.money.costs import Money
+from agent.ports import ModelCall
+from agent.usage import Usage
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, turn
+from gateway.storage.statements import built_once
+
+_NOTHING = Usage()
+
+
+def book(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Enter calls, but for those that a turn has entered before.
+
+    Nothing is done for none, or where the conversation has been erased meanwhile. Not fenced: money
+    that was spent is a fact, also where the lease was lost.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where they were made.
+        turn_id: The turn that made them; None for work in the background.
+        sender: Whose budget they count for: "platform:sender id"; "" where that is not known.
+        calls: In order.
+    """
+    if not calls or not conversations.exists(conn, conversation_id):
+        return
+    entered = set() if turn_id is None else set(conn.scalars(*_entered(conversation_id, turn_id)))
+    missing = [call for call in calls if call.id not in entered]
+    if missing:
+        append(conn, conversation_id, turn_id, sender, missing)
+
+
+@built_once
+def _entered(conversation_id: int, turn_id: int) -> Any:
+    return select(ledger.c.call_id).where(
+        ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id
+    )
+
+
+def append(
+    conn: Connection,
+    conversation_id: int,
+    turn_id: int | None,
+    sender: str,
+    calls: Sequence[ModelCall],
+) -> None:
+    """Enter at least one call that is new; the caller holds the conversation's fence."""
+    of_all = {"conversation": conversation_id, "turn_id": turn_id, "sender": sender}
+    conn.execute(
+        _INSERT,
+        [
+            {**of_all, **_entry(call), "in_conversation": conversation_id}
+            | {"of_provider": call.provider, "of_model": call.model}
+            for call in calls
+        ],
+    )
+
+
+_before = ledger.alias()
+_PROMPT_BEFORE = (
+    # The newest answer in the same cache, which mostly is the newest call of all.
+    select(
+        _before.c.input_tokens
+        + _before.c.cache_read_tokens
+        + _before.c.cache_write_5m_tokens
+        + _before.c.cache_write_1h_tokens
+    )
+    .where(
+        _before.c.conversation == bindparam("in_conversation"),
+        _before.c.provider == bindparam("of_provider"),
+        _before.c.model == bindparam("of_model"),
+        _before.c.purpose == "answer",
+        _before.c.estimated.is_(False),
+    )
+    .order_by(_before.c.turn_id.desc(), _before.c.id.desc())
+    .limit(1)
+    .scalar_subquery()
+)
+_INSERT = ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0))
+
+
+def _entry(call: ModelCall) -> dict[str, Any]:
+    known = call.usage is not None
+    usage = call.usage or _NOTHING
+    return {
+        "call_id": call.id,
+        "provider": call.provider,
+        "model": call.model,
+        "purpose": call.purpose,
+        "input_tokens": usage.input_tokens,
+        "cache_read_tokens": usage.cache_read_tokens,
+        "cache_write_5m_tokens": usage.cache_write_5m_tokens,
+        "cache_write_1h_tokens": usage.cache_write_1h_tokens,
+        "output_tokens": usage.output_tokens,
+        "estimated": call.estimated or not known,
+        "usd": call.cost_usd if known else None,
+    }
+
+
+def spent_usd(conn: Connection, since: float, sender: str | None = None) -> float:
+    """Return what calls have cost since a moment, as far as that is known.
+
+    Reads one range of the sums (gateway/storage/reports/costs.py), and no rows of the ledger.
+
+    Args:
+        conn: A reading connection.
+        since: Seconds since the epoch, included; the beginning of a quarter of an hour, as that of
+            a day is in all time zones.
+        sender: Only what counts for this one ("platform:sender id").
+    """
+    slot = int(since // SLOT_S)
+    query = _spent_since(slot) if sender is None else _spent_since_by(sender, slot)
+    return (conn.scalar(*query) or 0) / PICO
+
+
+@built_once
+def _spent_since(slot: int) -> Any:
+    return select(func.sum(spent_slot.c.pico_usd)).where(spent_slot.c.slot >= slot)
+
+
+@built_once
+def _spent_since_by(sender: str, slot: int) -> Any:
+    here = (spent_by.c.sender == sender, spent_by.c.slot >= slot)
+    return select(func.sum(spent_by.c.pico_usd)).where(*here)
+
+
+Key = Literal["sender", "conversation", "model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What prompts were billed, beside the least that they could have been (cache_simulator.py).
+
+    Attributes:
+        calls: How many are compared.
+    """
+
+    calls: int = 0
+    billed_usd: float = 0.0
+    least_usd: float = 0.0
+
+    def __add__(self, other: "Compared") -> "Compared":
+        return Compared(
+            self.calls + other.calls,
+            self.billed_usd + other.billed_usd,
+            self.least_usd + other.least_usd,
+        )
+
+    @property
+    def ratio(self) -> float | None:
+        """Billed ÷ least, 1 or more; None where nothing is compared.
+
+        The least writes every token that is new. Not to write the end of a conversation is cheaper
+        still: then what was billed is the least.
+        """
+        return max(self.billed_usd / self.least_usd, 1.0) if self.least_usd else None
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The sum of some calls, those for summaries and those without an answer included.
+
+    Attributes:
+        prompts: Those of them that have been compared
+        (gateway/storage/reports/cache_efficiency.py).
+    """
+
+    calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+    money: Money = field(default_factory=Money)
+    prompts: Compared = field(default_factory=Compared)
+
+    def __add__(self, other: "Spent") -> "Spent":
+        return Spent(
+            self.calls + other.calls,
+            self.usage + other.usage,
+            self.money + other.money,
+            self.prompts + other.prompts,
+        )
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of what was read that came from a prompt cache; None where nothing was read."""
+        read = self.usage.prompt_tokens
+        return self.usage.cache_read_tokens / read if read else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The calls that have something in common.
+
+    Attributes:
+        name: What they have in common: a day, a sender, a model, the id of a conversation, …
+        title: Of the conversation, else empty.
+        turns: How many turns made them; None where that is not counted.
+    """
+
+    name: str
+    spent: Spent
+    title: str = ""
+    turns: int | None = None
+
+
+class Span(NamedTuple):
+    """A stretch of time with a name; in seconds since the epoch, the end not included."""
+
+    name: str
+    start: float
+    end: float
+
+
+def total(groups: Iterable[Group]) -> Spent:
+    """Return the sum over groups."""
+    return sum((group.spent for group in groups), Spent())
+
+
+TOKENS = tuple(field.name for field in fields(Usage))
+
+
+def usage_in(row: Row[Any]) -> Usage:
+    """Return the tokens in a row that has all columns of `TOKENS`."""
+    return Usage(**{name: getattr(row, name) for name in TOKENS})
+
+
+_is_estimated = and_(ledger.c.estimated, ledger.c.usd.is_not(None))
+SUMS = (
+    func.count(ledger.c.id).label("calls"),
+    *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in TOKENS),
+    func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
+    (func.count(ledger.c.id) - func.count(ledger.c.usd)).label("unknown_calls"),
+    func.count().filter(_is_estimated).label("estimated_calls"),
+)
+"""The columns of a `Spent` over rows of the ledger."""
+
+
+def spent_in(row: Row[Any]) -> Spent:
+    """Return the sums in a row that has all columns of `SUMS`."""
+    money = Money(row.usd, row.unknown_calls, estimated=row.estimated_calls > 0)
+    return Spent(row.calls, usage_in(row), money)
+
+
+def grouped(conn: Connection, by: ColumnElement[Any], *where: ColumnElement[bool]) -> list[Group]:
+    """Return what calls took, in groups of the same `by`; the dearest first.
+
+    Args:
+        conn: A reading connection.
+        by: A column of the ledger, or of the turn that has made a call (NULL for none).
+        where: Which calls, likewise.
+    """
+    made_by = ledger.outerjoin(turn, turn.c.id == ledger.c.turn_id)
+    sums = select(by.label("name"), *SUMS).select_from(made_by).where(*where).group_by("name")
+    groups = [Group(str(row.name), spent_in(row)) for row in conn.execute(sums)]
+    return sorted(groups, key=_dearest_first)
+
+
+def _dearest_first(group: Group) -> tuple[float, int, str]:
+    return -group.spent.money.usd, -group.spent.usage.prompt_tokens, group.name

@@ -1,0 +1,455 @@
+"""What conversations and their turns took, and how full the window is.
+
+`/status`, `/usage` and `/insights` are answered while a message is admitted, so nothing is read
+here but sums, figures of the newest calls, and the texts of commands.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    func,
+    select,
+)
+
+from agent.usage import Usage
+from gateway.storage.conversation import conversations, sessions
+from gateway.storage.conversation.sessions import Session
+from gateway.storage.conversation.transcript import shown_ranges
+from gateway.storage.reports import cache_efficiency
+from gateway.storage.reports.cache_efficiency import BilledAnswer
+from gateway.storage.reports.ledger import TOKENS, Group, Spent, grouped, total, usage_in
+from gateway.storage.schema import (
+    compaction,
+    inbox,
+    is_running,
+    ledger,
+    message,
+    session,
+    step,
+    turn,
+)
+from gateway.storage.statements import built_once
+
+HOUSEKEPT = (
+    "compressed",
+    "nothing_to_compress",
+    "model_listed",
+    "model_chosen",
+    "model_unknown",
+    "model_refused",
+)
+"""Outcomes of the turns of `/compress` and `/model`: these answer nobody and are not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The size of a conversation's view in tokens.
+
+    Attributes:
+        source: reported: the model's last report and an estimate of what was added since;
+            estimated: no report stands behind it.
+    """
+
+    tokens: int
+    source: Literal["reported", "estimated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What turns took, what they do in the background included.
+
+    Attributes:
+        compactions: How often the view was made smaller.
+        saved_tokens: By how much, as estimated when it was done.
+    """
+
+    turns: int = 0
+    tool_calls: int = 0
+    spent: Spent = field(default_factory=Spent)
+    compactions: int = 0
+    saved_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What `/usage` tells about a conversation.
+
+    Attributes:
+        segment: The turns that ended or are running in the present segment, and the compaction
+            that began it; not what is done in the background.
+        whole: The whole conversation, but for what it has delegated.
+        delegated: What the children of its turns took.
+        models: What it took, by model.
+        last_turn: The newest turn that asked a model.
+        answers: The newest calls, in order.
+    """
+
+    segment: Figures
+    whole: Figures
+    models: tuple[Group, ...]
+    last_turn: Spent
+    answers: tuple[BilledAnswer, ...] = ()
+    delegated: Figures = field(default_factory=Figures)
+
+
+@dataclass(frozen=True, slots=True)
+class ContextFill:
+    """How a conversation's view stands.
+
+    Attributes:
+        session_id: The present segment, and its `number` in the lineage.
+        title: As that segment carries it ("Title #2"); empty for none.
+        compactions: So far, in the whole conversation.
+        answered_by: The model that last reported, as it is booked; None where none has.
+    """
+
+    session_id: int
+    number: int
+    title: str
+    context: Context
+    compactions: int
+    answered_by: str | None = None
+
+
+def view_tokens(conn: Connection, session_key: str, fixed_tokens: int) -> int | None:
+    """Return the size of a conversation's view; None for a conversation that does not exist."""
+    conversation_id = conversations.find(conn, session_key)
+    if conversation_id is None:
+        return None
+    return standing(conn, conversation_id, fixed_tokens).context.tokens
+
+
+def model_of(conn: Connection, session_key: str) -> str | None:
+    """Return what `/model` has chosen for a conversation; None for nothing, or no conversation."""
+    conversation_id = conversations.find(conn, session_key)
+    return None if conversation_id is None else conversations.chosen_model(conn, conversation_id)
+
+
+def standing(conn: Connection, conversation_id: int, fixed_tokens: int) -> ContextFill:
+    """Return how a conversation's view stands.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Which conversation.
+        fixed_tokens: Estimate of system prompt and tool schemas, which every request begins with.
+    """
+    here = sessions.active(conn, conversation_id)
+    title = conversations.title(conn, conversation_id)
+    return ContextFill(
+        session_id=here.id,
+        number=here.number,
+        title=sessions.titled(title, here.number) if title else "",
+        context=_context(conn, here, fixed_tokens),
+        compactions=_saved(conn, conversation_id, None).compactions,
+        answered_by=here.report_model,
+    )
+
+
+def _context(conn: Connection, here: Session, fixed_tokens: int) -> Context:
+    """Return the size of a segment's view: the best that is known, and what was added since."""
+    if here.prompt_tokens is not None and here.prompt_upto_seq is not None:
+        covered = here.prompt_tokens + (here.prompt_output_tokens or 0)
+        added = _tokens_shown(conn, here, from_seq=here.prompt_upto_seq + 1)
+        return Context(covered + _scaled(here, added), "reported")
+    made = conn.execute(*_newest_compaction(here.conversation)).one_or_none()
+    if made is None:
+        shown = _tokens_shown(conn, here)
+        return Context(_scaled(here, fixed_tokens + shown), "estimated")
+    added = _tokens_shown(conn, here, from_session=made.child_session_id)
+    return Context(made.tokens_after + _scaled(here, added), "estimated")
+
+
+def _scaled(here: Session, tokens: int) -> int:
+    return math.ceil(here.token_ratio * tokens)
+
+
+@built_once
+def _newest_compaction(conversation_id: int) -> Any:
+    """Select the newest compaction of the present lineage."""
+    root = (
+        select(func.max(session.c.id))
+        .where(session.c.conversation == conversation_id, session.c.parent_session_id.is_(None))
+        .scalar_subquery()
+    )
+    return (
+        select(compaction.c.tokens_after, compaction.c.child_session_id)
+        .where(compaction.c.conversation == conversation_id, compaction.c.child_session_id > root)
+        .order_by(compaction.c.id.desc())
+        .limit(1)
+    )
+
+
+def _tokens_shown(
+    conn: Connection, here: Session, *, from_seq: int = 1, from_session: int = 0
+) -> int:
+    """Return the estimates of the messages that a segment shows, summed up.
+
+    Args:
+        conn: A reading connection.
+        here: The segment.
+        from_seq: Only messages from there on.
+        from_session: Only what was recorded in this segment or a later one.
+    """
+    spans = ((max(low, from_seq), high) for low, high in shown_ranges(here.plan))
+    return sum(
+        conn.scalar(*_tokens_within(here.conversation, low, high, from_session)) or 0
+        for low, high in spans
+        if low <= high
+    )
+
+
+@built_once
+def _tokens_within(conversation_id: int, low: int, high: int, from_session: int) -> Any:
+    return select(func.sum(message.c.tokens)).where(
+        message.c.conversation == conversation_id,
+        message.c.seq.between(low, high),
+        message.c.session_id >= from_session,
+    )
+
+
+def report(conn: Connection, conversation_id: int, session_id: int) -> UsageReport:
+    """Return what a conversation took so far, what its running turn has done by now included.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Which conversation.
+        session_id: Its present segment.
+    """
+    here = ledger.c.conversation == conversation_id
+    models = grouped(conn, ledger.c.model, here)
+    in_segment = _spent(conn, here, turn.c.session_id == session_id)
+    newest = select(func.max(_any.c.turn_id)).where(_any.c.conversation == conversation_id)
+    last = _spent(conn, here, ledger.c.turn_id == newest.scalar_subquery())
+    return UsageReport(
+        segment=_figures(conn, conversation_id, session_id, in_segment),
+        whole=_figures(conn, conversation_id, None, total(models)),
+        models=tuple(models),
+        last_turn=last,
+        answers=tuple(cache_efficiency.recent_answers(conn, conversation_id)),
+        delegated=_delegated(conn, conversation_id),
+    )
+
+
+_any = ledger.alias()
+
+
+def _spent(conn: Connection, *where: ColumnElement[bool]) -> Spent:
+    return total(grouped(conn, ledger.c.model, *where))
+
+
+def _delegated(conn: Connection, conversation_id: int) -> Figures:
+    """Return what the children of a conversation's turns took; their compactions are not told."""
+    done = conn.execute(*_children(conversation_id)).one()
+    if not done.turns:
+        return Figures()
+    theirs = ledger.c.conversation.in_(conversations.children_of(conversation_id))
+    return Figures(done.turns, done.tool_calls, _spent(conn, theirs))
+
+
+@built_once
+def _children(conversation_id: int) -> Any:
+    return select(
+        func.count(turn.c.id).label("turns"),
+        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+    ).where(turn.c.conversation.in_(conversations.children_of(conversation_id)))
+
+
+def _figures(
+    conn: Connection, conversation_id: int, session_id: int | None, spent: Spent
+) -> Figures:
+    done = conn.execute(_turns(conversation_id, session_id)).one()
+    running = conn.scalar(_running_tools(conversation_id, session_id)) or 0
+    saved = _saved(conn, conversation_id, session_id)
+    return Figures(done.turns, done.tool_calls + running, spent, saved.compactions, saved.tokens)
+
+
+_answers = func.coalesce(turn.c.outcome, "").not_in(HOUSEKEPT)
+
+
+def _turns(conversation_id: int, session_id: int | None) -> Select[Any]:
+    """Select the sums over turns; what a running one did stands in its journal only."""
+    query = select(
+        func.count(turn.c.id).filter(_answers).label("turns"),
+        func.coalesce(func.sum(turn.c.tool_calls), 0).label("tool_calls"),
+    ).where(turn.c.conversation == conversation_id)
+    return query if session_id is None else query.where(turn.c.session_id == session_id)
+
+
+def _running_tools(conversation_id: int, session_id: int | None) -> Select[Any]:
+    query = (
+        select(func.count())
+        .select_from(turn)
+        .join(step, step.c.turn_id == turn.c.id)
+        .where(turn.c.conversation == conversation_id, is_running, step.c.kind == "tool")
+    )
+    return query if session_id is None else query.where(turn.c.session_id == session_id)
+
+
+class Saved(NamedTuple):
+    """Compactions, and how many tokens they took out of view.
+
+    A repair is none: it mends a request that was refused, and saves nothing on purpose.
+    """
+
+    compactions: int
+    tokens: int
+
+
+def _saved(conn: Connection, conversation_id: int, session_id: int | None) -> Saved:
+    saving = compaction.c.tokens_before - compaction.c.tokens_after
+    query = select(func.count(), func.coalesce(func.sum(saving), 0)).where(
+        compaction.c.conversation == conversation_id, compaction.c.trigger != "repair"
+    )
+    if session_id is not None:
+        query = query.where(compaction.c.child_session_id == session_id)
+    return Saved(*conn.execute(query).one())
+
+
+@dataclass(frozen=True, slots=True)
+class Insights:
+    """What happened in a conversation since a point in time.
+
+    Attributes:
+        outcomes: How many turns that answer people ended in which way; those that run are
+            "running".
+        tools: How often each tool was called.
+        models: What was spent, by model; the dearest first.
+        durations_s: Of those that ended, from their beginning, waits included; ascending.
+    """
+
+    outcomes: Counter[str]
+    tools: Counter[str]
+    models: tuple[Group, ...]
+    durations_s: Sequence[float]
+
+    def duration_s(self, share: float) -> float | None:
+        """Return the time within which this share of the turns ended; None where none did."""
+        rank = math.ceil(share * len(self.durations_s))
+        return self.durations_s[max(rank, 1) - 1] if self.durations_s else None
+
+
+def insights(
+    conn: Connection, conversation_id: int, since: float, left_out: Collection[str]
+) -> Insights:
+    """Return how a conversation fared, by the turns that began since.
+
+    Args:
+        conn: A reading connection.
+        conversation_id: Which conversation.
+        since: Seconds since the epoch.
+        left_out: The words of commands that answer nobody: their turns are not counted.
+    """
+    turns = [
+        row
+        for row in conn.execute(*_turns_since(conversation_id, since))
+        if row.command is None or _word(row.command) not in left_out
+    ]
+    tools = conn.execute(*_tools_since(conversation_id, since)).all()
+    ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
+    return Insights(
+        outcomes=Counter(row.outcome for row in turns),
+        tools=Counter({row.name: row.calls for row in tools}),
+        models=tuple(
+            grouped(
+                conn,
+                ledger.c.model,
+                ledger.c.conversation == conversation_id,
+                ledger.c.at >= since,
+            )
+        ),
+        durations_s=sorted(ended),
+    )
+
+
+def _word(command: str) -> str:
+    """Return the word of a command, such as "model" for "/model@bot opus"."""
+    return command.split()[0].removeprefix("/").partition("@")[0].lower()
+
+
+@built_once
+def _turns_since(conversation_id: int, since: float) -> Any:
+    ended_as = func.coalesce(turn.c.outcome, turn.c.state).label("outcome")
+    its_command = (
+        select(inbox.c.text)
+        .where(
+            inbox.c.conversation == turn.c.conversation,
+            inbox.c.seq == turn.c.first_seq,
+            inbox.c.kind == "command",
+        )
+        .scalar_subquery()
+        .label("command")
+    )
+    return select(ended_as, its_command, turn.c.started_at, turn.c.finished_at).where(
+        turn.c.conversation == conversation_id, turn.c.started_at >= since
+    )
+
+
+@built_once
+def _tools_since(conversation_id: int, since: float) -> Any:
+    return (
+        select(step.c.name, func.count().label("calls"))
+        .join(turn, turn.c.id == step.c.turn_id)
+        .where(
+            turn.c.conversation == conversation_id,
+            turn.c.started_at >= since,
+            step.c.kind == "tool",
+        )
+        .group_by(step.c.name)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a turn took, over all its attempts.
+
+    Attributes:
+        iterations: Steps of the model in its journal; `tool_calls` likewise.
+        usage: Of all its calls in the ledger, also those that were lost or made a summary.
+        usd: What they cost; None where that of any is not known.
+        estimated: Whether any of it is Parley's estimate.
+        last_model: Who took the last step; empty for nobody.
+    """
+
+    iterations: int
+    tool_calls: int
+    usage: Usage
+    usd: float | None = 0.0
+    estimated: bool = False
+    last_model: str = ""
+
+
+def totals(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
+    """Return what a turn took so far."""
+    row = conn.execute(*_turn_sums(conversation_id, turn_id)).one()
+    return Totals(
+        iterations=row.iterations,
+        tool_calls=row.tool_calls,
+        usage=usage_in(row),
+        usd=row.usd if row.prices == row.calls else None,
+        estimated=row.estimates > 0,
+        last_model=row.last_model or "",
+    )
+
+
+@built_once
+def _turn_sums(conversation_id: int, turn_id: int) -> Any:
+    """Select all of it in one row."""
+    steps = select(func.count()).where(step.c.turn_id == turn_id)
+    answered = select(step.c.name).where(step.c.turn_id == turn_id, step.c.kind == "model")
+    return select(
+        steps.where(step.c.kind == "model").scalar_subquery().label("iterations"),
+        steps.where(step.c.kind == "tool").scalar_subquery().label("tool_calls"),
+        answered.order_by(step.c.n.desc()).limit(1).scalar_subquery().label("last_model"),
+        func.count().label("calls"),
+        func.count(ledger.c.usd).label("prices"),
+        func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
+        func.count().filter(ledger.c.estimated).label("estimates"),
+        *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in TOKENS),
+    ).where(ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)

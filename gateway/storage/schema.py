@@ -1,0 +1,749 @@
+"""The schema. Uniqueness rules are indexes; `message` rows are never updated.
+
+Times are seconds since the epoch by the database's clock (`now_s`), except where a comment says so.
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    DDL,
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+    false,
+    select,
+    text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from gateway.storage.statements import Word
+
+REVISION = "0012"
+"""The alembic revision that this code needs; a test holds it equal to the newest migration."""
+
+
+class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """Seconds since the epoch by the database's clock."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(now_s, "sqlite")
+def _sqlite_now(*_: Any, **__: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now_s, "postgresql")
+def _postgresql_now(*_: Any, **__: Any) -> str:
+    return "extract(epoch from clock_timestamp())"
+
+
+def now(conn: Connection) -> float:
+    """Return the time by the database's clock, in seconds since the epoch."""
+    at: float = conn.execute(select(now_s())).scalar_one()
+    return at
+
+
+def iso_time(at: float) -> str:
+    """Return a stored time as ISO 8601 in UTC, to the second."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+# Ids of what may be erased are never given again (sqlite_autoincrement).
+
+
+def _id() -> Column[int]:
+    return Column("id", Integer, primary_key=True, autoincrement=True)
+
+
+def _conversation(*, primary_key: bool = False) -> Column[int]:
+    reference = ForeignKey("conversation.id")
+    return Column("conversation", Integer, reference, primary_key=primary_key, nullable=False)
+
+
+def _session(name: str, *, primary_key: bool = False, unique: bool = False) -> Column[int]:
+    return Column(
+        name,
+        Integer,
+        ForeignKey("session.id"),
+        primary_key=primary_key,
+        unique=unique or None,
+        nullable=False,
+    )
+
+
+def _partial_index(name: str, *columns: Column[Any], where: str, unique: bool = False) -> None:
+    """Index the rows of a table for which `where` holds.
+
+    SQLite matches it by its words: a condition that is to find it has literals, no parameters.
+    """
+    condition = text(where)
+    Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
+
+
+replica = Table(
+    "replica",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("heartbeat_until", Double, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# One row: which database this is, and how many commits it has had (gateway/storage/identity.py).
+identity = Table(
+    "identity",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("commits", Integer, nullable=False),
+)
+
+conversation = Table(
+    "conversation",
+    metadata,
+    _id(),
+    Column("platform", Text, nullable=False),
+    Column("account", Text, nullable=False),
+    Column("chat", Text, nullable=False),
+    Column("thread", Text),
+    Column("user", Text),
+    Column("title", Text, nullable=False, server_default=""),
+    Column("active_session_id", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("inbox_head", Integer, nullable=False, server_default="0"),
+    Column("outbox_head", Integer, nullable=False, server_default="0"),
+    Column("message_head", Integer, nullable=False, server_default="0"),
+    Column("owner", Integer, ForeignKey("replica.id")),
+    Column("epoch", Integer, nullable=False, server_default="0"),
+    Column("ready_no", Integer),
+    Column("turn_not_before", Double, nullable=False, server_default="0"),
+    Column("cancel_upto_seq", Integer, nullable=False, server_default="0"),
+    Column("parent_turn_id", Integer),  # of a delegated child: the turn that waits for it
+    Column("parent_call_id", Text),  # and the call of that turn
+    Column("model", Text),  # chosen with `/model`; NULL for the settings' own
+    Column("searched_seq", Integer, nullable=False, server_default="0"),  # newest in the index
+    sqlite_autoincrement=True,
+)
+_partial_index(
+    "uq_conversation_parent_turn_id_parent_call_id",
+    conversation.c.parent_turn_id,
+    conversation.c.parent_call_id,
+    where="parent_turn_id IS NOT NULL",
+    unique=True,
+)
+_partial_index("ix_conversation_unsearched", conversation.c.id, where="message_head > searched_seq")
+_partial_index(
+    "ix_conversation_platform_user",
+    conversation.c.platform,
+    conversation.c.user,
+    where="user IS NOT NULL",
+)
+_partial_index(
+    "ix_conversation_ready", conversation.c.ready_no, where="owner IS NULL AND ready_no IS NOT NULL"
+)
+_partial_index("ix_conversation_owner", conversation.c.owner, where="owner IS NOT NULL")
+
+alias = Table(
+    "alias",
+    metadata,
+    Column("session_key", Text, primary_key=True),
+    _conversation(),
+    Index("ix_alias_conversation", "conversation"),
+)
+
+quarantine = Table(
+    "quarantine",
+    metadata,
+    _id(),
+    Column("source", Text, nullable=False),
+    Column("dedupe_key", Text, nullable=False),
+    Column("raw", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("chat", Text),  # where a stranger wrote; NULL for what could not be decoded
+    UniqueConstraint("source", "dedupe_key"),
+)
+_partial_index("ix_quarantine_raw_at", quarantine.c.at, where="raw != ''")
+
+inbox = Table(
+    "inbox",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("source", Text, nullable=False),
+    Column("dedupe_key", Text, nullable=False),
+    Column("kind", Word, nullable=False),  # message | command | edit | overheard
+    Column("sender", Text, nullable=False),
+    Column("sender_name", Text, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("message_ref", Text),
+    Column("raw", Text),  # NULL once pruned
+    # queued | taken | done | cancelled | refused | dead | noted (told with the next turn)
+    Column("state", Word, nullable=False),
+    Column("turn_id", Integer),
+    Column("at", Double, nullable=False),
+    UniqueConstraint("source", "dedupe_key"),
+)
+# Partial: else SQLite takes it for the index of what waits, and reads a conversation's whole inbox.
+_partial_index(
+    "ix_inbox_conversation_message_ref",
+    inbox.c.conversation,
+    inbox.c.message_ref,
+    where="message_ref IS NOT NULL",
+)
+is_pending = inbox.c.state.in_(("queued", "taken"))
+"""Waits or is being answered."""
+_partial_index(
+    "ix_inbox_pending", inbox.c.conversation, inbox.c.seq, where="state IN ('queued', 'taken')"
+)
+is_noted = inbox.c.state == "noted"
+"""Context of the next turn: what was overheard, or changed after it was answered."""
+_partial_index("ix_inbox_noted", inbox.c.conversation, inbox.c.seq, where="state = 'noted'")
+_partial_index("ix_inbox_raw_at", inbox.c.at, where="raw IS NOT NULL")
+
+cursor = Table(
+    "cursor",
+    metadata,
+    Column("source", Text, primary_key=True),
+    # Snowflakes have 64 bits, which SQLite's INTEGER has anyway.
+    Column("position", BigInteger().with_variant(Integer, "sqlite"), nullable=False),
+)
+
+# Texts that many segments share, each once (gateway/storage/conversation/sessions.py).
+prompt_text = Table(
+    "prompt_text",
+    metadata,
+    _id(),
+    Column("digest", LargeBinary, nullable=False, unique=True),
+    Column("body", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+
+# What the requests of segments begin with.
+prompt_base = Table(
+    "prompt_base",
+    metadata,
+    _id(),
+    Column("digest", LargeBinary, nullable=False, unique=True),  # of all that follows
+    Column("prompt_id", Integer, ForeignKey("prompt_text.id"), nullable=False),
+    Column("tools_id", Integer, ForeignKey("prompt_text.id")),  # JSON, byte for byte as it began
+    Column("layers", Text, nullable=False),  # JSON [[layer, characters], …] of the prompt, in order
+    Column("inputs", Text),  # JSON of what prompt and tools were made from
+    Index("ix_prompt_base_prompt_id", "prompt_id"),
+    Index("ix_prompt_base_tools_id", "tools_id"),
+    sqlite_autoincrement=True,
+)
+
+session = Table(
+    "session",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("parent_session_id", Integer, ForeignKey("session.id"), unique=True),
+    Column("start_reason", Text, nullable=False),
+    Column("end_reason", Text),
+    Column("view_plan", Text, nullable=False),
+    Column("prompt_tokens", Integer),  # last reported by the model
+    Column("prompt_upto_seq", Integer),  # newest message that the report covers
+    Column("started_at", Double, nullable=False),
+    Column("ended_at", Double),
+    Column("number", Integer, nullable=False, server_default="1"),  # place in its lineage
+    Column("prompt_output_tokens", Integer),  # what the last reported call wrote
+    Column("report_model", Text),  # who reported
+    Column("token_ratio", Double, nullable=False, server_default="1"),  # reported / estimated
+    Column("planner_state", Text, nullable=False, server_default="{}"),  # JSON
+    Column("prefix", Text),  # JSON of the fingerprint of the last request
+    Column("moved", Text),  # why the next request may begin otherwise than that one
+    Column("base_id", Integer, ForeignKey("prompt_base.id")),  # NULL until its first turn
+    Column("own_prompt", Text),  # the end of its system prompt, behind that of the base
+    Index("ix_session_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+# Whether a base is still used is asked for each segment that is erased.
+_partial_index("ix_session_base_id", session.c.base_id, where="base_id IS NOT NULL")
+
+compaction = Table(
+    "compaction",
+    metadata,
+    _id(),
+    _conversation(),
+    _session("parent_session_id", unique=True),
+    _session("child_session_id", unique=True),
+    Column("trigger", Text, nullable=False),
+    Column("engine", Text, nullable=False),
+    Column("level", Text, nullable=False),
+    Column("messages_before", Integer, nullable=False),
+    Column("messages_after", Integer, nullable=False),
+    Column("tokens_before", Integer, nullable=False),
+    Column("tokens_after", Integer, nullable=False),  # estimated
+    Column("tokens_after_reported", Integer),  # by the first call after it
+    Column("summary_model", Text),
+    Column("retained_share", Double),
+    Column("cache_tokens_lost", Integer, nullable=False),
+    Column("failure", Text),
+    Column("duration_ms", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_compaction_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+
+summary_candidate = Table(
+    "summary_candidate",
+    metadata,
+    _session("session_id", primary_key=True),
+    _conversation(),
+    Column("first_seq", Integer, nullable=False),
+    Column("last_seq", Integer, nullable=False),
+    Column("text", Text, nullable=False),
+    Column("source", Text, nullable=False),  # model | extract
+    Column("model", Text),
+    Column("at", Double, nullable=False),
+    Index("ix_summary_candidate_conversation", "conversation"),
+)
+
+turn = Table(
+    "turn",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("session_id", Integer, ForeignKey("session.id"), nullable=False),
+    Column("first_seq", Integer, nullable=False),
+    Column("upto_seq", Integer, nullable=False),
+    Column("state", Word, nullable=False),  # running | done | cancelled | dead | dropped
+    Column("outcome", Text),
+    Column("error", Text),
+    Column("epoch", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("progress", Integer, nullable=False, server_default="0"),
+    Column("attempt_progress", Integer, nullable=False, server_default="0"),
+    Column("preview_ref", Text),  # "?" and a nonce from before it is posted until its id is known
+    Column("model", Text),
+    Column("iterations", Integer, nullable=False, server_default="0"),
+    Column("tool_calls", Integer, nullable=False, server_default="0"),
+    Column("input_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_tokens", Integer, nullable=False, server_default="0"),
+    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("started_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("usd", Double),  # what its calls cost; NULL where that of any is not known
+    Column("senders", Text),  # JSON of ["platform:sender id", …]: whose words its question holds
+    Column("attempt_at", Double),  # when its last attempt began; NULL: with the turn
+    # How it stands after deaths of the process (gateway/storage/queue/blame.py):
+    Column("deaths", Integer, nullable=False, server_default="0"),
+    Column("blamed", Integer, nullable=False, server_default="0"),
+    Column("quiet_s", Double, nullable=False, server_default="0"),
+    Column("troubled_at", Double),
+    Column("retries", Integer),  # the dead turn that it asks again
+    sqlite_autoincrement=True,
+)
+is_running = turn.c.state == "running"
+"""Not finished; at most one per conversation."""
+Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
+# For the foreign key: without it each segment that is erased costs a look at all turns.
+Index("ix_turn_session_id", turn.c.session_id)
+_partial_index("uq_turn_running", turn.c.conversation, where="state = 'running'", unique=True)
+_partial_index("ix_turn_dead", turn.c.finished_at, turn.c.id, where="state = 'dead'")
+
+step = Table(
+    "step",
+    metadata,
+    Column("turn_id", Integer, ForeignKey("turn.id"), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("kind", Word, nullable=False),  # model | tool
+    Column("name", Text, nullable=False),
+    Column("call_id", Text),  # of a tool's call; of a model's: that of the ledger
+    Column("effect", Text),
+    Column("request_hash", Text),
+    Column("state", Word, nullable=False),  # started | done
+    # JSON: status of a tool; usage of a model's call before version 0.6 (now in the ledger only)
+    Column("result", Text),
+    Column("at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+is_of_tool = step.c.kind == "tool"
+"""A step that called a tool, not a model."""
+_partial_index("ix_step_tool", step.c.turn_id, step.c.name, step.c.at, where="kind = 'tool'")
+
+# One row for each call of a model; nothing but erasure changes them, and nothing refers to them.
+ledger = Table(
+    "ledger",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("turn_id", Integer),  # NULL for what is done in the background
+    Column("call_id", Text),  # NULL for calls of older versions
+    Column("sender", Text, nullable=False, server_default=""),  # "platform:sender id"
+    Column("provider", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("purpose", Text, nullable=False),  # answer | summary | lost
+    Column("input_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_read_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_5m_tokens", Integer, nullable=False, server_default="0"),
+    Column("cache_write_1h_tokens", Integer, nullable=False, server_default="0"),
+    Column("output_tokens", Integer, nullable=False, server_default="0"),
+    Column("estimated", Boolean, nullable=False, server_default=false()),
+    Column("usd", Double),  # NULL for an unknown price or unknown tokens
+    Column("at", Double, nullable=False),
+    Column("before_tokens", Integer, nullable=False, server_default="0"),  # the prompt before it
+    Index("ix_ledger_conversation_turn_id", "conversation", "turn_id"),
+)
+
+SLOT_S = 900
+"""Sums are kept for so many seconds: days of all time zones begin with one."""
+PICO = 10**12
+SIZES = (512, 1024, 2048, 4096)
+"""Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
+_ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
+_PROMPT = (
+    "({r}.input_tokens + {r}.cache_read_tokens + {r}.cache_write_5m_tokens"
+    " + {r}.cache_write_1h_tokens)"
+)
+_KNOWN = (
+    f"max({{r}}.cache_read_tokens, CASE WHEN {{r}}.before_tokens <= {_PROMPT}"
+    " THEN {r}.before_tokens ELSE 0 END)"
+)
+_PROMPT_SIZE = " + ".join(f"({_PROMPT} >= {size})" for size in SIZES)
+_KNOWN_SIZE = " + ".join(f"({_KNOWN} >= {size})" for size in SIZES)
+MEASURES = {
+    "calls": "1",
+    "input_tokens": "{r}.input_tokens",
+    "output_tokens": "{r}.output_tokens",
+    "cache_read_tokens": "{r}.cache_read_tokens",
+    "cache_write_5m_tokens": "{r}.cache_write_5m_tokens",
+    "cache_write_1h_tokens": "{r}.cache_write_1h_tokens",
+    "pico_usd": f"coalesce(cast(round({{r}}.usd * {PICO}) AS INTEGER), 0)",
+    "priced": "({r}.usd IS NOT NULL)",
+    "estimates": "({r}.estimated AND {r}.usd IS NOT NULL)",
+    "answers": _ANSWER,
+    "answer_prompt": f"{_ANSWER} * {_PROMPT}",
+    "answer_input": f"{_ANSWER} * {{r}}.input_tokens",
+    "answer_read": f"{_ANSWER} * {{r}}.cache_read_tokens",
+    "answer_5m": f"{_ANSWER} * {{r}}.cache_write_5m_tokens",
+    "answer_1h": f"{_ANSWER} * {{r}}.cache_write_1h_tokens",
+    "answer_known": f"{_ANSWER} * {_KNOWN}",
+}
+"""What is summed up of the ledger, and how it is found in a row of it."""
+_KEYS = {
+    "slot": f"cast({{r}}.at / {SLOT_S} AS INTEGER)",
+    "conversation": "{r}.conversation",
+    "sender": "{r}.sender",
+    "provider": "{r}.provider",
+    "model": "{r}.model",
+    # 0: not compared with the least possible; else 1 + 5 * that of the prompt + that of what was
+    # known of it, each the number of SIZES that it reaches.
+    "size": f"CASE WHEN {_ANSWER} THEN 1 + {len(SIZES) + 1} * ({_PROMPT_SIZE}) + {_KNOWN_SIZE}"
+    " ELSE 0 END",
+}
+
+
+def _sums_table(name: str, *keys: str) -> Table:
+    texts = {"sender", "provider", "model"}
+    return Table(
+        name,
+        metadata,
+        *(
+            Column(key, Text if key in texts else Integer, primary_key=True, nullable=False)
+            for key in keys
+        ),
+        *(
+            Column(
+                measure,
+                BigInteger().with_variant(Integer, "sqlite"),
+                nullable=False,
+                server_default="0",
+            )
+            for measure in MEASURES
+        ),
+        sqlite_with_rowid=False,
+    )
+
+
+# The ledger summed up for reports (gateway/storage/reports/costs.py), by triggers.
+spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
+# That by sender comes first serves budgets: they read one sender's day.
+spent_by = _sums_table("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
+
+
+def rollup_sql(table: Table, row: str, sign: str = "") -> str:
+    """Return the statement that adds (sign "-": takes off) a row of the ledger in a trigger."""
+    keys = [column.name for column in table.primary_key]
+    names = ", ".join([*keys, *MEASURES])
+    values = [_KEYS[key] for key in keys] + [f"{sign}({how})" for how in MEASURES.values()]
+    sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in MEASURES)
+    return (
+        f"INSERT INTO {table.name} ({names}) VALUES ({', '.join(values).format(r=row)})"  # noqa: S608
+        f" ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sums};"
+    )
+
+
+def _emptied_sql(table: Table) -> str:
+    keys = [column.name for column in table.primary_key]
+    same = " AND ".join(f"{key} = {_KEYS[key].format(r='OLD')}" for key in keys)
+    return f"DELETE FROM {table.name} WHERE {same} AND calls = 0;"  # noqa: S608 - own names
+
+
+def rollup_triggers() -> dict[str, str]:
+    """Return the triggers of the ledger by name."""
+    both = (spent_slot, spent_by)
+    added = " ".join(rollup_sql(table, "NEW") for table in both)
+    taken = " ".join(f"{rollup_sql(table, 'OLD', '-')} {_emptied_sql(table)}" for table in both)
+    bodies = {"INSERT": added, "DELETE": taken, "UPDATE": f"{taken} {added}"}
+    return {
+        f"ledger_{what.lower()}": (
+            f"CREATE TRIGGER ledger_{what.lower()} AFTER {what} ON ledger BEGIN {body} END"
+        )
+        for what, body in bodies.items()
+    }
+
+
+for _trigger in rollup_triggers().values():
+    event.listen(
+        metadata,
+        "after_create",
+        DDL(_trigger.replace("%", "%%")).execute_if(dialect="sqlite"),  # type: ignore[no-untyped-call]
+    )
+
+# What a person is asked while a turn waits: an approval, or a question of the agent.
+inquiry = Table(
+    "inquiry",
+    metadata,
+    _id(),
+    _conversation(),  # where it is asked; for a delegated child that of its parent
+    Column("turn_id", Integer, nullable=False),  # the turn whose call waits
+    Column("call_id", Text, nullable=False),
+    Column("kind", Word, nullable=False),  # approval | clarify
+    Column("tool", Text, nullable=False),
+    Column("definition", Text, nullable=False),  # approval: digest of the tool as it was offered
+    Column("question", Text, nullable=False),
+    Column("choices", Text, nullable=False, server_default="[]"),  # JSON [label, …]
+    Column("state", Word, nullable=False),  # pending | answered | expired | cancelled
+    Column("answer", Text),  # approval: once | conversation | deny; else what was said
+    Column("answered_by", Text),  # "platform:sender id"
+    Column("expires_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("answered_at", Double),
+    UniqueConstraint("turn_id", "call_id"),
+    Index("ix_inquiry_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+is_unanswered = inquiry.c.state == "pending"
+"""Its turn waits."""
+_partial_index("ix_inquiry_pending", inquiry.c.conversation, where="state = 'pending'")
+
+# The agent's list of what is to be done, as the model wrote it last.
+todo = Table(
+    "todo",
+    metadata,
+    _conversation(primary_key=True),
+    Column("items", Text, nullable=False),  # JSON
+    Column("first_seq", Integer, nullable=False),  # of the root in which it was written
+    Column("at", Double, nullable=False),
+)
+
+# What the agent has noted down; scope: "platform:sender id", or "conversation:id" for a shared one.
+memory = Table(
+    "memory",
+    metadata,
+    _id(),
+    Column("scope", Text, nullable=False),
+    Column("target", Text, nullable=False),  # memory | user
+    Column("text", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_memory_scope", "scope"),
+    sqlite_autoincrement=True,
+)
+
+# Nodes of the engine `lcm`: a leaf summarises messages, a higher one summarises its children.
+node = Table(
+    "node",
+    metadata,
+    _conversation(primary_key=True),
+    Column("number", Integer, primary_key=True),  # from 1 on in each conversation
+    Column("level", Integer, nullable=False),  # 0 for a leaf
+    Column("first_seq", Integer, nullable=False),
+    Column("last_seq", Integer, nullable=False),
+    Column("children", Text, nullable=False, server_default="[]"),  # JSON [number, …]
+    Column("text", Text, nullable=False),
+    Column("source", Text, nullable=False),  # model | extract | pointer
+    Column("tokens", Integer, nullable=False),
+    Column("source_tokens", Integer, nullable=False),  # of what it stands for
+    Column("at", Double, nullable=False),
+)
+
+# What the full-text index (search_index, see gateway/storage/search/index.py) holds: its rows have
+# no columns of their own, and their ids are made of conversation and seq.
+search_row = Table(
+    "search_row",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("terms", Integer, nullable=False),  # how many different ones
+    sqlite_with_rowid=False,
+)
+SEARCH_INDEX = "search_index"
+"""Begins the names of the tables in which SQLite keeps it, too."""
+event.listen(
+    search_row,
+    "after_create",
+    # No text, no positions: 30 bytes for a message. Terms come ready-made, separated by spaces.
+    DDL(  # type: ignore[no-untyped-call]
+        f"CREATE VIRTUAL TABLE {SEARCH_INDEX} USING fts5(terms, content='', columnsize=0,"
+        " detail=none, tokenize=\"ascii tokenchars '='\")"
+    ).execute_if(dialect="sqlite"),
+)
+
+message = Table(
+    "message",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("session_id", Integer, nullable=False),
+    Column("turn_id", Integer),
+    Column("role", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("at", Double, nullable=False),
+)
+
+blob = Table(
+    "blob",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("turn_id", Integer),
+    Column("body", Text, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_blob_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+
+# Files that came with a message or that a tool made; their bytes are the parts, in order.
+attachment = Table(
+    "attachment",
+    metadata,
+    _id(),
+    _conversation(),
+    Column("inbox_seq", Integer),  # the message it came with; NULL for one that a tool made
+    Column("turn_id", Integer),  # the turn that made it; NULL for one that came in
+    Column("name", Text, nullable=False),
+    Column("kind", Word, nullable=False),  # image | voice | audio | video | file
+    Column("mime", Text, nullable=False),
+    Column("size_bytes", Integer),  # as the platform said; exact once it is stored
+    Column("sha256", Text),  # hex, once it is stored
+    Column("ref", Text, nullable=False),  # the platform's handle
+    Column("state", Word, nullable=False),  # pending | stored | failed
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("error", Text),  # why it is not there, in words for the model
+    Column("at", Double, nullable=False),
+    Index("ix_attachment_conversation_inbox_seq", "conversation", "inbox_seq"),
+    sqlite_autoincrement=True,
+)
+file_is_awaited = attachment.c.state == "pending"
+"""A file that is not there yet."""
+_partial_index("ix_attachment_pending", attachment.c.conversation, where="state = 'pending'")
+Index("ix_attachment_turn_id", attachment.c.turn_id)
+
+attachment_part = Table(
+    "attachment_part",
+    metadata,
+    Column("attachment", Integer, ForeignKey("attachment.id"), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+
+# Who may talk to the bot beside those in the settings.
+member = Table(
+    "member",
+    metadata,
+    Column("platform", Text, primary_key=True),
+    Column("sender", Text, primary_key=True),
+    Column("sender_name", Text, nullable=False),
+    Column("role", Text, nullable=False),  # member | owner
+    Column("granted_by", Text, nullable=False),  # "platform:sender", "code" or "command line"
+    Column("at", Double, nullable=False),
+    Index("ix_member_at", "at", "platform", "sender"),
+)
+
+# One row for each stranger who asks to be let in, and one (sender NULL) for the first owner's code.
+pairing = Table(
+    "pairing",
+    metadata,
+    _id(),
+    Column("code", Text, nullable=False, unique=True),
+    Column("platform", Text),
+    Column("account", Text),
+    Column("sender", Text),
+    Column("sender_name", Text, nullable=False, server_default=""),
+    Column("conversation", Integer, ForeignKey("conversation.id")),  # where the stranger is told
+    Column("state", Word, nullable=False),  # pending | approved | denied
+    Column("expires_at", Double, nullable=False),
+    Column("at", Double, nullable=False),
+    Index("ix_pairing_platform_sender", "platform", "sender"),
+    Index("ix_pairing_conversation", "conversation"),
+    sqlite_autoincrement=True,
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    _conversation(primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("source_key", Text, nullable=False, unique=True),
+    Column("inbox_seq", Integer, nullable=False),  # what it answers; orders it among the inbox rows
+    Column("turn_id", Integer),
+    Column("payload", Text, nullable=False),
+    Column("markdown", Text),  # NULL where the payload is the markdown itself
+    Column("preview_ref", Text),
+    Column("reply_to", Text),
+    Column("choices", Text),  # JSON [[label, text], …]; NULL for none
+    Column("attachment", Integer),  # id of the file that the row shows
+    Column("state", Word, nullable=False),  # pending | sending | unknown | sent | dead | dropped
+    Column("doubt", Boolean, nullable=False, server_default=false()),  # may have been shown
+    Column("failures", Integer, nullable=False, server_default="0"),
+    Column("sender", Integer),  # the replica that is sending
+    Column("next_at", Double, nullable=False, server_default="0"),
+    Column("platform_ref", Text),
+    Column("resent", Boolean, nullable=False, server_default=false()),
+    Column("error", Text),
+    Column("at", Double, nullable=False),
+    Column("sent_at", Double),
+)
+UNSENT = ("pending", "sending", "unknown")
+is_unsent = outbox.c.state.in_(UNSENT)
+"""Still to be shown, or in doubt."""
+_partial_index(
+    "ix_outbox_unsent",
+    outbox.c.conversation,
+    outbox.c.seq,
+    where="state IN ('pending', 'sending', 'unknown')",
+)
+_partial_index(
+    "ix_outbox_dead", outbox.c.at, outbox.c.conversation, outbox.c.seq, where="state = 'dead'"
+)

@@ -1,0 +1,213 @@
+"""The search index as it is fed: derived from the transcript, outside of its transactions.
+
+FTS5 without contents holds the terms (see searchterms.py); the id of a row is made of conversation
+and seq, so that one conversation is one range of ids. `conversation.searched_seq` tells how far a
+transcript is indexed and moves in the same transaction as the rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from sqlalchemy import Connection, delete, insert, select, text
+
+from agent.messages import decode
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import message, search_row
+from gateway.storage.search.terms import VERSION, terms_of
+
+if TYPE_CHECKING:
+    import sqlite3
+
+SEQ_BITS = 32
+"""A seq has at most 31."""
+BATCH_ROWS = 200
+"""Most messages of one transaction; beyond that turns would wait for the writer."""
+BATCH_CHARS = 2_000_000
+"""Of their stored bytes, likewise."""
+END = 2**31 - 1
+MERGED_PAGES = 64
+"""Of one step: 8 ms, 35 ms at the 99th percentile; an index of 1.2 million messages takes 1,100."""
+LEAST_CHANGES = 2
+_MARK = f"=v{VERSION}"
+"""The only term of row 0: which version of the terms the index holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unindexed:
+    """Messages of one conversation that are not in the index yet, in order; rows are as stored.
+
+    Attributes:
+        after_seq: How far the conversation was indexed when they were read.
+        upto_seq: How far it is with them. Where there are none any more, up to its newest message.
+    """
+
+    conversation: int
+    after_seq: int
+    upto_seq: int
+    rows: tuple[tuple[int, str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the index is to hold for a message."""
+
+    seq: int
+    role: str
+    at: float
+    terms: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBatch:
+    """What moves the index of a conversation from `after_seq` to `upto_seq`."""
+
+    conversation: int
+    after_seq: int
+    upto_seq: int
+    entries: tuple[IndexEntry, ...]
+
+
+def row_id(conversation_id: int, seq: int) -> int:
+    """Return the id in the index of a message; ids of one conversation are a range."""
+    return conversation_id << SEQ_BITS | seq
+
+
+def is_current(conn: Connection) -> bool:
+    """Whether the index holds what this version's terms are."""
+    found = conn.execute(_FIND_MARK, {"mark": f'"{_MARK}"'})
+    return found.first() is not None
+
+
+_FIND_MARK = text("SELECT 1 FROM search_index WHERE search_index MATCH :mark AND rowid = 0")
+
+
+def clear(conn: Connection) -> bool:
+    """Empty the index: it is to be fed anew from the first messages on.
+
+    Returns:
+        Whether there was anything in it.
+    """
+    conn.execute(text("INSERT INTO search_index (search_index) VALUES ('delete-all')"))
+    removed = conn.execute(delete(search_row)).rowcount
+    conversations.search_anew(conn)
+    conn.execute(_ADD, {"id": 0, "terms": _MARK})
+    return removed > 0
+
+
+_ADD = text("INSERT INTO search_index (rowid, terms) VALUES (:id, :terms)")
+
+
+def waiting(conn: Connection, conversation_id: int) -> Unindexed | None:
+    """Return the next messages of a conversation that the index lacks; None where it lacks none."""
+    after, head = conversations.search_progress(conn, conversation_id)
+    if after >= head:
+        return None
+    next_ones = conn.execute(
+        select(message.c.seq, message.c.role, message.c.body, message.c.at)
+        .where(message.c.conversation == conversation_id, message.c.seq > after)
+        .order_by(message.c.seq)
+        .limit(BATCH_ROWS)
+    )
+    rows, room = [], BATCH_CHARS
+    for row in next_ones:
+        rows.append((row.seq, row.role, row.body, row.at))
+        room -= len(row.body)
+        if room < 0:
+            break
+    return Unindexed(conversation_id, after, rows[-1][0] if rows else head, tuple(rows))
+
+
+def prepared(found: Unindexed) -> IndexBatch:
+    """Return what is to be written for messages; takes milliseconds, not for the event loop."""
+    entries = (
+        IndexEntry(seq, role, at, terms_of(decode(body))) for seq, role, body, at in found.rows
+    )
+    kept = tuple(entry for entry in entries if entry.terms)
+    return IndexBatch(found.conversation, found.after_seq, found.upto_seq, kept)
+
+
+def feed(conn: Connection, batch: IndexBatch) -> bool:
+    """Enter a batch; nothing is done (False) where the index has moved since it was read."""
+    moved = conversations.note_searched(conn, batch.conversation, batch.after_seq, batch.upto_seq)
+    if moved and batch.entries:
+        conn.execute(insert(search_row), [_row(batch.conversation, each) for each in batch.entries])
+        conn.execute(_ADD, [_indexed(batch.conversation, each) for each in batch.entries])
+    return moved
+
+
+def _row(conversation_id: int, entry: IndexEntry) -> dict[str, object]:
+    return {
+        "conversation": conversation_id,
+        "seq": entry.seq,
+        "role": entry.role,
+        "at": entry.at,
+        "terms": len(entry.terms),
+    }
+
+
+def _indexed(conversation_id: int, entry: IndexEntry) -> dict[str, object]:
+    return {"id": row_id(conversation_id, entry.seq), "terms": _joined(entry.terms)}
+
+
+def _joined(terms: frozenset[str]) -> str:
+    """Return terms as FTS5 gets them: to be taken out again they must be told byte for byte."""
+    return " ".join(sorted(terms))
+
+
+def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozenset[str]]) -> None:
+    """Take messages out, by seq with their terms; the index is current (`is_current`)."""
+    here = (search_row.c.conversation == conversation_id, search_row.c.seq.in_(terms))
+    for seq in conn.scalars(delete(search_row).where(*here).returning(search_row.c.seq)).all():
+        conn.execute(_TAKE_OUT, {"id": row_id(conversation_id, seq), "terms": _joined(terms[seq])})
+
+
+def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
+    """Take a conversation's messages out, up to one of them, before they are erased.
+
+    Their words stay in the older pages of the index until `merge_some` has written these together.
+    An index of another version cannot be told what to take out: all of it goes, to be fed anew.
+    """
+    if not is_current(conn):
+        clear(conn)
+        return
+    rows = conn.execute(
+        select(message.c.seq, message.c.body)
+        .join(
+            search_row,
+            (search_row.c.conversation == message.c.conversation)
+            & (search_row.c.seq == message.c.seq),
+        )
+        .where(message.c.conversation == conversation_id, message.c.seq <= upto_seq)
+        .order_by(message.c.seq)
+    )
+    for seq, body in rows.all():
+        gone = {"id": row_id(conversation_id, seq), "terms": _joined(terms_of(decode(body)))}
+        conn.execute(_TAKE_OUT, gone)
+    known = (search_row.c.conversation == conversation_id, search_row.c.seq <= upto_seq)
+    conn.execute(delete(search_row).where(*known))
+
+
+def merge_some(conn: Connection, *, is_first: bool) -> bool:
+    """Write some pages of the index together, so that nothing is left of what was taken out.
+
+    Args:
+        conn: The writing connection.
+        is_first: Whether this begins; all others go on.
+
+    Returns:
+        Whether there is more to be done.
+    """
+    raw = cast("sqlite3.Connection", conn.connection.driver_connection)
+    before = raw.total_changes
+    conn.execute(_MERGE, {"pages": -MERGED_PAGES if is_first else MERGED_PAGES})
+    # Less than two changed rows: there was nothing to do. Source: sqlite.org/fts5.html, 6.8.
+    return bool(raw.total_changes - before >= LEAST_CHANGES)
+
+
+_MERGE = text("INSERT INTO search_index (search_index, rank) VALUES ('merge', :pages)")
+
+
+_TAKE_OUT = text(
+    "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
+)

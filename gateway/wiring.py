@@ -1,0 +1,347 @@
+"""Builds what the settings name: models, agent, context, prompts, adapters, tools of MCP servers.
+
+`app.py` connects the result; commands show with it what a gateway would work with. A platform, a
+model or an MCP server that is not configured is not imported: each SDK costs 40 to 75 MB.
+
+Each key of a model is a model of its own in the line, so that recovery can go from one to the next.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
+from importlib import import_module
+from typing import NamedTuple
+
+import structlog
+
+from adapters.base import Adapter, Intake
+from adapters.registry import BUILT_IN, Host, PlatformSection, account_types, build
+from agent.context.summary_model import Summariser
+from agent.context_engine import Limits
+from agent.errors import ModelError
+from agent.models.base import ChatModel, ModelInfo
+from agent.models.factory import build_model, build_models
+from agent.money.cache_simulator import CacheRules
+from agent.plugins.active import Plugins
+from agent.plugins.engines.registry import resolve
+from agent.prompt.skills import SkillShelf
+from agent.recovery import RetryPolicy
+from agent.safety.redaction import Redactor
+from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
+from agent.tools.catalog import BUILTIN, builtin_tools
+from agent.tools.gate import ApprovalRules
+from agent.tools.registry import Tool
+from agent.turn import Agent
+from gateway.access.policy import Access
+from gateway.commands import registry
+from gateway.commands.usage import MoneyRules
+from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
+from gateway.context.window import ContextParts
+from gateway.errors import SettingsError
+from gateway.http.server import ChatHistory
+from gateway.lifecycle import start_checks
+from gateway.lifecycle.start_checks import Finding
+from gateway.pipeline.preview import ToolLines
+from gateway.settings.loading import KEY_VARIABLES, secret_values
+from gateway.settings.tree import Settings
+
+log = structlog.get_logger()
+
+LOOK_UP_S = 2.0
+"""Longest wait for a provider's model information; a start waits for no more."""
+INSIDE = frozenset({"offline", "recorded"})
+"""Models that no network call is made for."""
+NO_PLUGINS = Plugins()
+
+
+class Configured(NamedTuple):
+    """One block of the settings, its models (one for each key), and where it stands."""
+
+    settings: ModelSettings
+    models: Sequence[ChatModel]
+    place: str = "model"
+
+
+def build_line(settings: Settings) -> list[Configured]:
+    """Return the main model and its fallbacks, in order; no network call is made.
+
+    Raises:
+        SettingsError: A model lacks its key, or a block cannot be used.
+    """
+    named = {"model": settings.model}
+    named |= {f"fallbacks.{number}": block for number, block in enumerate(settings.fallbacks)}
+    line = [_configured(place, block) for place, block in named.items()]
+    if not settings.prompt_caching.enabled:
+        for model in (model for block in line for model in block.models):
+            model.cache_layout = None
+    return line
+
+
+def models_of(line: Sequence[Configured]) -> list[ChatModel]:
+    """Return all models, one for each key, in the order in which they are asked."""
+    return [model for block in line for model in block.models]
+
+
+def _configured(place: str, block: ModelSettings) -> Configured:
+    try:
+        return Configured(block, build_models(block), place)
+    except ModelError as exc:
+        # The models know their settings as `model.…`, wherever they stand.
+        raise SettingsError(f"{place}: {str(exc).replace('model.', f'{place}.')}") from exc
+
+
+async def learn_windows(line: Sequence[Configured]) -> list[Finding]:
+    """Ask the providers how large their models' windows are, with each key; side by side.
+
+    A window that the settings name stays, unless the provider says that it is smaller. Where a
+    provider cannot be asked, the table's figure stays (agent/models/catalog.py).
+
+    Returns:
+        Which keys are taken; nothing for models inside Parley, which have none.
+    """
+    async with asyncio.TaskGroup() as tasks:
+        asked = [
+            (block, [tasks.create_task(_asked(model)) for model in block.models]) for block in line
+        ]
+    findings: list[Finding] = []
+    for block, each in asked:
+        answers = [task.result() for task in each]
+        _take_window(block, answers)
+        findings += _findings(block, answers)
+    return findings
+
+
+Answer = ModelInfo | ModelError | TimeoutError | None
+
+
+async def _asked(model: ChatModel) -> Answer:
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            return await model.look_up()
+    except (ModelError, TimeoutError) as exc:
+        return exc
+
+
+def _findings(block: Configured, answers: Sequence[Answer]) -> list[Finding]:
+    if block.models[0].provider in INSIDE:
+        return []
+    keys = zip(block.models, answers, strict=True)
+    return [
+        start_checks.of_model(
+            model,
+            _key_setting(block, number),
+            answer if isinstance(answer, Exception) else None,
+            asked=answer is not None,
+        )
+        for number, (model, answer) in enumerate(keys, start=1)
+    ]
+
+
+def _key_setting(block: Configured, number: int) -> str:
+    """Return where the key of one of a block's models stands."""
+    if number > 1:
+        return f"{block.place}.api_keys"
+    variable = KEY_VARIABLES.get(block.models[0].provider)
+    return f"{block.place}.api_key" + (f" ({variable})" if variable else "")
+
+
+def _take_window(block: Configured, answers: Sequence[Answer]) -> None:
+    """Use what the first key that got an answer was told; all keys are of one model."""
+    told = [answer for answer in answers if isinstance(answer, ModelInfo)]
+    if not told and isinstance(answers[0], Exception):
+        model, error = block.models[0], type(answers[0]).__name__
+        log.warning("model_not_looked_up", provider=model.provider, model=model.name, error=error)
+    if not told or told[0].context_length is None:
+        return
+    window, wanted = told[0].context_length, block.settings.context_length
+    if wanted is not None and wanted > window:
+        log.warning(
+            "window_too_large", model=block.models[0].name, wanted=wanted, context_length=window
+        )
+    for each in block.models:
+        each.context_length = min(wanted or window, window)
+
+
+def caching_text(model: ChatModel, caching: CachingSettings) -> str:
+    """Return what the start-up tells about prompt caching."""
+    if not caching.enabled:
+        return "💾 Prompt caching: DISABLED (prompt_caching.enabled is false)"
+    return caching_line(model, ttl=caching.cache_ttl)
+
+
+def caching_line(model: ChatModel, *, ttl: str) -> str:
+    """Return what the start-up tells about the caching of a model's prompts."""
+    if model.cache_layout is not None:
+        via = "Anthropic" if model.cache_layout == "native" else "OpenRouter"
+        return f"💾 Prompt caching: ENABLED (Claude via {via}, {ttl} TTL)"
+    if model.provider == "offline":
+        return "💾 Prompt caching: off (the offline model reads for free)"
+    return f"💾 Prompt caching: left to the provider ({model.name} takes no breakpoints)"
+
+
+def build_agent(
+    settings: Settings,
+    line: Sequence[Configured],
+    plugins: Plugins = NO_PLUGINS,
+    foreign: Sequence[Tool] = (),
+) -> Agent:
+    """Return the agent: the configured models and the enabled tools.
+
+    Args:
+        settings: All of them.
+        line: The models.
+        plugins: Whose tools stand behind the others.
+        foreign: Tools of MCP servers.
+
+    Raises:
+        SettingsError: A tool does not exist, or cannot be confined as the settings demand.
+    """
+    others = [*foreign, *plugins.tools({*BUILTIN, *(tool.name for tool in foreign)})]
+    try:
+        tools = builtin_tools(_offered(settings), others)
+    except ValueError as exc:
+        raise SettingsError(f"tools.enabled: {exc}") from exc
+    return Agent(
+        models=models_of(line),
+        tools=tools,
+        settings=settings.agent,
+        output=settings.tools.output,
+        retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
+        max_output_tokens=settings.model.max_output_tokens,
+        caching=settings.prompt_caching,
+        approval=ApprovalRules(settings.tools.approval, Redactor(secret_values(settings))),
+    )
+
+
+def _offered(settings: Settings) -> ToolSettings:
+    """Return the settings of the tools without `skill_view` where there is no skill to view."""
+    enabled = settings.tools.enabled
+    if "skill_manage" in enabled or _has_any(SkillShelf(settings.home / SKILLS)):
+        return settings.tools
+    kept = tuple(name for name in enabled if name != "skill_view")
+    return settings.tools.model_copy(update={"enabled": kept})
+
+
+def _has_any(shelf: SkillShelf) -> bool:
+    try:
+        return bool(shelf.names())
+    except OSError:
+        # What cannot be read counts as not there; `OperatorFiles` tells of it.
+        return False
+
+
+def build_context(settings: Settings, agent: Agent) -> ContextParts:
+    """Return what keeps views within the window: limits, the chosen engine, the summary model."""
+    compression, model = settings.compression, agent.models[0]
+    name = settings.context.engine
+    own = settings.context.model_dump(include={name}).get(name)
+    return ContextParts(
+        enabled=compression.enabled,
+        limits=Limits(
+            context_length=model.context_length,
+            threshold=compression.threshold,
+            target_ratio=compression.target_ratio,
+            protect_last_n=compression.protect_last_n,
+        ),
+        make_engine=resolve(
+            name, settings.home, own if isinstance(own, dict) else settings.context.options
+        ),
+        summariser=build_summariser(settings, model),
+        payback_requests=compression.payback_requests if compression.early else None,
+    )
+
+
+def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
+    """Return who writes summaries: the auxiliary model if one is set, else the main one.
+
+    Returns:
+        None where the model only plays a part (offline, replay): the extractor is used alone.
+
+    Raises:
+        SettingsError: The auxiliary model lacks its key.
+    """
+    block = settings.auxiliary.compression
+    models = [main] if main.provider not in {"offline", "recorded"} else []
+    if block.is_set:
+        try:
+            models.insert(0, build_model(_auxiliary(block, settings)))
+        except ModelError as exc:
+            raise SettingsError(f"auxiliary.compression: {exc}") from exc
+    redact = Redactor(secret_values(settings)).text
+    return Summariser(models, block.timeout_s, redact) if models else None
+
+
+def _auxiliary(block: AuxiliaryModelSettings, settings: Settings) -> ModelSettings:
+    """Return the auxiliary block completed by the main model's: its provider, its key."""
+    main = settings.model
+    same = block.provider in {"auto", "main", main.provider} and block.base_url is None
+    return main.model_copy(
+        update={
+            "name": block.model or (main.name if same else None),
+            "provider": main.provider if same else block.provider,
+            "base_url": main.base_url if same else block.base_url,
+            "api_key": block.api_key or (main.api_key if same else None),
+            "api_keys": (),
+            "context_length": None,
+            "facts": block.facts,
+            "extra_body": main.extra_body if same else {},
+            "max_answer_chars": main.max_answer_chars,
+        }
+    )
+
+
+def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
+    """Return who writes the system prompts; the operator's files are read now."""
+    files = OperatorFiles(settings.home, settings.agent.workspace)
+    files.read()
+    return Prompts(
+        files, Access(settings.access), settings.sessions.timezone, external=plugins.external
+    )
+
+
+def build_tool_lines(settings: Settings) -> Callable[[], ToolLines] | None:
+    """Return what makes the lines that tell which tools run, with no secret in them."""
+    if settings.agent.progress == "off":
+        return None
+    return partial(ToolLines, Redactor(secret_values(settings)).text)
+
+
+def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
+    """Return the prices of these models, and the budgets, as `/usage` tells them."""
+    known = {model.name: model.facts.prices for model in models}
+    return MoneyRules(
+        prices={name: prices for name, prices in known.items() if prices is not None},
+        rules={model.name: CacheRules.of(model.facts) for model in models},
+        sender_daily_usd=settings.budget.sender_daily_usd,
+        daily_usd=settings.budget.daily_usd,
+        timezone=settings.sessions.timezone,
+    )
+
+
+def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
+    """Return the adapters of all configured platforms, the web chat first.
+
+    The web chat is always there: `parley chat` reaches it through the Unix socket also where
+    `web.enabled` is false and the page is not served.
+    """
+    menu = tuple(registry.DESCRIPTIONS.items())
+    host = Host(intake, chats, menu, settings.attachments.max_bytes)
+    blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
+    for platform in account_types():
+        accounts = settings.platforms.accounts(platform)
+        blocks += [(platform, account) for account in accounts if account.is_on]
+    return [build(platform, block, host) for platform, block in blocks]
+
+
+def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]]:
+    """Return what connects to the enabled servers, and yields their tools while it is open.
+
+    Entering takes as long as the slowest server needs, `start_timeout_s` at most.
+    """
+    if not any(server.enabled for server in settings.tools.mcp.values()):
+        return nullcontext(())
+    opened: AbstractAsyncContextManager[Sequence[Tool]] = import_module(
+        "agent.tools.mcp.servers"
+    ).mcp_tools(settings.tools.mcp, settings.home)
+    return opened

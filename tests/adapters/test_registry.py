@@ -1,0 +1,98 @@
+"""The register: what it finds, and that each platform keeps to its own folder."""
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import grimp
+import pytest
+
+from adapters.registry import BUILT_IN, Platform, account_types, by_name, platforms
+
+ROOT = Path(__file__).resolve().parents[2]
+PLATFORMS = pytest.mark.parametrize("platform", platforms(), ids=lambda each: each.name)
+LOADED = """
+import sys
+from adapters.registry import platforms
+import gateway.settings.tree
+print(*(package for each in platforms() for package in each.sdk if package in sys.modules))
+"""
+
+
+@cache
+def imports() -> grimp.ImportGraph:
+    """Return who imports whom in the product, SDKs included."""
+    return grimp.build_graph("gateway", "agent", "adapters", include_external_packages=True)
+
+
+def folder_of(module: str) -> str:
+    """Return the first two names of a module."""
+    return ".".join(module.split(".")[:2])
+
+
+def test_every_folder_with_a_platform_file_is_found() -> None:
+    """In the order of lists, the built-in chat first."""
+    files = (ROOT / "adapters").glob("*/platform.py")
+    assert sorted(by_name()) == sorted(file.parent.name for file in files)
+    assert [each.name for each in platforms()] == ["web", "telegram", "discord", "slack"]
+    assert [*account_types()] == [name for name in by_name() if name != BUILT_IN]
+
+
+def test_finding_the_platforms_loads_no_sdk() -> None:
+    """What is not configured costs nothing at the start."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
+@PLATFORMS
+def test_its_name_is_its_folder(platform: Platform) -> None:
+    """And its adapter offers `build`."""
+    text = (ROOT / "adapters" / platform.name / "adapter.py").read_text("utf-8")
+    assert "\ndef build(" in text
+
+
+@PLATFORMS
+def test_platforms_do_not_know_each_other(platform: Platform) -> None:
+    """What two of them need stands beside the folders."""
+    home = f"adapters.{platform.name}"
+    inside = imports().find_descendants(home)
+    used = {it for module in inside for it in imports().find_modules_directly_imported_by(module)}
+    others = {f"adapters.{each.name}" for each in platforms() if each is not platform}
+    assert {folder_of(module) for module in used} & others == set()
+
+
+@PLATFORMS
+def test_its_sdk_is_its_own(platform: Platform) -> None:
+    """No other module imports it; each SDK that is named is used."""
+    for package in platform.sdk:
+        users = imports().find_modules_that_directly_import(package)
+        assert {folder_of(module) for module in users} == {f"adapters.{platform.name}"}, package
+
+
+@pytest.mark.parametrize("package", ["gateway", "agent"])
+def test_only_the_built_in_chat_is_known_by_name(package: str) -> None:
+    """No code beside `adapters/` has a platform's name as a value, or imports its folder."""
+    names = "|".join(account_types())
+    known = re.compile(rf"""["'](?:{names})["']|\badapters\.(?:{names})\b""")
+    found = [
+        f"{file.relative_to(ROOT)}: {line.strip()}"
+        for file in sorted((ROOT / package).rglob("*.py"))
+        for line in file.read_text("utf-8").splitlines()
+        if known.search(line)
+    ]
+    assert found == []
+
+
+def test_the_docs_have_a_column_and_a_page_for_each() -> None:
+    """`docs/adapters.md` compares them in the order of the register."""
+    text = (ROOT / "docs" / "adapters.md").read_text("utf-8")
+    head = next(line for line in text.splitlines() if line.startswith("| |"))
+    assert [cell.strip() for cell in head.strip("| ").split("|")] == [
+        each.title for each in platforms()
+    ]
+    pages = {file.stem for file in (ROOT / "docs" / "platforms").glob("*.md")}
+    assert pages >= set(account_types())

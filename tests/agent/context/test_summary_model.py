@@ -1,0 +1,426 @@
+"""The summary model as engines ask it: from a thread, within one time limit, with fallbacks."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+    SummaryFailed,
+)
+from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
+from agent.models.base import Completion, ModelRequest, StopReason
+from agent.models.catalog import ModelFacts, Prices
+from agent.models.scripted import Cut, ScriptedModel, Step
+from agent.ports import ModelCall
+from agent.tokens.estimate import estimate_messages
+from agent.usage import Usage
+from tests.agent.tools.doubles import HangingModel, PassingTime
+
+LIMIT_S = 10.0
+
+
+def asking(*models: ScriptedModel, timeout_s: float | None = None) -> SummaryCalls:
+    return Summariser(models, LIMIT_S).calls(timeout_s)
+
+
+def impatient(*models: ScriptedModel, limit_s: float = LIMIT_S) -> Summariser:
+    """Return a summariser whose time is over once the last model, which hangs, was asked."""
+    last = models[-1]
+    assert isinstance(last, HangingModel)
+    return Summariser(models, limit_s, timing=PassingTime(last).timing)
+
+
+def failing(error: Exception) -> ScriptedModel:
+    return ScriptedModel([error])
+
+
+async def ask(calls: SummaryCalls, prompt: str = "Sum up.") -> str:
+    """Ask as an engine does, from a thread of its own."""
+    return await asyncio.to_thread(calls, prompt, 300)
+
+
+async def failure_of(*models: ScriptedModel) -> SummaryFailed:
+    calls = asking(*models)
+    with pytest.raises(SummaryFailed) as caught:
+        await ask(calls)
+    assert calls.failure is caught.value
+    return caught.value
+
+
+async def test_an_answer_comes_back_with_the_name_of_its_model() -> None:
+    """The prompt is one message of the user, and the limit is handed on."""
+    model = ScriptedModel([Completion(assistant_message("In short."), "stop", None, "small-2")])
+    calls = asking(model)
+    assert await ask(calls, "Sum up.") == "In short."
+    assert (calls.model, calls.failure) == ("small-2", None)
+    (request,) = model.requests
+    assert request.messages == [user_message("Sum up.")]
+    assert (request.max_output_tokens, request.tools) == (300, ())
+
+
+async def test_a_model_without_a_reported_name_is_called_by_its_own() -> None:
+    """The row of a compaction always tells who wrote its summary."""
+    calls = asking(ScriptedModel([Completion(assistant_message("In short."), "stop")]))
+    await ask(calls)
+    assert calls.model == "scripted"
+
+
+async def test_configured_secrets_neither_leave_nor_come_back() -> None:
+    """Whatever the model makes of a key that it saw elsewhere."""
+    model = ScriptedModel(["The key is hunter2."])
+    calls = Summariser([model], LIMIT_S, lambda text: text.replace("hunter2", "***")).calls()
+    assert await ask(calls, "hunter2 opens it") == "The key is ***."
+    assert model.requests[0].messages == [user_message("*** opens it")]
+
+
+@pytest.mark.parametrize(
+    "error", [ModelNotFound("404"), ModelUnreachable("503"), CredentialsRefused("401")]
+)
+async def test_the_next_model_is_asked_where_one_is_of_no_use(error: ModelError) -> None:
+    """An auxiliary model that is gone falls back to the main one."""
+    main = ScriptedModel(["In short."])
+    calls = asking(failing(error), main)
+    assert await ask(calls) == "In short."
+    assert calls.failure is None
+
+
+async def test_an_answer_that_breaks_in_the_middle_falls_back_too() -> None:
+    """What was streamed before is not part of the next model's answer."""
+    calls = asking(ScriptedModel([Cut("half", ModelUnreachable("cut"))]), ScriptedModel(["Whole."]))
+    assert await ask(calls) == "Whole."
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RateLimited("429"), BadRequest("400"), ContextOverflow("413"), ModelRefused("no")],
+)
+async def test_other_errors_are_the_extractors_case(error: ModelError) -> None:
+    """The main model is not loaded with what another attempt may not mend."""
+    main = ScriptedModel(["In short."])
+    failure = await failure_of(failing(error), main)
+    assert type(error).__name__ in str(failure)
+    assert failure.__cause__ is error
+    assert main.requests == []
+
+
+@pytest.mark.parametrize(
+    ("error", "cooldown_s"),
+    [
+        (ModelUnreachable("down"), 60),
+        (ModelNotFound("gone"), 600),
+        (CredentialsRefused("no"), 600),
+        (RateLimited("busy"), 60),
+        (RateLimited("busy", 5), 60),
+        (RateLimited("busy", 120), 120),
+        (RateLimited("busy", 86_400), 600),
+        (BadRequest("malformed"), 60),
+    ],
+)
+async def test_a_failure_says_how_long_not_to_ask_again(
+    error: ModelError, cooldown_s: float
+) -> None:
+    """Passing trouble 60 s, no provider 600 s; a provider's wish between the two is followed."""
+    assert (await failure_of(failing(error))).cooldown_s == cooldown_s
+
+
+async def test_the_last_of_several_models_decides_how_long() -> None:
+    """As long as one of them may come back, 60 s are enough."""
+    both = await failure_of(failing(ModelNotFound("gone")), failing(ModelUnreachable("down")))
+    assert both.cooldown_s == 60
+
+
+async def test_without_any_model_there_is_no_provider() -> None:
+    """Asked all the same, it fails like every other call."""
+    assert (await failure_of()).cooldown_s == 600
+
+
+@pytest.mark.parametrize("reason", ["length", "refused", "tool_calls", "endless"])
+async def test_an_answer_that_did_not_end_by_itself_is_no_summary(reason: StopReason) -> None:
+    """Cut, refused, or something else than text."""
+    answer = Completion(assistant_message("## Goal\nhalf a"), reason)
+    assert repr(reason) in str(await failure_of(ScriptedModel([answer])))
+
+
+@pytest.mark.parametrize("text", ["", " \n\t"])
+async def test_an_empty_answer_is_no_summary(text: str) -> None:
+    """Whatever stop reason it came with."""
+    assert "empty" in str(await failure_of(ScriptedModel([text])))
+
+
+async def test_a_failure_stays_known_after_a_later_answer() -> None:
+    """One part that failed is why the whole summary was not used."""
+    calls = asking(ScriptedModel(["", "In short."]))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert await ask(calls) == "In short."
+    assert calls.failure is not None
+
+
+async def test_all_calls_share_one_time_limit() -> None:
+    """When it is used up the model is not asked any more."""
+    model = HangingModel()
+    calls = impatient(model).calls()
+    for _ in range(2):
+        with pytest.raises(SummaryFailed) as caught:
+            await ask(calls)
+        assert caught.value.cooldown_s == 60
+    assert len(model.requests) == 1
+    await model.ended.wait()
+
+
+async def test_the_next_model_has_only_what_is_left_of_the_time() -> None:
+    """A fallback does not begin the limit anew."""
+    calls = impatient(failing(ModelUnreachable("down")), HangingModel()).calls()
+    async with asyncio.timeout(LIMIT_S / 2):
+        with pytest.raises(SummaryFailed, match="too long"):
+            await ask(calls)
+
+
+async def test_nobody_gets_more_time_than_is_configured() -> None:
+    """Hygiene's limit shortens the configured one and never lengthens it."""
+    calls = impatient(HangingModel(), limit_s=5).calls(3600)
+    assert 4 < calls.left_s <= 5
+    async with asyncio.timeout(LIMIT_S / 2):
+        with pytest.raises(SummaryFailed, match="too long"):
+            await ask(calls)
+
+
+async def test_closing_ends_a_call_that_hangs() -> None:
+    """The turn is over: the connection is closed and the engine's thread goes on at once."""
+    model = HangingModel()
+    calls = asking(model)
+    async with asyncio.timeout(LIMIT_S / 2), asyncio.TaskGroup() as tasks:
+        asked = tasks.create_task(failure_in(calls))
+        await model.arrived.wait()
+        calls.close()
+    assert isinstance(asked.result(), SummaryFailed)
+    await model.ended.wait()
+
+
+async def test_closed_calls_ask_nobody() -> None:
+    """An engine that goes on after its turn has ended gets no further answer."""
+    model = ScriptedModel(["In short."])
+    calls = asking(model)
+    calls.close()
+    assert isinstance(await failure_in(calls), SummaryFailed)
+    assert model.requests == []
+
+
+async def test_a_call_that_begins_while_it_is_closed_ends_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at the flag and the request there is no gap."""
+    model = HangingModel()
+    calls = asking(model)
+    begin = asyncio.run_coroutine_threadsafe
+
+    def closed_meanwhile(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop) -> Any:
+        calls.close()
+        return begin(work, loop)
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", closed_meanwhile)
+    async with asyncio.timeout(LIMIT_S / 2):
+        assert isinstance(await failure_in(calls), SummaryFailed)
+
+
+async def failure_in(calls: SummaryCalls) -> SummaryFailed | None:
+    try:
+        await ask(calls)
+    except SummaryFailed as exc:
+        return exc
+    return None
+
+
+def test_the_smallest_window_counts() -> None:
+    """Every request has to fit into whichever model gets it."""
+    models = [ScriptedModel([], context_length=8_000), ScriptedModel([], context_length=200_000)]
+    assert Summariser(models, LIMIT_S).window_tokens == 8_000
+
+
+# Behind a request that the provider has in its cache
+
+TOOLS = (ToolSchema("clock", "Tells the time.", {"type": "object"}),)
+SENT: list[ChatMessage] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is up?", "cache_control": {"type": "ephemeral"}},
+]
+KEPT = WarmPrefix(
+    ScriptedModel([]), ModelRequest(SENT, TOOLS, conversation="7"), tokens=10, ttl="5m"
+)
+
+
+async def behind(calls: SummaryCalls, model: ScriptedModel, prompt: str = "Sum up.") -> str:
+    return await asyncio.to_thread(calls.behind, replace(KEPT, model=model), prompt, 300)
+
+
+async def test_a_prompt_behind_a_request_changes_nothing_before_it() -> None:
+    """Marks, tools and the freedom to call them stay: all of that belongs to what is cached."""
+    model = ScriptedModel(["In short."])
+    assert await behind(asking(model), model) == "In short."
+    (request,) = model.requests
+    asked = user_message("Sum up.", synthetic=True)
+    assert request == replace(KEPT.request, messages=[*SENT, asked], max_output_tokens=300)
+    assert SENT[-1] == KEPT.request.messages[-1]
+
+
+async def test_only_the_model_that_knows_the_request_is_asked_behind_it() -> None:
+    """No other one has it in its cache."""
+    gone, other = failing(ModelNotFound("404")), ScriptedModel(["In short."])
+    calls = asking(other)
+    with pytest.raises(SummaryFailed):
+        await behind(calls, gone)
+    assert other.requests == []
+
+
+async def test_a_model_that_calls_a_tool_instead_has_failed() -> None:
+    """Nobody runs it."""
+    call = {"id": "c1", "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    model = ScriptedModel([[call]])  # type: ignore[list-item]
+    with pytest.raises(SummaryFailed, match="tool_calls"):
+        await behind(asking(model), model)
+
+
+async def test_secrets_are_masked_behind_a_request_too() -> None:
+    """In the new message and in what comes back; the rest was sent before."""
+    model = ScriptedModel(["The key is hunter2."])
+    calls = Summariser([model], LIMIT_S, lambda text: text.replace("hunter2", "***")).calls()
+    assert await behind(calls, model, "Up to hunter2.") == "The key is ***."
+    assert model.requests[0].messages[-1]["content"] == "Up to ***."
+
+
+# What it costs
+
+PRICED = ModelFacts("scripted", prices=Prices(2.0, 2.5, 4.0, 0.2, 10.0))
+
+
+def priced(*steps: Step) -> ScriptedModel:
+    return ScriptedModel(steps, facts=PRICED)
+
+
+def said(usage: Usage | None, cost_usd: float | None = None) -> Completion:
+    return Completion(assistant_message("In short."), "stop", usage, "small-2", cost_usd)
+
+
+def booked(calls: SummaryCalls) -> ModelCall:
+    (call,) = calls.spent
+    return call
+
+
+async def test_an_answer_is_booked_with_what_it_cost() -> None:
+    """Under the name of the settings, by which prices go."""
+    calls = asking(priced(said(Usage(input_tokens=1_000_000, output_tokens=10_000))))
+    await ask(calls)
+    call = booked(calls)
+    assert (call.provider, call.model, call.reported_name) == ("scripted", "scripted", "small-2")
+    assert (call.purpose, call.estimated) == ("summary", False)
+    assert call.cost_usd == pytest.approx(2.1)
+
+
+async def test_the_providers_own_figure_counts() -> None:
+    """A router knows what it charges."""
+    calls = asking(priced(said(Usage(input_tokens=1_000_000), cost_usd=0.5)))
+    await ask(calls)
+    assert booked(calls).cost_usd == 0.5
+
+
+async def test_without_a_report_it_is_estimated() -> None:
+    """And marked as such."""
+    calls = asking(priced(said(None)))
+    await ask(calls)
+    call = booked(calls)
+    assert (call.purpose, call.estimated, call.reported_name) == ("summary", True, "small-2")
+    assert call.usage is not None
+    assert min(call.usage.input_tokens, call.usage.output_tokens, call.cost_usd or 0) > 0
+
+
+async def test_an_answer_that_is_no_summary_was_paid_for_all_the_same() -> None:
+    """The failure is the caller's; the bill is not."""
+    calls = asking(priced(""))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert booked(calls).purpose == "summary"
+
+
+async def test_a_failed_call_is_lost_where_the_provider_had_reported_something() -> None:
+    """A stream that is cut is billed; the fallback is billed too."""
+    cut = ModelUnreachable("cut")
+    cut.usage = Usage(input_tokens=500)
+    calls = asking(priced(Cut("half", cut)), priced("Whole."))
+    await ask(calls)
+    assert [call.purpose for call in calls.spent] == ["lost", "summary"]
+    assert calls.spent[0].usage == cut.usage
+
+
+async def test_a_failed_call_that_had_begun_to_answer_is_lost_as_expected() -> None:
+    """Many report at the end alone: the prompt by Parley's count, and what had been streamed."""
+    cut = ModelUnreachable("cut")
+    cut.written_tokens = 40
+    model = priced(Cut("half", cut))
+    calls = asking(model)
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    call = booked(calls)
+    expected = estimate_messages(model.requests[0].messages, model.name)
+    assert (call.purpose, call.usage) == ("lost", Usage(expected, 40))
+
+
+async def test_a_call_that_was_refused_costs_nothing() -> None:
+    """Nobody bills an error."""
+    calls = asking(priced(RateLimited("429")))
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert calls.spent == []
+
+
+async def test_a_call_that_took_too_long_is_estimated_as_lost() -> None:
+    """The provider has read the prompt by then."""
+    calls = impatient(HangingModel()).calls()
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    call = booked(calls)
+    assert (call.purpose, call.estimated) == ("lost", True)
+    assert call.usage is not None
+    assert call.usage.input_tokens > 0
+
+
+async def test_what_the_cache_holds_is_lost_at_the_price_of_a_read() -> None:
+    """Of a call behind a request that was known."""
+    model = HangingModel()
+    calls = impatient(model).calls()
+    with pytest.raises(SummaryFailed):
+        await behind(calls, model)
+    usage = booked(calls).usage
+    assert usage is not None
+    assert usage.cache_read_tokens == KEPT.tokens
+    assert usage.input_tokens > 0
+
+
+async def test_closing_has_a_call_that_is_cut_off_booked_at_once() -> None:
+    """Whoever closes books next; the engine's thread may take its time."""
+    model = HangingModel()
+    calls = asking(model)
+    async with asyncio.timeout(LIMIT_S / 2), asyncio.TaskGroup() as tasks:
+        tasks.create_task(failure_in(calls))
+        await model.arrived.wait()
+        calls.close()
+        assert booked(calls).purpose == "lost"
+        calls.close()
+    assert len(calls.spent) == 1
+
+
+async def test_what_is_left_of_the_time_is_told() -> None:
+    """A compaction that waits for something else waits no longer."""
+    assert 0 < asking(timeout_s=5).left_s <= 5
+    assert asking(timeout_s=0).left_s == 0

@@ -1,0 +1,245 @@
+"""The body for Anthropic's API: markers of the cache, contents of every kind, stable bytes."""
+
+import copy
+from typing import Any, cast
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.context.phases.sanitise import sanitise
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    assistant_message,
+    decode,
+    encode,
+    tool_message,
+    user_message,
+)
+from agent.models.anthropic.wire import request_body
+from agent.models.base import ModelRequest
+from agent.models.scripted import tool_call
+from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
+from agent.view import Summary, View, ViewPlan
+from tests.support.conversations import PNG, conversation_of
+
+MARK = {"type": "ephemeral"}
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+SYSTEM = ChatMessage(role="system", content="You help.")
+ASK = user_message("hello")
+MODEL = "claude-sonnet-5"
+
+
+def body_of(messages: list[ChatMessage]) -> dict[str, Any]:
+    return request_body(ModelRequest(messages), MODEL)
+
+
+def turns_of(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+    turns: list[dict[str, Any]] = body_of(messages)["messages"]
+    return turns
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def marked_blocks(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks with a marker, in order."""
+    turns = (block for turn in body["messages"] for block in turn["content"])
+    return [block for block in (*body.get("system", ()), *turns) if KEY in block]
+
+
+def stripped(value: Any) -> Any:
+    """Return the same without any marker."""
+    if isinstance(value, dict):
+        return {key: stripped(each) for key, each in value.items() if key != KEY}
+    return [stripped(each) for each in value] if isinstance(value, list) else value
+
+
+def test_results_stand_in_the_order_of_their_calls() -> None:
+    """Whichever finished first; what the user says stands behind them."""
+    calls = [tool_call("look", {}, name) for name in ("a", "b")]
+    asked = ChatMessage(role="assistant", content=None, tool_calls=calls)
+    results = [tool_message(name, "look", name) for name in ("b", "a")]
+    answered = turns_of([SYSTEM, ASK, asked, *results, user_message("and?")])[-1]
+    assert [block.get("tool_use_id") for block in answered["content"]] == ["a", "b", None]
+
+
+def thinking(content: Any, **more: Any) -> ChatMessage:
+    thought = {"role": "assistant", "content": content, "opaque": {"anthropic": [THOUGHT]}}
+    return cast("ChatMessage", thought | more)
+
+
+# Where a marker goes
+
+
+def test_markers_reach_the_blocks() -> None:
+    """Of a marked request system, text, call and result carry their markers."""
+    messages = [
+        SYSTEM,
+        ASK,
+        ChatMessage(role="assistant", content=None, tool_calls=[tool_call("look", {}, "t1")]),
+        tool_message("t1", "look", "found"),
+    ]
+    kinds = [block["type"] for block in marked_blocks(body_of(apply_cache_control(messages)))]
+    assert kinds == ["text", "text", "tool_use", "tool_result"]
+
+
+def test_a_result_is_marked_itself() -> None:
+    """Its content stays a string; a marker on a part of it moves out."""
+    result = tool_message("t1", "look", "found")
+    on_part = ChatMessage(
+        role="tool", tool_call_id="t1", content=[text("found", cache_control=MARK)]
+    )
+    expected = {"type": "tool_result", "tool_use_id": "t1", "content": "found", KEY: MARK}
+    for message in ({**result, KEY: MARK}, on_part):
+        assert turns_of([message])[0]["content"] == [expected]  # type: ignore[list-item]
+
+
+def test_an_empty_result_carries_its_marker() -> None:
+    """A result without text is a block all the same."""
+    message = ChatMessage(role="tool", tool_call_id="t1", content="", cache_control=MARK)
+    assert turns_of([message])[0]["content"] == [
+        {"type": "tool_result", "tool_use_id": "t1", KEY: MARK}
+    ]
+
+
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_a_marker_on_empty_text_moves_to_the_part_before(empty: str) -> None:
+    """The API refuses a marker on empty text."""
+    content = [text("a"), PNG, text(empty, cache_control=MARK)]
+    blocks = turns_of([ChatMessage(role="user", content=content)])[0]["content"]
+    assert [block.get(KEY) for block in blocks] == [None, MARK]
+
+
+def test_a_marker_on_empty_text_moves_to_the_call_behind_it() -> None:
+    """Thinking cannot carry it, the first call of the message can."""
+    calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
+    message = thinking([text("", cache_control=MARK)], tool_calls=calls)
+    blocks = turns_of([ASK, message])[1]["content"]
+    assert [(block["type"], block.get(KEY)) for block in blocks] == [
+        ("thinking", None),
+        ("tool_use", MARK),
+        ("tool_use", None),
+    ]
+
+
+def test_a_marked_message_without_text_is_marked_at_its_last_call() -> None:
+    """The end of the message is the end of its calls."""
+    calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
+    message = thinking(None, tool_calls=calls, cache_control=MARK)
+    blocks = turns_of([ASK, message])[1]["content"]
+    assert [block.get(KEY) for block in blocks] == [None, None, MARK]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        thinking(None, cache_control=MARK),
+        thinking([text(" ", cache_control=MARK)]),
+        ChatMessage(role="assistant", content="", cache_control=MARK),
+    ],
+)
+def test_the_marker_of_a_message_that_is_left_out_moves_before_it(message: ChatMessage) -> None:
+    """Nothing of the message goes out: the last block before it is marked."""
+    body = body_of([SYSTEM, ASK, message])
+    assert body["messages"] == [{"role": "user", "content": [text("hello", cache_control=MARK)]}]
+    assert body_of([SYSTEM, message])["system"] == [text("You help.", cache_control=MARK)]
+    assert marked_blocks(body_of([message])) == []
+
+
+def test_never_more_than_four_markers() -> None:
+    """Of more the first and the last three go out: five would be refused."""
+    marked = [{**user_message(str(n)), KEY: MARK} for n in range(7)]
+    texts = [block["text"] for block in marked_blocks(body_of([SYSTEM, *marked]))]  # type: ignore[list-item]
+    assert texts == ["0", "4", "5", "6"]
+
+
+def test_the_messages_are_not_changed() -> None:
+    """Markers move on the wire alone."""
+    messages = [ASK, thinking([text("", cache_control=MARK)]), thinking("a", cache_control=MARK)]
+    before = copy.deepcopy(messages)
+    body_of(messages)
+    assert messages == before
+
+
+# Contents
+
+
+def test_images_are_blocks() -> None:
+    """Inline images and addresses, in messages and in results, in the form of the API."""
+    address = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    inline = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    source = {"type": "image", "source": inline}
+    asked = ChatMessage(role="user", content=[text("look"), PNG, address, source])
+    images = [{"type": "image", "source": inline}]
+    assert turns_of([asked])[0]["content"] == [
+        text("look"),
+        *images,
+        {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}},
+        *images,
+    ]
+    result = ChatMessage(role="tool", tool_call_id="t", content=[text("seen"), PNG])
+    assert turns_of([result])[0]["content"][0]["content"] == [text("seen"), *images]
+
+
+def test_texts_of_a_list_are_blocks_of_their_own() -> None:
+    """Parts are not joined; what is of an unknown kind stays out."""
+    parts = [text("a"), {"type": "input_audio", "input_audio": {}}, text("b")]
+    message = ChatMessage(role="user", content=parts)
+    assert turns_of([message])[0]["content"] == [text("a"), text("b")]
+
+
+def test_the_note_of_a_compacted_view_is_a_block_of_its_own() -> None:
+    """The prompt before it keeps its bytes and its place in the cache, marked or not."""
+    plain = body_of([SYSTEM])["system"]
+    with_note = View("You help.", ViewPlan(summaries=(Summary("s", 1, 2),)), []).messages[0]
+    for messages in ([with_note], apply_cache_control([with_note])):
+        blocks = body_of(messages)["system"]
+        assert stripped(blocks[:1]) == plain
+        assert blocks[1]["text"].startswith("[Note: ")
+    assert KEY not in body_of(apply_cache_control([with_note]))["system"][0]
+
+
+# Stable bytes
+
+
+REQUESTS = st.binary(min_size=2, max_size=24).map(
+    lambda drawn: sanitise([SYSTEM, *conversation_of(drawn)])
+)
+
+
+@given(REQUESTS, st.sampled_from(sorted(STRATEGIES)))
+def test_markers_change_no_other_byte(messages: list[ChatMessage], strategy: str) -> None:
+    """Without its markers a marked request has the bytes of one that was never marked."""
+    marked = body_of(apply_cache_control(messages, strategy=strategy))
+    assert orjson.dumps(stripped(marked)) == orjson.dumps(body_of(messages))
+    assert 1 <= len(marked_blocks(marked)) <= 4
+
+
+@given(REQUESTS)
+def test_a_stored_message_has_the_same_bytes(messages: list[ChatMessage]) -> None:
+    """What was written to the database and read again makes the same request."""
+    again = [decode(encode(message)) for message in messages]
+    assert orjson.dumps(body_of(again)) == orjson.dumps(body_of(messages))
+
+
+@given(REQUESTS)
+def test_a_request_begins_with_the_one_before(messages: list[ChatMessage]) -> None:
+    """An answer and what follows it are appended; no block before them changes."""
+    grown = [*messages, assistant_message("ok"), user_message("next")]
+    before, after = body_of(messages)["messages"], body_of(grown)["messages"]
+    flat = [[block for turn in each for block in turn["content"]] for each in (before, after)]
+    assert flat[1][: len(flat[0])] == flat[0]
+
+
+def test_tool_schemas_are_canonical() -> None:
+    """However a server orders the keys of a schema, the bytes are the same; the order is kept."""
+    one = ToolSchema("b", "B.", {"type": "object", "properties": {"y": {}, "x": {}}})
+    two = ToolSchema("b", "B.", {"properties": {"x": {}, "y": {}}, "type": "object"})
+    other = ToolSchema("a", "A.", {"type": "object"})
+    bodies = [request_body(ModelRequest([ASK], (each, other)), MODEL) for each in (one, two)]
+    assert orjson.dumps(bodies[0]) == orjson.dumps(bodies[1])
+    assert [tool["name"] for tool in bodies[0]["tools"]] == ["b", "a"]

@@ -1,0 +1,310 @@
+"""The offline model: answers, tools, streaming."""
+
+import asyncio
+
+import orjson
+import pytest
+
+from agent.messages import (
+    ChatMessage,
+    ToolSchema,
+    assistant_message,
+    text_of,
+    tool_message,
+    user_message,
+)
+from agent.models.base import Completion, ModelRequest
+from agent.offline.answers import COUNT_LIMIT, NOTICE
+from agent.offline.model import OfflineModel
+from agent.settings import ModelSettings
+from agent.tools.builtin.calculate import evaluate
+from tests.agent.models.sink import CollectingSink
+from tests.support.effort import effort
+
+TOOLS = tuple(
+    ToolSchema(name, "", {"type": "object"})
+    for name in ("read_conversation", "current_time", "calculate")
+)
+
+
+def talk(*texts: str) -> list[ChatMessage]:
+    """User texts with an answer after each but the last."""
+    view: list[ChatMessage] = []
+    for text in texts:
+        view += [user_message(text), assistant_message("An answer.")]
+    return view[:-1]
+
+
+async def complete(
+    view: list[ChatMessage], *, allow_tools: bool = True, tools: tuple[ToolSchema, ...] = TOOLS
+) -> Completion:
+    model = OfflineModel(ModelSettings(), word_delay_s=0)
+    request = ModelRequest(view, tools, allow_tools=allow_tools, conversation="c1")
+    return await model.complete(request, CollectingSink())
+
+
+async def answer(*texts: str, allow_tools: bool = True) -> str:
+    return text_of((await complete(talk(*texts), allow_tools=allow_tools)).message)
+
+
+async def calls(*texts: str) -> list[tuple[str, dict[str, str]]]:
+    completion = await complete(talk(*texts))
+    assert completion.stop_reason == "tool_calls"
+    return [
+        (call["function"]["name"], orjson.loads(call["function"]["arguments"]))
+        for call in completion.message["tool_calls"]
+    ]
+
+
+async def answer_after(question: str, *results: str) -> str:
+    """The answer to a question whose calls had these results."""
+    view = talk(question)
+    message = (await complete(view)).message
+    view.append(message)
+    for call, result in zip(message["tool_calls"], results, strict=True):
+        view.append(tool_message(call["id"], call["function"]["name"], result))
+    return text_of((await complete(view)).message)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Hello!", "Hello! What can I do"),
+        ("good morning", "Hello!"),
+        ("Thanks a lot", "You are welcome"),
+        ("how are you?", "thank you. And you?"),
+        ("Who are you?", "offline demo model"),
+        ("Are you a human?", "offline demo model"),
+        ("help", "What is 12 * 7?"),
+        ("What can you do?", "Count to 100"),
+        ("tell me a joke", "receipt"),
+        ("Goodbye", "Goodbye!"),
+        ("ok", "What would you like"),
+        ("my name is Ann Lee", "Nice to meet you, Ann Lee!"),
+        ("Repeat after me: one two", "one two"),
+        ("say cheese", "cheese"),
+    ],
+)
+async def test_small_talk(text: str, told: str) -> None:
+    """Common phrases have an answer of their own."""
+    assert told in await answer("before", text)
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [
+        (("My name is Ann.", "Hi"), "Hello, Ann!"),
+        (("My name is Ann.", "call me Bob", "What's my name?"), "Your name is Bob."),
+        (("hi", "What is my name?"), "You have not told me"),
+        (("one fish", "two fish", "What was my first message?"), "> one fish"),
+        (("one fish", "two fish", "What is the last thing I said?"), "> two fish"),
+        (("What was my first message?",), "This is your first message"),
+        (("I like red trains", "hi", "What did I say about trains?"), "> I like red trains"),
+        (("I like red trains", "Did I mention dogs?"), "cannot see anything that you said about"),
+        (("a", "b", "How many messages did I send?"), "sent 2 messages before this one"),
+        (("one fish", "repeat what I said"), "> one fish"),
+        (("repeat that",), "not said anything before"),
+        (("one fish", "two fish", "Summarise our conversation"), "1. one fish\n2. two fish"),
+        (("Give me a summary of it",), "only just begun"),
+    ],
+)
+async def test_questions_about_the_conversation(texts: tuple[str, ...], told: str) -> None:
+    """They are answered from the view."""
+    assert told in await answer(*texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "zones"),
+    [
+        ("What time is it?", [None]),
+        ("what's today's date?", [None]),
+        ("Could you tell me the time in tokyo and Paris?", ["Europe/Paris", "Asia/Tokyo"]),
+        ("What time is it in Africa/Lagos?", ["Africa/Lagos"]),
+        ("current time in Old Narnia please", ["Old Narnia"]),
+    ],
+)
+async def test_the_time_is_asked_of_the_tool(text: str, zones: list[str | None]) -> None:
+    """One call for each place; an unknown place is left to the tool."""
+    expected = [("current_time", {"timezone": zone} if zone else {}) for zone in zones]
+    assert await calls(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("what is 12*7?", 84),
+        ("Hi! Calculate (3 + 4) x 2 please", 14),
+        ("sqrt(16)", 4),
+        ("15% of 80", 12),
+        ("17.5 % of 2,340", 409.5),
+        ("1,000,000 + 1", 1_000_001),
+        ("max(3, 1,200)", 1_200),
+        ("What's the square root of 144?", 12),
+        ("2 to the power of 10", 1024),
+        ("how much is 7 times 6 minus 2", 40),
+        ("what is 3 squared plus 8 divided by 4", 11),
+        ("What is 3 + 4 = ?", 7),
+    ],
+)
+async def test_arithmetic_is_asked_of_the_tool(text: str, value: float) -> None:
+    """The expression is one that the tool can work out."""
+    [(name, arguments)] = await calls(text)
+    assert name == "calculate"
+    assert evaluate(arguments["expression"]) == value
+
+
+@pytest.mark.parametrize(
+    "text", ["what is e-mail?", "2024-05-15", "what is love?", "is this well-known", "I am 5"]
+)
+async def test_what_only_looks_like_arithmetic_is_not(text: str) -> None:
+    """It gets the honest answer."""
+    assert "no real answer" in await answer("before", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ('Look up "Vienna" in our conversation', {"contains": "Vienna"}),
+        ("search this chat for red trains?", {"contains": "red trains"}),
+        ("Please read our conversation", {}),
+    ],
+)
+async def test_the_conversation_is_read_by_the_tool(text: str, arguments: dict[str, str]) -> None:
+    """Quotes around what is looked for are not part of it."""
+    assert await calls(text) == [("read_conversation", arguments)]
+
+
+async def test_results_become_sentences() -> None:
+    """One for each call, in their order."""
+    time_told = "Sunday, 1 March 2026, 12:30:00 UTC (UTC+00:00); 2026-03-01T12:30:00+00:00"
+    assert "It is Sunday, 1 March 2026, 12:30:00 UTC" in await answer_after(
+        "the time in UTC? what time is it", time_told
+    )
+    assert "`12*7` = **84**" in await answer_after("what is 12*7?", "84")
+    assert "> #1 user: hi" in await answer_after("read our conversation", "#1 user: hi")
+
+
+async def test_an_error_of_a_tool_is_told() -> None:
+    """Its text goes to the person."""
+    told = await answer_after("what is 1/0?", "Error: division by zero")
+    assert "I tried the tool `calculate`, but it reported a problem: division by zero" in told
+
+
+async def test_an_unusual_result_is_quoted() -> None:
+    """A note of the gateway in place of a result is passed on."""
+    assert "> cancelled by the user" in await answer_after("what is 1+1?", "cancelled by the user")
+
+
+@pytest.mark.parametrize("text", ["what time is it?", "what is 1+1?"])
+async def test_without_tools_it_says_what_is_missing(text: str) -> None:
+    """Both when none are offered and when calls are forbidden."""
+    forbidden = await answer(text, allow_tools=False)
+    assert text_of((await complete(talk(text), tools=())).message) == forbidden
+    assert "not available to me" in forbidden
+
+
+async def test_without_the_tool_it_looks_into_the_view() -> None:
+    """Reading the conversation works on what is there."""
+    told = await answer("I like trains", "look up trains in our conversation", allow_tools=False)
+    assert "> I like trains" in told
+    assert "1. hi" in await answer("hi", "read this conversation", allow_tools=False)
+
+
+async def test_a_last_call_without_tools_says_what_was_done() -> None:
+    """The loop asks for this when its iterations are used up."""
+    view = talk("what is 1+1?")
+    view.append((await complete(view)).message)
+    view.append(tool_message(view[-1]["tool_calls"][0]["id"], "calculate", "2"))
+    view.append(user_message("Say what was done.", synthetic=True))
+    told = text_of((await complete(view, allow_tools=False)).message)
+    assert "So far I used `calculate` (1)" in told
+
+
+async def test_several_unanswered_messages_are_read_together() -> None:
+    """A burst is one question."""
+    view = [user_message("My name is Ann"), user_message("what is my name?")]
+    assert "Your name is Ann." in text_of((await complete(view)).message)
+
+
+async def test_counting_goes_to_the_number() -> None:
+    """Every number is there, up to the limit."""
+    assert (await answer("hi", "count to 12")).replace("\n", " ") == ", ".join(
+        str(number) for number in range(1, 13)
+    )
+    long = await answer("hi", "Count from 1 to 99999")
+    assert f", {COUNT_LIMIT}\n\nI stop at {COUNT_LIMIT}." in long
+    assert await answer("hi", "count to 0") == "There is nothing to count."
+
+
+async def test_long_answers_are_long() -> None:
+    """They take some seconds to stream."""
+    story = await answer("hi", "Write a long story about the sea.")
+    assert story.startswith("# A story about the sea\n\n## Chapter 1\n\n")
+    assert len(story.split()) > 400
+    assert len((await answer("hi", "write a long list")).splitlines()) > 30
+
+
+async def test_formatting_is_shown() -> None:
+    """A table and a code block are in the sample."""
+    sample = await answer("hi", "Show me a table")
+    assert "|---|" in sample
+    assert "```python" in sample
+
+
+async def test_the_unknown_is_answered_honestly() -> None:
+    """It restates the question and says what it can do."""
+    told = await answer("hi", "What is the capital of France?")
+    assert "offline demo model and have no real answer" in told
+    assert "> What is the capital of France?" in told
+    assert "Count to 100" in told
+
+
+async def test_only_the_first_answer_carries_the_notice() -> None:
+    """A system message and a tool call before it do not count as answers."""
+    system = ChatMessage(role="system", content="Be kind.")
+    first = text_of((await complete([system, user_message("hi")])).message)
+    assert first.endswith(NOTICE)
+    assert "ANTHROPIC_API_KEY" in NOTICE
+    assert (await answer_after("what is 12*7?", "84")).endswith(NOTICE)
+    assert NOTICE not in await answer("hi", "hi")
+
+
+async def test_the_same_request_gets_the_same_answer() -> None:
+    """Ids of calls included, and they differ within a view."""
+    first, second = (
+        await complete(talk("time in Paris and Rome")),
+        await complete(talk("time in Paris and Rome")),
+    )
+    assert first == second
+    later = await complete(talk("time in Paris", "what time is it?"))
+    ids = [call["id"] for it in (first, later) for call in it.message["tool_calls"]]
+    assert len(set(ids)) == 3
+
+
+async def test_it_streams_word_by_word() -> None:
+    """The pieces are words and add up to the message."""
+    sink = CollectingSink()
+    model = OfflineModel(ModelSettings(), word_delay_s=0)
+    completion = await model.complete(ModelRequest(talk("a", "hi")), sink)
+    assert sink.deltas[:2] == ["Hello! ", "What "]
+    assert sink.text == text_of(completion.message)
+    assert completion.usage is not None
+    assert completion.usage.output_tokens > 0
+    assert (completion.model, model.provider) == ("parley-offline", "offline")
+    await model.close()
+
+
+@pytest.mark.parametrize(("setting", "tokens"), [(None, 200_000), (8192, 8192)])
+def test_the_window_is_that_of_the_settings(setting: int | None, tokens: int) -> None:
+    """200,000 tokens if none is set."""
+    assert OfflineModel(ModelSettings(context_length=setting)).context_length == tokens
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["tell " * 200_000, " " * 1_000_000, "my name is" + " " * 1_000_000, "in A " * 200_000, ""],
+)
+def test_a_huge_or_empty_text_is_answered_quickly(text: str) -> None:
+    """No pattern may take the event loop for long."""
+    assert effort(lambda: asyncio.run(answer("hi", text))) < 250
+    assert effort(lambda: asyncio.run(answer(text, "hi"))) < 250

@@ -1,0 +1,207 @@
+"""A server that is a program: its tools, its life, its end."""
+
+import asyncio
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.errors import ToolError
+from agent.processes import stdio
+from agent.settings import McpServerSettings
+from agent.tools.mcp import connection
+from agent.tools.mcp.servers import mcp_tools
+from agent.tools.registry import Tool
+from tests.agent.conftest import Journal
+from tests.agent.tools.doubles import context
+from tests.support import mcp_official
+
+Program = Callable[..., McpServerSettings]
+
+
+def named(tools: tuple[Tool, ...], name: str) -> Tool:
+    """Return the tool of server `s` with this name."""
+    return next(tool for tool in tools if tool.name == f"mcp_s_{name}")
+
+
+async def run(tools: tuple[Tool, ...], name: str, **arguments: str) -> str:
+    """Run a tool of server `s`."""
+    return await named(tools, name).run(context(), arguments)
+
+
+def pid_of(journal: Journal) -> int:
+    """Return the process id of the newest program."""
+    return int([line for line in journal.notes() if line.startswith("started")][-1].split()[1])
+
+
+async def test_its_tools_run(program: Program, journal: Journal, tmp_path: Path) -> None:
+    """All pages of its list are there; a malformed tool is left out and logged."""
+    async with mcp_tools({"s": program(read_only=["echo"])}, tmp_path) as tools:
+        assert [tool.name for tool in tools] == [
+            f"mcp_s_{name}"
+            for name in ("change", "die", "echo", "env", "fail", "flood", "odd", "wait")
+        ]
+        assert await run(tools, "echo", text="hello ✓") == "hello ✓"
+        with pytest.raises(ToolError, match=r"^it did not work$"):
+            await run(tools, "fail")
+        with pytest.raises(ToolError, match="answered with what is no result"):
+            await run(tools, "odd")
+    assert {tool.name: tool.effect for tool in tools if tool.effect == "read"} == {
+        "mcp_s_echo": "read"
+    }
+    assert all(tool.restricted for tool in tools)
+    assert (await journal.logged("mcp_tool_skipped"))["tool"] == "bad"
+    assert journal.notes()[-1] == "ended"
+
+
+async def test_it_sees_no_more_of_the_environment_than_it_needs(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PATH, HOME, and what its settings give."""
+    monkeypatch.setenv("PARLEY_MODEL__API_KEY", "sk-secret")
+    async with mcp_tools({"s": program(env={"TOKEN": "t-123"})}, tmp_path) as tools:
+        seen = json.loads(await run(tools, "env"))
+    assert seen.keys() - {"LC_CTYPE"} == {"PATH", "HOME", "TOKEN"}
+    assert seen["TOKEN"] == "t-123"
+
+
+async def test_a_cancelled_call_is_cancelled_at_the_server(
+    program: Program, journal: Journal, tmp_path: Path
+) -> None:
+    """Whether it was stopped or took too long."""
+    async with mcp_tools({"s": program()}, tmp_path) as tools:
+        waiting = asyncio.ensure_future(run(tools, "wait"))
+        await journal.until_noted("called wait")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await journal.until_noted("cancelled True")
+        assert await run(tools, "echo", text="still there") == "still there"
+
+
+async def test_a_lost_program_is_started_again(
+    program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was under way says so, one in between that the server is not there."""
+    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.05)
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"log": str(journal.noted), "say": "Ann asks"}))
+    server = program().model_copy(update={"args": (*program().args[:-1], f"@{plan}")})
+    async with mcp_tools({"s": server}, tmp_path) as tools:
+        plan.rename(tmp_path / "taken away")
+        with pytest.raises(
+            ToolError, match="was lost; what the call has done by then is not known"
+        ):
+            await run(tools, "die")
+        await journal.logged("mcp_lost")
+        lost = journal.of("mcp_lost")[0]
+        assert (lost["server"], lost["said"]) == ("s", "")
+        with pytest.raises(ToolError, match="the MCP server s is not connected now"):
+            await run(tools, "echo", text="x")
+        (tmp_path / "taken away").rename(plan)
+        await journal.logged("mcp_connected", 2)
+        assert await run(tools, "echo", text="x") == "x"
+    assert journal.of("mcp_list_changed") == []
+
+
+async def test_an_endless_message_ends_the_connection(
+    program: Program, journal: Journal, tmp_path: Path
+) -> None:
+    """It is not read to its end."""
+    async with mcp_tools({"s": program()}, tmp_path) as tools:
+        with pytest.raises(ToolError, match="was lost"):
+            await run(tools, "flood")
+    await journal.logged("mcp_message_too_long")
+
+
+async def test_a_changed_list_is_logged(program: Program, journal: Journal, tmp_path: Path) -> None:
+    """It is used from the next start on."""
+    async with mcp_tools({"s": program()}, tmp_path) as tools:
+        assert await run(tools, "change") == "done"
+        assert (await journal.logged("mcp_list_changed"))["server"] == "s"
+        assert await run(tools, "change") == "done"
+        assert await run(tools, "echo", text="x") == "x"
+    assert len(journal.of("mcp_list_changed")) == 1
+
+
+async def test_a_deaf_program_is_killed_with_all_that_it_started(
+    program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the end of stdin nor SIGTERM ends it."""
+    monkeypatch.setattr(stdio, "ENDS_WITHIN_S", 0.05)
+    async with mcp_tools({"s": program({"deaf": True})}, tmp_path):
+        pid = pid_of(journal)
+    assert not psutil.pid_exists(pid)
+
+
+async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
+    program: Program, journal: Journal
+) -> None:
+    """A second signal ends the gateway at once."""
+    server = connection.Connection("s", program({"deaf": True}), lambda _: None)
+    running = asyncio.create_task(server.run())
+    await server.tried.wait()
+    pid = pid_of(journal)
+    keeper = psutil.Process(pid).ppid()
+    running.cancel()
+    await journal.until_noted("ended")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    async with asyncio.timeout(30):
+        while psutil.pid_exists(pid) or psutil.pid_exists(keeper):  # noqa: ASYNC110 - they end
+            await asyncio.sleep(0.005)
+
+
+async def test_a_program_that_is_not_there_says_so(journal: Journal, tmp_path: Path) -> None:
+    """The gateway starts without its tools."""
+    missing = McpServerSettings(command="/no/such/program")
+    async with mcp_tools({"s": missing}, tmp_path) as tools:
+        assert tools == ()
+    assert "FileNotFoundError" in (await journal.logged("mcp_lost"))["reason"]
+
+
+async def test_a_silent_program_is_given_up(
+    journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start of the gateway does not wait for it for long."""
+    monkeypatch.setattr(stdio, "ENDS_WITHIN_S", 0.01)
+    silent = McpServerSettings(command="sleep", args=("60",), start_timeout_s=1)
+    async with mcp_tools({"s": silent}, tmp_path) as tools:
+        assert tools == ()
+    assert "TimeoutError" in (await journal.logged("mcp_lost"))["reason"]
+
+
+async def test_the_official_server_works(journal: Journal, tmp_path: Path) -> None:
+    """It speaks the newest protocol, in which changes of the list have to be asked for."""
+    official = McpServerSettings(command=sys.executable, args=(mcp_official.__file__,))
+    async with mcp_tools({"s": official}, tmp_path) as tools:
+        assert await named(tools, "add").run(context(), {"a": 1, "b": 2}) == "3"
+        assert await run(tools, "change") == "done"
+        await journal.logged("mcp_list_changed")
+    assert len(journal.of("mcp_list_changed")) == 1
+
+
+async def run_until_killed(server: McpServerSettings, home: Path) -> None:
+    """Connect, and be killed as by kill -9."""
+    async with mcp_tools({"s": server}, home):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_gateway_leaves_no_program_behind(program: Program, tmp_path: Path) -> None:
+    """Its stdin ends with the gateway: kill -9 cannot be caught."""
+    gateway = os.fork()
+    if gateway == 0:
+        asyncio.run(run_until_killed(program(), tmp_path))
+    assert os.waitpid(gateway, 0)[1] == signal.SIGKILL
+    started, *_ = (tmp_path / "noted").read_text().splitlines()
+    with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(int(started.split()[1]))) as ended:
+        assert select.select([ended], [], [], 10)[0]
+    assert (tmp_path / "noted").read_text().splitlines()[-1] == "ended"

@@ -1,0 +1,209 @@
+"""Redaction of texts of any size: what is masked, what is left alone, and how fast."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.safety.redaction import MASK, Redactor, masked_assignments, printable
+from tests.support.effort import effort
+
+BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
+PEM = f"-----BEGIN RSA PRIVATE KEY-----\n{BODY}\n{BODY}\nabc=\n-----END RSA PRIVATE KEY-----"
+PGP = f"""-----BEGIN PGP PRIVATE KEY BLOCK-----
+Version: GnuPG v2
+
+{BODY}
+=AbCd
+-----END PGP PRIVATE KEY BLOCK-----"""
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9P"
+WHOLE = [
+    "123456789:AAE-abcdefghijklmnopqrstuvwxyz_0123",
+    "123456789%3AAAE-abcdefghijklmnopqrstuvwxyz_0123",
+    "sk-ant-api03-abcdefghij",
+    "sk-proj-abcdefghijklmnop",
+    "xoxb-123456789012-abcdef",
+    "xapp-1-A0123456789-abc",
+    "AKIAIOSFODNN7EXAMPLE",
+    "ghp_" + "a1B2" * 9,
+    "ghs_" + "a1B2" * 9,
+    "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz",
+    JWT,
+    PEM,
+    PEM.replace("\n", "\\n"),
+    PEM.partition("\nabc=")[0],
+    PEM.replace("KEY-----\n", "KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,0AF\n\n", 1),
+    PGP,
+]
+WITHIN = [
+    ("Authorization: Bearer abcdefgh123", f"Authorization: Bearer {MASK}"),
+    ("authorization: bearer abcdefgh123", f"authorization: bearer {MASK}"),
+    ("BEARER abcdefgh123", f"BEARER {MASK}"),
+    ("postgresql://me:pw@db/x", f"postgresql://{MASK}@db/x"),
+    ("https://u:sk-ant-api03-abcdefghij@host", f"https://{MASK}@host"),
+]
+ORDINARY = [
+    "task-turn_finished_something and disk-abcdefghijklmnop",
+    "12:30, telegram:default:123456789, a@b.org",
+    "see https://example.org:8080/a?b=c@d and the bearer of news",
+    "AKIA, MAKIAIOSFODNN7EXAMPLE, AKIAIOSFODNN7EXAMPLEX",
+    "ghp_short, eyJhbGciOiJIUzI1NiJ9 alone, eyJ.eyJ.x",
+    'if "-----BEGIN PRIVATE KEY-----" in text:\n    pass',
+    "-----BEGIN PUBLIC KEY-----\n" + BODY,
+    "密码没有 😀",
+]
+
+
+class TestText:
+    @pytest.mark.parametrize("secret", WHOLE)
+    def test_a_credential_is_masked_as_a_whole(self, secret: str) -> None:
+        """Nothing of it stays, and nothing around it goes."""
+        assert Redactor().text(f"a {secret}, b") == f"a {MASK}, b"
+
+    @pytest.mark.parametrize(("text", "masked"), WITHIN)
+    def test_only_the_credential_goes(self, text: str, masked: str) -> None:
+        """Scheme, host and header stay readable."""
+        assert Redactor().text(text) == masked
+
+    @pytest.mark.parametrize("text", ORDINARY)
+    def test_ordinary_text_is_left_alone(self, text: str) -> None:
+        """What only resembles a credential stays."""
+        assert Redactor().text(text) == text
+
+    def test_every_occurrence_is_masked(self) -> None:
+        """Also in long text, wherever they stand."""
+        text = "; ".join(WHOLE * 20)
+        assert Redactor().text(text) == "; ".join([MASK] * len(WHOLE) * 20)
+
+    @given(st.sampled_from(WHOLE), st.text(max_size=20), st.text(max_size=20))
+    def test_masking_twice_changes_nothing_more(self, secret: str, one: str, two: str) -> None:
+        """Summaries are masked again when they are updated."""
+        redactor = Redactor()
+        once = redactor.text(f"{one}{secret}{two}")
+        assert redactor.text(once) == once
+
+
+class TestSuspects:
+    @pytest.mark.parametrize("text", [*WHOLE, *(text for text, _ in WITHIN)])
+    def test_the_json_of_a_credential_is_suspected(self, text: str) -> None:
+        """Whatever would be masked in the value."""
+        assert Redactor().suspects(orjson.dumps({"a": f"\n\t{text}"}).decode())
+
+    def test_an_ordinary_line_is_not(self) -> None:
+        """Addresses without a password do not cost a second look."""
+        assert not Redactor(["hunter22"]).suspects('{"url":"https://example.org/a","n":12}')
+
+
+class TestSpeed:
+    @pytest.mark.parametrize(
+        "text", ["def look(path): return 'x/y'\n", "我们需要检查 the log: 1\n"]
+    )
+    def test_bulk_text_takes_10_ms_per_megabyte_or_so(self, text: str) -> None:
+        """The bound is five times that; a pattern that skips nothing takes ten times as long."""
+        bulk, redactor = text * (4_000_000 // len(text)), Redactor()
+        assert redactor.text(bulk) is bulk
+        assert effort(lambda: redactor.text(bulk), rounds=3) < 30
+
+    @pytest.mark.parametrize(
+        "bait",
+        [
+            *(
+                "eyJ",
+                "-eyJaaaaaaaa",
+                "eyJ.",
+                "sk-",
+                "AKIA",
+                "1234567:",
+                "123456%3A",
+                "://",
+                "://a:",
+            ),
+            *("github_pat_", "xox", "xoxa-", "Bearer ", "-----BEGIN RSA PRIVATE KEY-----\n"),
+            *("-----BEGIN ", "-----BEGIN PRIVATE KEY-----a: b\n", "://a:aaaaaaaa", "ghp_", "\\n"),
+        ],
+    )
+    def test_bait_does_not_slow_it_down(self, bait: str) -> None:
+        """What is masked is written by strangers: every pattern stays linear."""
+        text = bait * (400_000 // len(bait))
+        assert effort(lambda: Redactor().text(text)) < 150
+
+
+class TestAssignments:
+    @pytest.mark.parametrize(
+        ("text", "masked"),
+        [
+            ("password=hunter22x", f"password={MASK}"),
+            ("the DB_PASSWORD: `P@ssw0rd1`.", f"the DB_PASSWORD: `{MASK}`."),
+            ('"api_key": "ab12cd34ef"', f'"api_key": "{MASK}"'),
+            ("**Token**: 9f8e7d6c5b", f"**Token**: {MASK}"),
+            ("client_secret => a1b2c3d4e5, next", f"client_secret => {MASK}, next"),
+        ],
+    )
+    def test_a_named_value_is_masked(self, text: str, masked: str) -> None:
+        """However the name is written."""
+        assert masked_assignments(text) == masked
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            *("password: required", "token budget: 12000tokens", "max_tokens: 81920x1"),
+            *("api_key=os.environ['KEY1']", "secret: 12345678", "the token is abc12345"),
+            *("password: see /etc/app1/passwd", "token: https://x.org/a1b2c3", "secret: ~/k1/key2"),
+            f"password={MASK}",
+        ],
+    )
+    def test_ordinary_sentences_are_left_alone(self, text: str) -> None:
+        """Words, numbers, code, paths and addresses are no secrets."""
+        assert masked_assignments(text) == text
+
+
+def test_many_texts_are_masked_like_each_alone() -> None:
+    """Those in ASCII are looked at apart from the others."""
+    texts = ["hunter22", "fine", "an emoji 😀", "hunter22 😀", f"a {WHOLE[2]}", ""]
+    redactor = Redactor(["hunter22"])
+    assert redactor.texts(texts) == [redactor.text(text) for text in texts]
+    assert redactor.texts(texts)[3] == f"{MASK} 😀"
+    assert redactor.texts(texts)[4] == f"a {MASK}"
+
+
+def test_secrets_are_masked_wherever_they_stand_in_data() -> None:
+    """In keys, lists, and what is nested; what is no text stays."""
+    data = {"hunter22": ["a hunter22", {"b": "hunter22"}], "n": [1, None, True]}
+    masked = {MASK: [f"a {MASK}", {"b": MASK}], "n": [1, None, True]}
+    assert Redactor(["hunter22"]).value(data) == masked
+
+
+@pytest.mark.parametrize("secret", ["a'b\\c", 'a"b\nc', "pa\\ss'wd"])
+def test_a_secret_is_masked_as_the_repr_of_a_text_has_it(secret: str) -> None:
+    """An error quotes what it was given."""
+    for text in (secret, repr(secret), repr([secret]), repr(f"\"' {secret}")):
+        masked = Redactor([secret]).text(text)
+        assert MASK in masked
+        assert secret[-2:] not in masked
+
+
+def test_of_a_secret_that_holds_another_nothing_stays() -> None:
+    """Whichever was named first."""
+    redactor = Redactor(["hunter", "hunter22", "22"])
+    assert redactor.text("hunter22") == MASK
+
+
+def test_a_secret_of_the_settings_is_suspected_as_json_has_it() -> None:
+    """A line of the log is JSON."""
+    assert Redactor(['a"b']).suspects(json.dumps({"x": 'a"b'}))
+
+
+def test_a_terminal_is_told_nothing() -> None:
+    """Control characters are spelled out, but for a new line and a tab."""
+    assert printable("a\x1b[31m\tb\r\n\x9bc\x7f") == "a\\x1b[31m\tb\\x0d\n\\x9bc\\x7f"
+
+
+def test_known_secrets_alone_are_masked() -> None:
+    """As JSON spells them; what only looks like one stays, for somebody decides by this text."""
+    redactor = Redactor(['a"b\\c', "hunter22"])
+    fake = "https://a:x;curl@b.org Bearer abcdefghijkl"
+    text = json.dumps([fake, 'a"b\\c', "hunter22hunter22"])
+    assert redactor.known(text) == (json.dumps([fake, MASK, MASK * 2]), 7 + 16)
+    assert redactor.known(fake) == (fake, 0)

@@ -1,0 +1,180 @@
+"""One request: made for the model that is asked, and booked as what it cost."""
+
+import pytest
+
+from agent.errors import CredentialsRefused, ModelUnreachable
+from agent.messages import ChatMessage, assistant_message
+from agent.models.base import Completion, ModelRequest
+from agent.models.catalog import ModelFacts, Prices
+from agent.models.scripted import Script, ScriptedModel
+from agent.prompt_caching import is_marked
+from agent.settings import AgentSettings, CachingSettings
+from agent.usage import CacheLayout, Usage
+from agent.view import Edit, ViewPlan
+from tests.agent.test_loop import QUESTION, Bench, asked, look, seen
+
+DOLLAR_A_TOKEN = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)
+PRICED = ModelFacts("claude", min_cache_tokens=10, prices=DOLLAR_A_TOKEN)
+
+
+def model(*steps: object, layout: CacheLayout | None = "native", **named: str) -> ScriptedModel:
+    script: Script = steps  # type: ignore[assignment]
+    return ScriptedModel(script, cache_layout=layout, facts=PRICED, **named)  # type: ignore[arg-type]
+
+
+def bench_of(*models: ScriptedModel, **caching: object) -> Bench:
+    bench = Bench()
+    bench.models = list(models)
+    bench.caching = CachingSettings.model_validate(caching)
+    return bench
+
+
+def marks(request: ModelRequest) -> int:
+    return sum(map(is_marked, request.messages))
+
+
+def ended(usage: Usage, cost_usd: float | None = None) -> Completion:
+    return Completion(assistant_message("Hi."), "stop", usage, "claude-9", cost_usd)
+
+
+@pytest.mark.parametrize(("layout", "expected"), [("native", 4), ("envelope", 4), (None, 0)])
+async def test_a_request_is_marked_where_the_model_takes_marks(
+    layout: CacheLayout | None, expected: int
+) -> None:
+    """Four breakpoints, or none."""
+    asked = model("Hi.", layout=layout)
+    await bench_of(asked).run()
+    assert marks(asked.requests[0]) == expected
+
+
+async def test_marks_are_of_the_request_alone() -> None:
+    """Neither the view nor what is recorded ever holds one."""
+    bench = bench_of(model(look("a"), "Hi."))
+    await bench.run()
+    assert not any(map(is_marked, bench.view.messages))
+    assert not any(map(is_marked, bench.journal.own))
+
+
+async def test_the_lifetime_is_the_configured_one() -> None:
+    """`prompt_caching.cache_ttl`."""
+    asked = model("Hi.")
+    await bench_of(asked, cache_ttl="1h").run()
+    system = asked.requests[0].messages[0]["content"]
+    assert isinstance(system, list)
+    assert system[0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+
+
+REWRITTEN = ViewPlan(edits=(Edit(2, "arguments", 100),))
+"""Up to the second message what is old is shown shortened."""
+
+
+@pytest.mark.parametrize(
+    ("own", "places"),
+    [([QUESTION], [0, 1, 2, 3]), ([seen("nobody asked"), QUESTION], [0, 1, 3])],
+    ids=["as it is", "mended"],
+)
+async def test_the_end_of_what_was_rewritten_is_marked(
+    own: list[ChatMessage], places: list[int]
+) -> None:
+    """But not in a list that had to be mended: another message may stand there."""
+    asked = model("Hi.")
+    await bench_of(asked, strategy="anchored").run(own, plan=REWRITTEN)
+    (request,) = asked.requests
+    assert len(request.messages) == 4
+    assert [n for n, message in enumerate(request.messages) if is_marked(message)] == places
+
+
+async def test_a_last_call_tells_nothing_about_the_next_request() -> None:
+    """It forbids tools, which are a part of what is cached; the call before it still counts."""
+    step = Completion(asked(look("a")), "tool_calls", Usage(cache_write_5m_tokens=1_000))
+    bench = bench_of(model(step, ended(Usage(input_tokens=9_000))))
+    bench.settings = AgentSettings(max_iterations=1)
+    result = await bench.run()
+    (first,) = [call.prefix for call in bench.journal.calls if call is not None]
+    last = result.call.prefix
+    assert (result.outcome, bench.planner.watch.last) == ("max_iterations", last)
+    assert first is not None
+    assert last is not None
+    assert (last.tokens, last.at) == (first.tokens, first.at) == (1_000, first.at)
+    assert last.messages > first.messages
+
+
+async def test_a_last_call_tells_the_size_of_the_view() -> None:
+    """The meter learns from every report."""
+    step = Completion(asked(look("a")), "tool_calls", Usage(1_000))
+    bench = bench_of(model(step, ended(Usage(input_tokens=9_000))))
+    bench.settings = AgentSettings(max_iterations=1)
+    result = await bench.run()
+    assert bench.planner.meter.report is not None
+    assert bench.planner.meter.report.prompt_tokens == 9_000
+    assert result.call.ratio == bench.planner.meter.ratio
+
+
+async def test_a_call_that_reported_nothing_is_booked_as_an_estimate() -> None:
+    """Its tokens are Parley's own count; the watch and the meter learn nothing from it."""
+    silent = Completion(assistant_message("Hi."), "stop", None)
+    bench = bench_of(model(silent))
+    result = await bench.run()
+    assert (result.call.estimated, result.call.prefix, result.call.ratio) == (True, None, None)
+    assert result.call.usage is not None
+    assert result.call.usage.prompt_tokens > 0
+    assert bench.planner.watch.last is None
+
+
+async def test_a_fallback_gets_a_request_of_its_own() -> None:
+    """Marked as it takes marks, and booked under its name."""
+    refused = model(CredentialsRefused("401"), name="main")
+    fallback = model("Hi.", layout=None, name="spare")
+    result = await bench_of(refused, fallback).run()
+    assert (marks(refused.requests[0]), marks(fallback.requests[0])) == (4, 0)
+    assert (result.call.model, result.text) == ("spare", "Hi.")
+
+
+async def test_the_model_that_answered_is_asked_again() -> None:
+    """It has the prompt in its cache; and the other one rests."""
+    refused = model(CredentialsRefused("401"), name="main")
+    fallback = model(look("a"), "Hi.", name="spare")
+    bench = bench_of(refused, fallback)
+    await bench.run()
+    assert (len(refused.requests), len(fallback.requests)) == (1, 2)
+    assert bench.rests.in_order([refused, fallback]) == [fallback, refused]
+
+
+async def test_a_call_costs_what_was_reported() -> None:
+    """By the model's prices: read, written and plain tokens each at their own."""
+    result = await bench_of(model(ended(Usage(1, 1, 10, 4, 2)))).run()
+    assert result.call.cost_usd == pytest.approx(1 + 5 + 1 + 5 + 4)
+    assert result.call.reported_name == "claude-9"
+
+
+async def test_a_cost_that_the_provider_tells_counts() -> None:
+    """It knows its discounts."""
+    result = await bench_of(model(ended(Usage(1, 1), cost_usd=0.25))).run()
+    assert result.call.cost_usd == 0.25
+
+
+async def test_a_cost_without_prices_is_unknown() -> None:
+    """Not nothing."""
+    unpriced = ScriptedModel([ended(Usage(1, 1))], facts=ModelFacts("x"))
+    assert (await bench_of(unpriced).run()).call.cost_usd is None
+
+
+async def test_the_forecast_knows_what_is_in_the_cache() -> None:
+    """What the call before has written is read, the rest is written."""
+    step = Completion(asked(look("a")), "tool_calls", Usage(cache_write_5m_tokens=1_000))
+    bench = bench_of(model(step, "Hi."))
+    await bench.run()
+    warm = bench.spending.forecasts[-1]
+    assert warm is not None
+    assert 0.1 * 1_000 < warm < 0.1 * 1_000 + 1.25 * 100
+
+
+async def test_a_failed_call_that_was_reported_is_booked_at_its_price() -> None:
+    """The provider bills what it read before the stream broke."""
+    error = ModelUnreachable("cut")
+    error.usage = Usage(cache_read_tokens=10, output_tokens=1)
+    bench = bench_of(model(error, "Hi."))
+    await bench.run()
+    (lost,) = bench.journal.booked
+    assert lost.model == "scripted"
+    assert lost.cost_usd == pytest.approx(6)

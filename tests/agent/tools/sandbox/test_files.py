@@ -1,0 +1,160 @@
+"""The tools that read, write and list."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.settings import ToolSettings, WorkspaceSettings
+from agent.tools.catalog import builtin_tools
+from agent.tools.registry import ToolContext
+from agent.tools.sandbox import files
+from tests.agent.tools.doubles import NOW, MemoryReader, call
+from tests.agent.tools.sandbox.calling import use, use_with
+
+
+async def test_what_is_written_is_read_by_lines(tmp_path: Path) -> None:
+    """With where it goes on."""
+    await use(tmp_path, "write_file", path="n/a.txt", content="one\r\ntwo\nthree\n")
+    read = await use(tmp_path, "read_file", path="n/a.txt", first_line=1, lines=2)
+    assert read.text == (
+        "[n/a.txt: lines 1 to 2, 15 bytes in all; go on with first_line=3]\none\ntwo"
+    )
+    read = await use(tmp_path, "read_file", path="n/a.txt", first_line=3)
+    assert read.text.endswith("in all]\nthree")
+
+
+async def test_nothing_behind_the_last_line(tmp_path: Path) -> None:
+    """The model learns how long the file is."""
+    await use(tmp_path, "write_file", path="a", content="one\n")
+    read = await use(tmp_path, "read_file", path="a", first_line=9)
+    assert read.text == "a has 1 lines, 4 bytes: nothing is left."
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"ab", b"c"]), max_size=12).map(b"".join),
+    st.integers(0, 9),
+    st.integers(1, 5),
+)
+def test_lines_are_skipped_by_pieces(content: bytes, count: int, piece: int) -> None:
+    """Wherever a piece ends, reading goes on where the next line begins."""
+    lines = content.splitlines(keepends=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(files, "_SKIP_CHUNK_BYTES", piece)
+        file = io.BytesIO(content)
+        assert files._skip_lines(file, count) == len(lines[:count])
+        assert file.read() == b"".join(lines[count:])
+
+
+async def test_a_file_of_newlines_is_skipped_in_no_time(tmp_path: Path) -> None:
+    """Line by line it would keep a thread busy long after the tool's time is over."""
+    (tmp_path / "a").write_bytes(b"\n" * 40_000_000)
+    read = await use(tmp_path, "read_file", path="a", first_line=10**9)
+    assert read.text == "a has 40,000,000 lines, 40,000,000 bytes: nothing is left."
+
+
+async def test_a_file_that_is_no_text_is_described(tmp_path: Path) -> None:
+    """By its name, size and first bytes; an archive is never unpacked."""
+    (tmp_path / "a.zip").write_bytes(b"PK\x03\x04\x00\x00")
+    (tmp_path / "b").write_bytes(b"\xff\xfe\xfd\xfc")
+    read = await use(tmp_path, "read_file", path="a.zip")
+    assert read.text == (
+        "a.zip is no text: application/zip, 6 bytes, beginning with 50 4b 03 04 00 00."
+    )
+    assert "b is no text: of unknown type" in (await use(tmp_path, "read_file", path="b")).text
+
+
+async def test_long_lines_are_cut(tmp_path: Path) -> None:
+    """One line of a file of gigabytes is not the whole answer."""
+    (tmp_path / "a").write_bytes(b"x" * 1_300_000 + b"\nend")
+    read = await use(tmp_path, "read_file", path="a")
+    assert "[+1,280,001 bytes of this line left out]\nend" in read.text
+    assert len(read.text) < 2 * files.MAX_LINE_BYTES
+
+
+async def test_one_answer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says where to go on."""
+    monkeypatch.setattr(files, "MAX_READ_BYTES", 10)
+    (tmp_path / "a").write_text("12345\n12345\n12345\n")
+    assert "go on with first_line=3" in (await use(tmp_path, "read_file", path="a")).text
+
+
+async def test_a_line_far_into_a_file_is_not_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by many lines nor by one."""
+    monkeypatch.setattr(files, "MAX_SKIPPED_BYTES", 50_000)
+    (tmp_path / "a").write_text("x\n" * 60_000)
+    (tmp_path / "b").write_text("x" * 3_000_000)
+    for path in ("a", "b"):
+        read = await use(tmp_path, "read_file", path=path, first_line=100_000)
+        assert read.text in {
+            "Error: only the first 50,000 bytes of a file can be read",
+            "b has 1 lines, 3,000,000 bytes: nothing is left.",
+        }
+
+
+async def test_a_listing_tells_kinds_and_sizes(tmp_path: Path) -> None:
+    """Links are named, not followed; signs that could fool a reader are not shown."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "f\n\x1b[31m").write_text("12")
+    (tmp_path / "l").symlink_to("/etc")
+    os.mkfifo(tmp_path / "p")
+    listed = await use(tmp_path, "list_files")
+    assert listed.text == (
+        "[the workspace]\nd  (directory)\nf??[31m  2\nl  (link, not followed)\np  (pipe)"
+    )
+    assert (await use(tmp_path, "list_files", path="d")).text == "d is empty."
+    assert (await use(tmp_path, "list_files", path="l")).status == "error"
+
+
+async def test_a_long_listing_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says how many there are, as far as was looked."""
+    for number in range(5):
+        (tmp_path / str(number)).write_text("")
+    monkeypatch.setattr(files, "MAX_LISTED", 2)
+    assert "[the first 2 of 5 entries" in (await use(tmp_path, "list_files")).text
+    monkeypatch.setattr(files, "MAX_SCANNED", 3)
+    assert "of over 3 entries" in (await use(tmp_path, "list_files")).text
+
+
+async def test_an_entry_that_has_just_gone_is_left_out(tmp_path: Path) -> None:
+    """A command deletes it while it is listed."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    assert files._entry(folder, "gone") == ""
+    os.close(folder)
+
+
+async def test_a_write_stays_within_the_quota(tmp_path: Path) -> None:
+    """The setting is for the whole directory."""
+    settings = ToolSettings(enabled=("write_file",), workspace=WorkspaceSettings(max_bytes=3))
+    written = await use_with(settings, tmp_path, path="a", content="1234")
+    assert written.text == "Error: the workspace would be larger than 3 bytes"
+
+
+async def test_without_a_workspace_there_are_no_files() -> None:
+    """The model is told."""
+    assert (await use(None, "list_files")).text == "Error: there is no workspace here"
+
+
+@pytest.mark.parametrize(
+    "name", ["read_file", "write_file", "list_files", "search_files", "fetch_url", "terminal"]
+)
+async def test_a_sender_who_may_not_act_touches_nothing(tmp_path: Path, name: str) -> None:
+    """Reading the workspace is an act as well."""
+    context = ToolContext(
+        "c1", MemoryReader(), lambda: NOW, workspace=tmp_path / "ws", may_act=False
+    )
+    tools = builtin_tools(ToolSettings(enabled=(name,)))
+    outcome = await tools.execute(call(name), context)
+    assert outcome.text == f"Error: the sender may not use {name}: it touches the world outside"
+    assert not (tmp_path / "ws").exists()
+
+
+def test_none_of_them_is_on_by_default() -> None:
+    """An operator names them."""
+    world = {"read_file", "write_file", "list_files", "search_files", "fetch_url", "terminal"}
+    assert world.isdisjoint(ToolSettings().enabled)

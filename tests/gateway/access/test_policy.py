@@ -1,0 +1,203 @@
+"""Access: nobody is allowed unless a setting or an owner says so, and what is for the bot."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from adapters.messages import Address, InboundMessage
+from gateway.access.policy import Access, Standing, is_for_bot
+from gateway.settings.tree import AccessSettings, GroupRule
+from gateway.storage.people import members
+from tests.support.storage import Store, inbound
+
+StandingOf = Callable[..., Standing]
+
+
+def access(**values: Any) -> Access:
+    return Access(AccessSettings.model_validate(values))
+
+
+def sent(sender: str = "7", platform: str = "telegram", **changes: Any) -> InboundMessage:
+    return inbound(sender=sender, address=Address(platform, "default", "c"), **changes)
+
+
+@pytest.fixture
+def standing(store: Store) -> StandingOf:
+    """Return what a message's sender may do under these settings."""
+    return lambda message, **values: store.run(access(**values).standing, message)
+
+
+@pytest.mark.parametrize("mode", ["pairing", "allowlist"])
+def test_a_stranger_is_denied(standing: StandingOf, mode: str) -> None:
+    """By default, in every mode but open."""
+    assert standing(sent(), mode=mode) == "stranger"
+    assert standing(sent()) == "stranger"
+
+
+def test_open_lets_everybody_in_as_guests(standing: StandingOf) -> None:
+    """On every platform."""
+    assert standing(sent(platform="slack"), mode="open") == "guest"
+
+
+@pytest.mark.parametrize("mode", ["pairing", "allowlist", "open"])
+def test_a_listed_sender_is_a_member_on_their_platform_only(
+    standing: StandingOf, mode: str
+) -> None:
+    """The same id on another platform is another person."""
+    values = {"mode": mode, "telegram": ["7"]}
+    others = "guest" if mode == "open" else "stranger"
+    assert standing(sent("7"), **values) == "member"
+    assert standing(sent("70"), **values) == others
+    assert standing(sent("7", platform="discord"), **values) == others
+
+
+def test_ids_may_be_written_as_numbers(standing: StandingOf) -> None:
+    """YAML reads an unquoted id as a number."""
+    assert standing(sent("7"), telegram=[7]) == "member"
+
+
+def test_an_owner_is_named_with_their_platform(standing: StandingOf) -> None:
+    """The same id elsewhere is a stranger."""
+    assert standing(sent("7"), owners=["telegram:7"]) == "owner"
+    assert standing(sent("7", platform="slack"), owners=["telegram:7"]) == "stranger"
+
+
+@pytest.mark.parametrize("role", ["member", "owner"])
+def test_whoever_was_let_in_is_allowed(
+    store: Store, standing: StandingOf, role: members.Role
+) -> None:
+    """From the next message on, and until it is taken back."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", role, "code")
+    assert standing(sent("7"), mode="allowlist") == role
+    assert standing(sent("7", platform="discord"), mode="allowlist") == "stranger"
+    store.run(members.revoke, "telegram", "7")
+    assert standing(sent("7"), mode="allowlist") == "stranger"
+
+
+def test_an_owner_by_code_may_be_listed_too(store: Store, standing: StandingOf) -> None:
+    """The higher standing counts."""
+    store.run(members.let_in, ("telegram", "7"), "Ann", "owner", "code")
+    assert standing(sent("7"), telegram=["7"]) == "owner"
+
+
+def test_whom_the_adapter_knows_is_an_owner(standing: StandingOf) -> None:
+    """The web chat has made sure itself who is there."""
+    assert standing(sent(platform="web", authenticated=True), mode="allowlist") == "owner"
+    assert standing(sent(platform="web"), mode="allowlist") == "stranger"
+
+
+@pytest.mark.parametrize("platform", ["mode", "groups", "owners", "null"])
+def test_a_platform_without_a_list_lists_nobody(standing: StandingOf, platform: str) -> None:
+    """Whatever its name: other settings are no lists of senders."""
+    values = {"mode": "allowlist", "groups": {"7": {}}, "owners": ["7"], "telegram": ["7"]}
+    assert standing(sent("7", platform=platform), **values) == "stranger"
+
+
+def test_anyone_in_a_group_may_be_a_guest(standing: StandingOf) -> None:
+    """Where its rule says so, and nowhere else."""
+    groups = {"telegram:c": {"senders": "anyone"}}
+    assert standing(sent(chat_kind="group"), groups=groups) == "guest"
+    assert standing(sent(chat_kind="thread"), groups=groups) == "guest"
+    assert standing(sent(chat_kind="dm"), groups=groups) == "stranger"
+    assert standing(sent(chat_kind="group", platform="slack"), groups=groups) == "stranger"
+
+
+@pytest.mark.parametrize(
+    ("senders", "may"),
+    [
+        (["telegram:1"], True),
+        (["telegram:2"], True),
+        (["slack:3"], True),
+        (["web:web"], True),
+        (["telegram:1", "telegram:2", "slack:3", "web:web"], True),
+        (["telegram:9"], False),
+        (["telegram:1", "telegram:9"], False),
+        (["slack:1"], False),
+        (["telegram:"], False),
+        ([""], False),
+        ([], False),
+    ],
+)
+def test_who_may_have_tools_act(store: Store, senders: list[str], may: bool) -> None:
+    """All who asked: owners, listed ones, those who were let in, the web chat. No guest."""
+    store.run(members.let_in, ("slack", "3"), "Ann", "member", "telegram:1")
+    rules = access(mode="open", owners=["telegram:1"], telegram=["2"])
+    assert store.run(rules.may_act, senders) is may
+
+
+def test_many_are_looked_up_together(store: Store) -> None:
+    """A group may have heard hundreds since it began: one statement for 500 of them."""
+    senders = [str(n) for n in range(members.AT_ONCE + 1)]
+    for sender in senders:
+        store.run(members.let_in, ("telegram", sender), "Ann", "member", "telegram:1")
+    statements: list[str] = []
+
+    def looked_up(conn: Connection) -> bool:
+        event.listen(conn, "before_cursor_execute", lambda *args: statements.append(args[2]))
+        return access().may_act(conn, [f"telegram:{sender}" for sender in senders])
+
+    assert store.run(looked_up)
+    assert len(statements) == 2
+
+
+@pytest.mark.parametrize(
+    ("senders", "are"),
+    [
+        (["telegram:1", "slack:3", "web:web"], True),
+        (["telegram:1", "telegram:2"], False),
+        (["slack:1"], False),
+        ([], False),
+    ],
+)
+def test_who_is_an_owner(store: Store, senders: list[str], are: bool) -> None:
+    """All of them: by the settings, as the first one, or through the web chat."""
+    store.run(members.let_in, ("slack", "3"), "Ann", "owner", "telegram:1")
+    rules = access(mode="open", owners=["telegram:1"], telegram=["2"])
+    assert (store.run(rules.weakest, senders) == "owner") is are
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        (["telegram:c", "telegram:*", "*"], "telegram:c"),
+        (["telegram:*", "*"], "telegram:*"),
+        (["slack:c", "telegram:d", "*"], "*"),
+        (["slack:*"], None),
+    ],
+)
+def test_the_closest_rule_holds(keys: list[str], found: str | None) -> None:
+    """The chat's, its platform's, that of all, the defaults."""
+    rules = {key: {"respond": "always", "context": key == found} for key in keys}
+    wanted = GroupRule(respond="always", context=True) if found else GroupRule()
+    assert access(groups=rules).rule(sent(chat_kind="group")) == wanted
+
+
+def test_a_direct_chat_has_no_rule() -> None:
+    """Rules are for groups and threads."""
+    assert access(groups={"*": {"respond": "never"}}).rule(sent(chat_kind="dm")) is None
+
+
+@pytest.mark.parametrize(
+    ("respond", "addressed", "in_thread", "is_for"),
+    [
+        ("mention", "direct", False, True),
+        ("mention", "thread", True, True),
+        ("mention", "thread", False, False),
+        ("mention", "overheard", True, False),
+        ("always", "overheard", False, True),
+        ("always", "thread", False, True),
+        ("never", "direct", True, False),
+        ("never", "thread", True, False),
+    ],
+)
+def test_what_is_for_the_bot(respond: Any, addressed: Any, in_thread: bool, is_for: bool) -> None:
+    """By the group's rule, and by whom a message addresses."""
+    message = sent(chat_kind="group", addressed=addressed)
+    assert is_for_bot(GroupRule(respond=respond), message, in_thread=in_thread) is is_for
+
+
+def test_all_in_a_direct_chat_is_for_the_bot() -> None:
+    """Whatever an adapter says."""
+    assert is_for_bot(None, sent(addressed="overheard"), in_thread=False)

@@ -1,0 +1,75 @@
+"""`parley config show`: values, origins, and no secret in sight."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gateway.cli.config import as_data, rows, show
+from gateway.settings.loading import Loaded, load_settings
+
+YAML = """
+model: {api_keys: [hunter21, hunter22]}
+fallbacks: [{provider: openai, name: m, retry_for_s: 7}]
+web: {token: hunter23}
+platforms: {telegram: [{token: hunter24}, {name: b}]}
+access: {telegram: [1], groups: {"telegram:-1": {respond: always}}}
+tools: {mcp: {files: {url: 'http://me:hunter25@host/'}}}
+"""
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    """Settings with secrets in every kind of place."""
+    (tmp_path / "parley.yaml").write_text(YAML)
+    return load_settings(environ={"PARLEY_HOME": str(tmp_path), "PARLEY_WEB__PORT": "1"})
+
+
+def test_every_key_has_a_row_in_the_order_of_the_tree(loaded: Loaded) -> None:
+    """Home first, logging last."""
+    keys = [row.key for row in rows(loaded)]
+    assert keys == list(loaded.values)
+    assert (keys[0], keys[-1]) == ("home", "logging.file")
+
+
+def test_a_row_has_value_and_origin(loaded: Loaded, tmp_path: Path) -> None:
+    """Values are JSON data."""
+    found = {row.key: row[1:] for row in rows(loaded)}
+    assert found["home"] == (str(tmp_path), "PARLEY_HOME")
+    assert found["web.port"] == (1, "PARLEY_WEB__PORT")
+    assert found["access.telegram"] == (["1"], "parley.yaml")
+    rule = {"respond": "always", "context": False, "senders": "allowed"}
+    assert found["access.groups"] == ({"telegram:-1": rule}, "parley.yaml")
+    assert found["queue.mode"] == ("collect", "default")
+    assert found["platforms.telegram.1.name"] == ("b", "parley.yaml")
+
+
+def test_secrets_are_masked_and_their_absence_is_shown(loaded: Loaded) -> None:
+    """Not even the end of a key is printed."""
+    found = {row.key: row.value for row in rows(loaded)}
+    assert found["web.token"] == "********"
+    assert found["model.api_keys"] == ["********"] * 2
+    assert found["platforms.telegram.1.token"] is None
+    assert "hunter2" not in str(as_data(loaded))
+
+
+def test_json_maps_keys_to_value_and_origin(loaded: Loaded) -> None:
+    """For scripts."""
+    assert as_data(loaded)["web.port"] == {"value": 1, "origin": "PARLEY_WEB__PORT"}
+
+
+def test_the_list_has_one_line_for_each_key_and_warning(loaded: Loaded) -> None:
+    """Lines are not wrapped, so that they can be searched."""
+    out = io.StringIO()
+    show(loaded, Console(file=out, width=20))
+    lines = out.getvalue().splitlines()
+    assert len(lines) == len(loaded.values) + len(loaded.warnings)
+    assert next(line for line in lines if line.startswith("web.port")).split() == [
+        "web.port",
+        "1",
+        "PARLEY_WEB__PORT",
+    ]
+    warning = "fallbacks.0.retry_for_s is set, but has no effect: that of `model` holds for all"
+    assert f"warning: {warning}" in lines
+    assert "hunter2" not in out.getvalue()

@@ -1,0 +1,232 @@
+"""`parley logs`: what is shown, in which form, and following over rotation."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from rich.console import Console
+
+from gateway.cli.logs import LogFilter, view
+from gateway.errors import NotFound
+from gateway.logging.file import LogFile
+
+
+def line(event: str, level: str = "info", **fields: Any) -> bytes:
+    """Return a log line."""
+    record = {"timestamp": "2026-11-21T10:00:00Z", "level": level, "event": event, **fields}
+    return orjson.dumps(record) + b"\n"
+
+
+def shown(path: Path, chosen: LogFilter | None = None, **options: Any) -> list[str]:
+    """Return the lines that a view prints on something that is no terminal."""
+    out = io.StringIO()
+    view(path, chosen or LogFilter(), Console(file=out, width=20), **options)
+    return out.getvalue().splitlines()
+
+
+def events(lines: list[str]) -> list[str]:
+    """Return the names of the events in printed lines."""
+    return [text.split()[2] for text in lines]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the log file of a test lies."""
+    return tmp_path / "parley.jsonl"
+
+
+class TestForm:
+    def test_a_record_is_one_line(self, path: Path) -> None:
+        """Time, level, event, then the fields; never wrapped, quoted only where needed."""
+        path.write_bytes(line("turn_finished", model="a-b", text="two words", tokens=5, none=None))
+        assert shown(path) == [
+            (
+                "2026-11-21T10:00:00Z info    turn_finished "
+                'model=a-b text="two words" tokens=5 none=null'
+            )
+        ]
+
+    def test_a_traceback_follows_its_line(self, path: Path) -> None:
+        """The exception is printed as it would look in a terminal."""
+        path.write_bytes(line("send_failed", "error", exception="Traceback\n  LookupError: gone"))
+        assert shown(path)[1:] == ["Traceback", "  LookupError: gone"]
+
+    @pytest.mark.parametrize("text", ["not json", "5", '{"a": 1}', "{"])
+    def test_other_lines_are_shown_as_they_are(self, path: Path, text: str) -> None:
+        """What another program wrote into the file is not hidden."""
+        path.write_text(text + "\n")
+        assert shown(path) == [text]
+
+    def test_control_characters_are_spelled_out(self, path: Path) -> None:
+        """A stranger's text does not reach the terminal's controls, in no part of a line."""
+        path.write_bytes(
+            line("e\x1b[2J", "l\x1b[2J", value="\x9b2J", exception="\x1b[2J") + b"raw \x1b[2J\n"
+        )
+        text = "\n".join(shown(path))
+        assert not set(text) & {"\x1b", "\x9b"}
+
+    def test_a_terminal_gets_colours(self, path: Path) -> None:
+        """Rich decides by the console."""
+        path.write_bytes(line("turn_finished"))
+        out = io.StringIO()
+        view(path, LogFilter(), Console(file=out, force_terminal=True, color_system="standard"))
+        assert "\x1b[" in out.getvalue()
+
+
+class TestFilters:
+    LINES = (
+        line("turn_started", "debug", conversation=7, session="s-1"),
+        line("turn_finished", conversation=7, session_id="s-2"),
+        line("send_failed", "error", conversation=8, session="s-1"),
+        b"not json\n",
+    )
+
+    @pytest.mark.parametrize(
+        ("chosen", "expected"),
+        [
+            (LogFilter(session="s-1"), ["turn_started", "send_failed"]),
+            (LogFilter(session="s-2"), ["turn_finished"]),
+            (LogFilter(session="8"), ["send_failed"]),
+            (LogFilter(conversation="7"), ["turn_started", "turn_finished"]),
+            (LogFilter(conversation="s-1"), []),
+            (LogFilter(event="turn_finished"), ["turn_finished"]),
+            (LogFilter(event="turn_*"), ["turn_started", "turn_finished"]),
+            (LogFilter(level="info"), ["turn_finished", "send_failed"]),
+            (LogFilter(level="error"), ["send_failed"]),
+            (LogFilter(session="s-1", level="error"), ["send_failed"]),
+        ],
+    )
+    def test_a_filter_chooses_lines(
+        self, path: Path, chosen: LogFilter, expected: list[str]
+    ) -> None:
+        """All parts of a filter must fit."""
+        path.write_bytes(b"".join(self.LINES))
+        assert events(shown(path, chosen)) == expected
+
+
+def test_an_unknown_level_is_told() -> None:
+    """Instead of showing nothing."""
+    with pytest.raises(NotFound, match="no level 'warn'; there are debug, info, warning, error"):
+        LogFilter(level="warn")
+
+
+class TestHistory:
+    def write_rotated(self, path: Path, count: int) -> None:
+        """Write one event per file, rotating after each."""
+        file = LogFile(path, max_bytes=10)
+        for number in range(count):
+            file.write(line(f"event_{number}"))
+        file.close()
+
+    def test_rotated_files_come_first(self, path: Path) -> None:
+        """The oldest line is at the top."""
+        self.write_rotated(path, 3)
+        assert events(shown(path)) == ["event_0", "event_1", "event_2"]
+
+    @pytest.mark.parametrize(
+        ("lines", "expected"), [(0, []), (1, ["event_2"]), (2, ["event_1", "event_2"])]
+    )
+    def test_only_the_newest_lines_are_shown(
+        self, path: Path, lines: int, expected: list[str]
+    ) -> None:
+        """The number counts over all files."""
+        self.write_rotated(path, 3)
+        assert events(shown(path, lines=lines)) == expected
+
+    def test_the_number_counts_matching_lines(self, path: Path) -> None:
+        """Filtered lines do not use it up."""
+        self.write_rotated(path, 3)
+        assert events(shown(path, LogFilter(event="event_0"), lines=1)) == ["event_0"]
+
+    def test_a_missing_file_is_told(self, path: Path) -> None:
+        """With its path."""
+        with pytest.raises(NotFound, match=r"cannot read the log .*parley\.jsonl.*No such file"):
+            shown(path)
+
+
+class TestFollow:
+    def follow(self, path: Path, *steps: Callable[[], object], **options: Any) -> list[str]:
+        """Follow a file; each time there is nothing new, take the next step, at the end Ctrl-C."""
+        remaining = list(steps)
+
+        def wait() -> None:
+            if not remaining:
+                raise KeyboardInterrupt
+            remaining.pop(0)()
+
+        return shown(path, follow=True, wait=wait, **options)
+
+    def append(self, path: Path, data: bytes) -> None:
+        """Write to the end of the file, which need not be there."""
+        with path.open("ab") as file:
+            file.write(data)
+
+    def test_new_lines_are_printed(self, path: Path) -> None:
+        """After what was there, until interrupted."""
+        path.write_bytes(line("first_seen"))
+        found = self.follow(path, lambda: self.append(path, line("second_seen")))
+        assert events(found) == ["first_seen", "second_seen"]
+
+    def test_a_filter_holds_for_new_lines(self, path: Path) -> None:
+        """As for the old ones."""
+        path.touch()
+        added = line("first_seen") + line("second_seen", "error")
+        found = self.follow(path, lambda: self.append(path, added), chosen=LogFilter(level="error"))
+        assert events(found) == ["second_seen"]
+
+    def test_half_a_line_waits_for_its_rest(self, path: Path) -> None:
+        """Nothing is printed in pieces."""
+        whole = line("first_seen")
+        path.write_bytes(whole[:9])
+        found = self.follow(
+            path, lambda: self.append(path, whole[9:20]), lambda: self.append(path, whole[20:])
+        )
+        assert events(found) == ["first_seen"]
+
+    def test_it_goes_on_after_a_rotation(self, path: Path) -> None:
+        """The old file is read to its end, then the new one from its beginning."""
+        path.write_bytes(line("first_seen"))
+
+        def rotate() -> None:
+            self.append(path, line("second_seen"))
+            path.rename(f"{path}.1")
+            self.append(path, line("third_seen"))
+
+        found = self.follow(path, rotate, lambda: self.append(path, line("fourth_seen")))
+        assert events(found) == ["first_seen", "second_seen", "third_seen", "fourth_seen"]
+
+    def test_it_waits_for_the_new_file(self, path: Path) -> None:
+        """Between the two steps of a rotation there is none."""
+        path.write_bytes(line("first_seen"))
+        found = self.follow(
+            path,
+            lambda: path.rename(f"{path}.1"),
+            lambda: self.append(path, line("second_seen")),
+        )
+        assert events(found) == ["first_seen", "second_seen"]
+
+    def test_it_starts_again_after_a_truncation(self, path: Path) -> None:
+        """A file that was emptied is read from its beginning."""
+        path.write_bytes(line("first_seen", filler="x" * 100))
+        found = self.follow(path, lambda: path.write_bytes(line("second_seen")))
+        assert events(found)[1:] == ["second_seen"]
+
+    def test_a_rotation_before_the_history_is_read_doubles_nothing(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The file that was opened may have become a predecessor meanwhile."""
+        path.write_bytes(line("first_seen"))
+        opened = Path.open
+
+        def rotate_after_opening(self: Path, *args: Any) -> Any:
+            file = opened(self, *args)
+            monkeypatch.undo()
+            path.rename(f"{path}.1")
+            path.write_bytes(line("second_seen"))
+            return file
+
+        monkeypatch.setattr(Path, "open", rotate_after_opening)
+        assert events(shown(path)) == ["first_seen", "second_seen"]

@@ -1,0 +1,180 @@
+"""What a turn starts with to keep its view within the window."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from agent.context.meter import Report
+from agent.context.summary_model import Summariser
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import Limits
+from agent.engines.rounds import RoundsEngine
+from agent.errors import LongContextRefused
+from agent.models.scripted import ScriptedModel
+from agent.ports import PlannerState
+from agent.prefix import Prefix
+from agent.settings import CachingSettings
+from agent.tools.builtin import read_conversation
+from agent.usage import CacheLayout
+from agent.view import ViewPlan
+from gateway.context.window import ContextParts, meter_of, report_of
+from gateway.storage import schema
+from gateway.storage.conversation.sessions import Session
+from gateway.wiring import build_context
+from tests.agent.tools.doubles import MemoryCompactions, NoLimits
+from tests.support.gateway import agent_of, running, settings_of
+from tests.support.long_chats import LongChatModel, chatted, reply
+
+MODEL = ScriptedModel([], context_length=50_000)
+REPORTED = Session(
+    7,
+    1,
+    ViewPlan(),
+    "prompt",
+    prompt_tokens=900,
+    prompt_upto_seq=12,
+    prompt_output_tokens=30,
+    report_model="scripted",
+    token_ratio=1.4,
+    planner_state=PlannerState(poor_savings=1, paused_at_tokens=5, summary_not_before=9.0),
+)
+
+
+def parts(home: Path, **sections: dict[str, Any]) -> ContextParts:
+    """Return what the settings make of the scripted model."""
+    return build_context(settings_of(home, **sections), agent_of(MODEL))
+
+
+def test_a_report_belongs_to_a_place_in_the_transcript() -> None:
+    """Without one the view is estimated; a report without its place is none."""
+    assert report_of(REPORTED) == Report(900, 30, 12, REPORTED.report_model)
+    assert report_of(Session(7, 1, ViewPlan(), None, None)) is None
+    assert report_of(Session(7, 1, ViewPlan(), None, 900)) is None
+
+
+def test_what_was_learned_holds_for_the_model_that_reported() -> None:
+    """Another model's ratio starts afresh; its report is still the best that is known."""
+    assert meter_of(agent_of(MODEL), REPORTED).ratio == 1.4
+    other = ScriptedModel([])
+    other.name = "another"
+    meter = meter_of(agent_of(other), REPORTED)
+    assert (meter.ratio, meter.report) == (1.0, report_of(REPORTED))
+
+
+def test_the_meter_counts_the_tools() -> None:
+    """Their schemas are part of every request."""
+    system = {"role": "system", "content": "prompt"}
+    with_tools = agent_of(MODEL, tools=[read_conversation.TOOL])
+    bare, full = (meter_of(agent, REPORTED) for agent in (agent_of(MODEL), with_tools))
+    assert full.fixed_tokens(system) > bare.fixed_tokens(system) + 200  # type: ignore[arg-type]
+
+
+def test_limits_come_from_the_settings_and_the_model(tmp_path: Path) -> None:
+    """The window is the model's, the shares are those of `compression`."""
+    compression = {"threshold": 0.7, "target_ratio": 0.3, "protect_last_n": 5}
+    assert parts(tmp_path, compression=compression).limits == Limits(50_000, 0.7, 0.3, 5)
+    assert parts(tmp_path).enabled
+    assert not parts(tmp_path, compression={"enabled": False}).enabled
+
+
+@pytest.mark.parametrize(
+    ("window", "limit"), [(20_000, 20_000), (50_000, 50_000), (90_000, 90_000)]
+)
+def test_a_turn_has_the_window_that_its_model_has_by_then(
+    tmp_path: Path, window: int, limit: int
+) -> None:
+    """It shrinks where the provider says so, and a chosen model has its own; the shares stay."""
+    model = ScriptedModel([], context_length=50_000)
+    agent = agent_of(model)
+    made = build_context(settings_of(tmp_path, compression={"threshold": 0.7}), agent)
+    model.context_length = window
+    planner = made.planner(agent, REPORTED, MemoryCompactions())
+    assert planner.engine.limits == Limits(limit, 0.7)
+    assert made.limits == Limits(50_000, 0.7)
+
+
+def test_a_turn_knows_what_its_segment_has_left_behind(tmp_path: Path) -> None:
+    """The fingerprint of the last request, why the next may differ, the state; and the budgets."""
+    prefix, budgets = Prefix("scripted", 3, "d", 1.0, 900), NoLimits()
+    segment = replace(REPORTED, prefix=prefix, moved="retry")
+    made = parts(tmp_path, prompt_caching={"cache_ttl": "1h"})
+    agent = replace(agent_of(MODEL), caching=CachingSettings(cache_ttl="1h"))
+    planner = made.planner(agent, segment, MemoryCompactions(), budgets)
+    assert (planner.watch.last, planner.watch.moving, planner.watch.ttl) == (prefix, "retry", "1h")
+    assert (planner.state, planner.spending) == (REPORTED.planner_state, budgets)
+    assert planner.early is None
+
+
+@pytest.mark.parametrize(("layout", "early"), [(None, False), ("native", True)])
+def test_early_compaction_needs_a_cache_whose_life_is_known(
+    tmp_path: Path, layout: CacheLayout | None, early: bool
+) -> None:
+    """What a provider caches by itself it may keep for longer than `cache_ttl`."""
+    made = parts(tmp_path, compression={"early": True, "payback_requests": 4})
+    agent = agent_of(ScriptedModel([], cache_layout=layout))
+    rule = made.planner(agent, REPORTED, MemoryCompactions()).early
+    assert (rule is not None and rule.payback_requests == 4) is early
+
+
+async def test_the_next_turn_has_the_smaller_window(tmp_path: Path) -> None:
+    """Once a provider has refused the long one, later turns go by half of the standard one."""
+    refusal = LongContextRefused("Extra usage is required for long context requests.")
+    model = LongChatModel(context_length=1_000_000)
+    steps = iter([refusal])
+    model._answer = lambda request: next(steps, reply(request))
+    async with running(tmp_path, model) as chat:
+        await chatted(chat, 1, 1)
+        assert model.context_length == 200_000
+        large = update(schema.session).values(prompt_tokens=120_000)
+        await chat.execute(large)
+        await chatted(chat, 2, 2)
+        [line] = chat.events("context_pressure")
+        assert line["threshold_tokens"] == 100_000
+
+
+def test_the_engine_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """With the options of its own block."""
+    built_in, named = (
+        parts(tmp_path),
+        parts(tmp_path, context={"engine": "rounds", "rounds": {"threshold": 0.6}}),
+    )
+    assert isinstance(built_in.make_engine(built_in.limits), ContextCompressor)
+    engine = named.make_engine(named.limits)
+    assert isinstance(engine, RoundsEngine)
+    assert engine.should_compress(30_001)
+    assert not engine.should_compress(30_000)
+
+
+def test_the_main_model_writes_summaries_unless_another_is_set(tmp_path: Path) -> None:
+    """`auxiliary.compression` puts its model first; the main one stands in."""
+    own = parts(tmp_path).summariser
+    assert isinstance(own, Summariser)
+    assert (own.models, own.timeout_s, own.window_tokens) == ([MODEL], 60, 50_000)
+    block = {"provider": "anthropic", "api_key": "k", "model": "tiny", "timeout_s": 9}
+    both = parts(tmp_path, auxiliary={"compression": block}).summariser
+    assert isinstance(both, Summariser)
+    assert [model.name for model in both.models] == ["tiny", "scripted"]
+    assert both.timeout_s == 9
+
+
+def test_a_model_that_plays_a_part_writes_none(tmp_path: Path) -> None:
+    """The offline model would not know how: the extractor is used alone."""
+    offline = ScriptedModel([])
+    offline.provider = "offline"
+    assert build_context(settings_of(tmp_path), agent_of(offline)).summariser is None
+
+
+async def test_what_the_planner_remembers_outlives_a_restart(tmp_path: Path) -> None:
+    """Its state and what the meter learned are stored with the segment, and inherited."""
+    async with running(tmp_path, LongChatModel()) as chat:
+        await chatted(chat, 1, 2)
+        stored = update(schema.session).values(token_ratio=1.25, report_model="scripted")
+        await chat.execute(stored)
+        await chatted(chat, 3, 10)
+        rows = await chat.rows(schema.session)
+    assert len(rows) >= 2
+    assert all(row.token_ratio != 1.0 for row in rows)
+    assert all(row.report_model == "scripted" for row in rows)

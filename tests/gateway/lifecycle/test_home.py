@@ -1,0 +1,101 @@
+"""The modes of Parley's own files after commands that changed them."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import structlog
+
+from gateway.lifecycle import home as file_modes
+from gateway.lifecycle.home import keep_modes, restore_modes
+from gateway.settings.loading import load_settings
+from gateway.settings.tree import Settings
+
+
+def settings_of(home: Path) -> Settings:
+    """Settings of an installation that lets commands run."""
+    overrides = {"home": home, "tools.enabled": ["terminal"], "tools.terminal.confine": False}
+    return load_settings(environ={}, overrides=overrides).settings
+
+
+def mode_of(path: Path) -> str:
+    """Return it as people write it."""
+    return f"{path.stat().st_mode & 0o7777:04o}"
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "wanted"),
+    [
+        ("", 0o755, "0700"),
+        ("", 0o000, "0700"),
+        ("", 0o2750, "2700"),
+        ("workspaces", 0o777, "0700"),
+        ("parley.db", 0o000, "0600"),
+        ("parley.db-wal", 0o666, "0644"),
+        ("parley.yaml", 0o400, "0600"),
+    ],
+)
+def test_a_changed_mode_is_put_back(tmp_path: Path, name: str, changed: int, wanted: str) -> None:
+    """Open to others, or closed to Parley; it is logged once, with what it was."""
+    home = tmp_path / "home"
+    (home / "workspaces").mkdir(mode=0o700, parents=True)
+    home.chmod(0o700)
+    for file in ("parley.db", "parley.db-wal", "parley.yaml"):
+        (home / file).write_text("")
+        (home / file).chmod(0o600)
+    settings = settings_of(home)
+    (home / name).chmod(changed)
+    with structlog.testing.capture_logs() as logs:
+        restore_modes(settings)
+        restore_modes(settings)
+    assert mode_of(home / name) == wanted
+    assert [(line["event"], line["mode"]) for line in logs] == [("mode_restored", f"{changed:04o}")]
+
+
+def test_what_belongs_to_another_user_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command can have changed it: the operator wants it so."""
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_294_967)
+    restore_modes(settings_of(tmp_path))
+    assert mode_of(tmp_path) == "0755"
+
+
+def test_a_mode_that_cannot_be_put_back_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without modes, or a read-only one; Parley goes on."""
+    tmp_path.chmod(0o755)
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    with structlog.testing.capture_logs() as logs:
+        restore_modes(settings_of(tmp_path))
+    assert logs[0]["event"] == "mode_not_restored"
+    assert "Read-only" in logs[0]["error"]
+
+
+async def test_modes_are_looked_at_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where commands run at all."""
+    looked: list[Path] = []
+    enough = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def look(settings: Settings) -> None:
+        looked.append(settings.home)
+        if len(looked) == 2:
+            loop.call_soon_threadsafe(enough.set)
+
+    monkeypatch.setattr(file_modes, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(file_modes, "restore_modes", look)
+    await keep_modes(load_settings(environ={}, overrides={"home": tmp_path}).settings)
+    assert not looked
+    keeping = asyncio.ensure_future(keep_modes(settings_of(tmp_path)))
+    await enough.wait()
+    keeping.cancel()

@@ -1,0 +1,82 @@
+"""What is said at the start about keys and tokens: gateway/lifecycle/start_checks.py."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from adapters.errors import AdapterDisconnected, AdapterRefused
+from gateway.lifecycle import start_checks
+from gateway.lifecycle.start_checks import Finding, of_platforms
+from gateway.lifecycle.supervision import Supervised
+from tests.support.recording_adapter import RecordingAdapter
+
+REFUSAL = AdapterRefused("Telegram does not know this bot; correct platforms.telegram.token")
+
+
+async def checked(*outages: Exception) -> tuple[list[Finding], list[Any]]:
+    """Return what is found of a platform whose first runs end so, and what was logged."""
+    adapter = RecordingAdapter()
+    adapter.connected = not outages
+    adapter.outages += outages
+    supervised = Supervised(adapter)
+    with capture_logs() as logs:
+        async with asyncio.TaskGroup() as tasks:
+            running = tasks.create_task(supervised.run())
+            found = await of_platforms([supervised], asyncio.Event())
+            running.cancel()
+    return found, [line for line in logs if line["event"] == "credentials_checked"]
+
+
+@pytest.mark.parametrize(
+    ("outages", "outcome", "level"),
+    [
+        ((), "accepted", "info"),
+        ((REFUSAL,), "refused", "error"),
+        ((AdapterDisconnected("no route"),), "unreachable", "warning"),
+    ],
+)
+async def test_a_platform_shows_by_its_first_steps_what_its_token_is_worth(
+    outages: tuple[Exception, ...], outcome: str, level: str
+) -> None:
+    """One event for each account, and the reason that names the setting."""
+    [finding], [event] = await checked(*outages)
+    assert (finding.subject, finding.outcome) == ("telegram:default", outcome)
+    assert all(str(outage) in finding.text for outage in outages)
+    assert (event["outcome"], event["log_level"]) == (outcome, level)
+
+
+def silent() -> Supervised:
+    """Return a platform that neither answers nor refuses."""
+    adapter = RecordingAdapter()
+    adapter.connected = False
+    return Supervised(adapter)
+
+
+async def test_a_platform_that_hangs_holds_the_start_up_for_a_while_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is said that it is not there yet; the start goes on."""
+    monkeypatch.setattr(start_checks, "PLATFORMS_WITHIN_S", 0.0)
+    [finding] = await of_platforms([silent()], asyncio.Event())
+    assert finding.outcome == "unreachable"
+
+
+async def test_a_stop_ends_the_wait() -> None:
+    """Nobody waits for a platform in a gateway that is to end."""
+    stop = asyncio.Event()
+    stop.set()
+    async with asyncio.timeout(1):
+        [finding] = await of_platforms([silent()], stop)
+    assert finding.outcome == "unreachable"
+
+
+def test_what_has_to_be_changed_is_printed_first() -> None:
+    """No control characters of a provider reach the terminal."""
+    fine = Finding("main", "accepted", "answers")
+    wrong = Finding("spare", "refused", "no\x1b[2J")
+    first, second = start_checks.lines([fine, wrong])
+    assert first.startswith("  ✗ spare: no")
+    assert "\x1b" not in first
+    assert second == "  ✓ main: answers"

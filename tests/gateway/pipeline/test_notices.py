@@ -1,0 +1,134 @@
+"""What Parley itself says in a chat."""
+
+from datetime import UTC, datetime
+from typing import get_args, get_type_hints
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelNotFound,
+    ModelRefused,
+    ModelUnreachable,
+    RateLimited,
+    SpendLimitReached,
+)
+from agent.ports import CompactionStore
+from agent.turn import Outcome, TurnResult
+from gateway.pipeline import notices
+from tests.support.storage import model_call
+
+OUTCOMES: tuple[Outcome, ...] = (
+    "final_text",
+    "partial",
+    "empty",
+    "refused",
+    "endless",
+    "max_iterations",
+    "budget_exhausted",
+)
+SECRET = "sk-ant-12345"
+
+
+def result(outcome: Outcome, text: str) -> TurnResult:
+    return TurnResult(outcome, None, text, model_call())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "text", "shown"),
+    [
+        ("final_text", "Hello.", "Hello."),
+        ("max_iterations", "So far.", "So far."),
+        ("partial", "One, two", "One, two" + notices.CUT),
+        ("endless", "", notices.ENDLESS),
+        ("endless", "ha ha", f"ha ha\n\n*[{notices.ENDLESS}]*"),
+        ("empty", "", notices.EMPTY),
+        ("empty", " \n", notices.EMPTY),
+        ("partial", "", notices.EMPTY),
+        ("refused", "", notices.REFUSED),
+        ("refused", "I'd rather not.", f"I'd rather not.\n\n{notices.REFUSED}"),
+    ],
+)
+def test_the_text_of_an_answer(outcome: Outcome, text: str, shown: str) -> None:
+    """The model's words, and ours where they do not tell how the turn ended."""
+    assert notices.answer_text(result(outcome, text)) == shown
+
+
+@given(st.sampled_from(OUTCOMES), st.text())
+def test_an_answer_is_never_empty(outcome: Outcome, text: str) -> None:
+    """Whatever the model said, there is something to be shown that holds it."""
+    shown = notices.answer_text(result(outcome, text))
+    assert shown.strip()
+    assert text.strip() in shown
+
+
+@pytest.mark.parametrize(
+    ("failure", "hint"),
+    [
+        (ContextOverflow(SECRET), "/new"),
+        (ContextOverflow(SECRET), "/compress"),
+        (CredentialsRefused(SECRET), "operator"),
+        (CreditUsedUp(SECRET), "add credit"),
+        (ModelNotFound(SECRET), "operator"),
+        (RateLimited(SECRET, 30), "/retry in a few minutes"),
+        (RateLimited(SECRET, 3600), "/retry in about 60 minutes"),
+        (ModelUnreachable(SECRET), "/retry"),
+        (BadRequest(SECRET), "/retry"),
+        (ModelRefused(SECRET), "declined"),
+    ],
+)
+def test_a_failure_says_what_to_do(failure: ModelError, hint: str) -> None:
+    """And nothing that the provider said."""
+    text = notices.failure_text(failure)
+    assert hint in text
+    assert SECRET not in text
+
+
+def test_a_stopped_answer_is_marked() -> None:
+    """What was written stays readable above the mark."""
+    assert notices.stopped_text("Half an ans") == f"Half an ans\n\n{notices.STOPPED}"
+
+
+def test_there_is_a_text_for_whatever_a_planner_tells() -> None:
+    """`CompactionStore.tell` knows no other words."""
+    told = get_args(get_type_hints(CompactionStore.tell)["what"])
+    assert set(notices.CONTEXT) == set(told)
+
+
+def test_a_clipped_message_is_said_to_be_kept() -> None:
+    """Nothing is lost by it."""
+    assert "stays on record" in notices.CONTEXT["clipped"]
+    assert "shorter message" in notices.CONTEXT["floor"]
+
+
+MIDNIGHT = datetime(2026, 9, 2, tzinfo=ZoneInfo("Europe/Berlin"))
+
+
+def test_a_senders_own_budget_is_told() -> None:
+    """With its amount, when it starts anew, and what to do then."""
+    assert notices.spend_limit_text(SpendLimitReached("sender", 2.0, MIDNIGHT)) == (
+        "Today's budget for you is used up ($2.00). It starts anew at 00:00 Europe/Berlin;"
+        " your message stays on record, send /retry then."
+    )
+
+
+def test_the_budget_of_all_is_told_without_its_amount() -> None:
+    """That is the operator's business."""
+    limit = SpendLimitReached("all", 123.0, MIDNIGHT.astimezone(UTC))
+    assert notices.spend_limit_text(limit).startswith(
+        "Today's budget is used up. It starts anew at 22:00 UTC;"
+    )
+
+
+def test_a_budget_of_nothing_does_not_start_anew() -> None:
+    """Waiting for tomorrow would not help."""
+    text = notices.spend_limit_text(SpendLimitReached("sender", 0.0, MIDNIGHT))
+    assert "the operator can change that" in text
+    assert "anew" not in text

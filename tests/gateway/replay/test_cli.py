@@ -1,0 +1,489 @@
+"""`parley replay`: recorded conversations through the real path."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from gateway.cli import main
+from gateway.errors import SettingsError
+from gateway.replay.cli import ReplayOptions, overridden, replay
+from gateway.replay.player import facts_in, window_of, writer_in
+from gateway.settings.tree import Settings
+from tests.support.gateway import log_lines, settings_of
+from tests.support.recording_adapter import Watch
+from tests.support.shared import SHARED
+
+CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+ENGINES = "compressor, lcm, rounds"
+PLUGIN = """
+from typing import ClassVar
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import ContextEngine
+
+class Mine(ContextEngine):
+    name: ClassVar[str] = "mine"
+
+    def compress(self, request):
+        return ContextCompressor(request.limits, {}).compress(request)
+"""
+TALK: list[dict[str, Any]] = [
+    {"role": "user", "content": "What is there?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "call_1", "name": "look", "content": "a cat"},
+    {"role": "assistant", "content": "A cat."},
+    {"role": "user", "content": "Thanks"},
+    {"role": "assistant", "content": "You are welcome."},
+]
+
+
+async def play(tmp_path: Path, *files: Path, **options: Any) -> tuple[bool, str]:
+    """Return the verdict and what was printed."""
+    settings = settings_of(tmp_path / "home")
+    return await play_with(settings, *files, **options)
+
+
+async def play_with(settings: Settings, *files: Path, **options: Any) -> tuple[bool, str]:
+    console = Console(file=io.StringIO(), width=200)
+    async with log_lines(Watch()):
+        good = await replay(settings, files, console, ReplayOptions(**options))
+    assert isinstance(console.file, io.StringIO)
+    return good, console.file.getvalue()
+
+
+def long_talk(steps: int = 12, words: int = 400) -> list[dict[str, Any]]:
+    """Return two questions, the first answered after many large tool results."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Read everything."}]
+    for n in range(steps):
+        call = {**CALL, "id": f"call_{n}"}
+        messages.append({"role": "assistant", "content": f"Page {n}.", "tool_calls": [call]})
+        text = " ".join(f"word{n * words + k}" for k in range(words))
+        messages.append({"role": "tool", "tool_call_id": f"call_{n}", "content": text})
+    done = [("assistant", "Done."), ("user", "Thanks"), ("assistant", "You are welcome.")]
+    return [*messages, *({"role": role, "content": text} for role, text in done)]
+
+
+def recording(tmp_path: Path, messages: list[dict[str, Any]], name: str = "talk") -> Path:
+    file = tmp_path / f"{name}.json"
+    file.write_text(json.dumps(messages))
+    return file
+
+
+async def test_a_recording_gets_its_recorded_answers(tmp_path: Path) -> None:
+    """Two turns, one tool call, six messages, and a line that says so."""
+    good, printed = await play(tmp_path, recording(tmp_path, TALK))
+    assert good
+    line = next(line for line in printed.splitlines() if "talk" in line)
+    assert line.split()[1:4] == ["6", "2", "1"]
+    assert line.split()[-1] == "all"
+    assert "1 of 1 conversations fully answered" in printed
+
+
+async def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line names the message and what came instead, whatever it looks like."""
+    monkeypatch.setattr(
+        "gateway.pipeline.turn.notices.answer_text", lambda _: "[/b] something else"
+    )
+    good, printed = await play(tmp_path, recording(tmp_path, TALK))
+    assert not good
+    assert "message 1 was answered with '[/b] something else'" in printed
+    assert "0 of 1 conversations fully answered" in printed
+
+
+async def test_several_files_are_played_side_by_side(tmp_path: Path) -> None:
+    """Each with its own line."""
+    files = [recording(tmp_path, TALK, f"talk{n}") for n in range(12)]
+    good, printed = await play(tmp_path, *files)
+    assert good
+    assert "12 of 12" in printed
+
+
+async def test_compactions_are_shown(tmp_path: Path) -> None:
+    """Each answer comes all the same; the line tells tokens before and after, a table the rest."""
+    good, printed = await play(tmp_path, recording(tmp_path, long_talk()), window=16_000)
+    assert good, printed
+    lines = [line for line in printed.splitlines() if line.startswith("talk")]
+    assert re.search(r" [1-9]: [\d.]+k→[\d.]+k", lines[0])
+    listed = lines[1].split()
+    before, after = (int(cell.replace(",", "")) for cell in listed[2:4])
+    assert 8_000 <= before <= 16_000
+    assert after <= 4_800
+    assert "threshold" in listed
+
+
+async def test_no_call_exceeds_the_window(tmp_path: Path) -> None:
+    """The report shows every call."""
+    report = tmp_path / "out.html"
+    file = recording(tmp_path, long_talk(30))
+    good, printed = await play(tmp_path, file, window=16_000, report=report)
+    assert good, printed
+    page = report.read_text("utf-8")
+    assert "16,000 tokens" in page
+    [largest] = set(re.findall(r"<dt>largest context</dt><dd>([\d,]+)</dd>", page))
+    assert 7_000 < int(largest.replace(",", "")) <= 16_000
+
+
+@pytest.mark.parametrize(("engine", "threshold"), [("compressor", "50%"), ("rounds", "80%")])
+async def test_the_engine_that_was_tried_is_told(
+    tmp_path: Path, engine: str, threshold: str
+) -> None:
+    """With the share at which it fires; all answers come with either."""
+    report, file = tmp_path / "out.html", recording(tmp_path, long_talk(20))
+    good, printed = await play(tmp_path, file, window=8_000, engine=engine, report=report)
+    assert good, printed
+    page = report.read_text("utf-8")
+    assert f"<dt>engine</dt><dd>{engine}</dd>" in page
+    assert f"<dt>threshold</dt><dd>{threshold}, " in page
+    assert "<td>compressor</td>" in page  # `rounds` leaves a window this small to it
+
+
+async def test_plugins_are_those_of_the_home(tmp_path: Path) -> None:
+    """An engine can be tried on one's own history before it is used."""
+    folder = tmp_path / "home" / "plugins" / "context_engine" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "engine.py").write_text(PLUGIN)
+    report, file = tmp_path / "out.html", recording(tmp_path, long_talk())
+    good, printed = await play(tmp_path, file, window=16_000, engine="mine", report=report)
+    assert good, printed
+    assert "<td>mine</td>" in report.read_text("utf-8")
+
+
+async def test_no_summary_model_is_asked(tmp_path: Path) -> None:
+    """A replay costs nothing, whatever the settings say."""
+    auxiliary = {"compression": {"provider": "openai", "base_url": "http://127.0.0.1:9"}}
+    settings = settings_of(tmp_path, auxiliary=auxiliary, model={"context_length": 16_000})
+    good, printed = await play_with(settings, recording(tmp_path, long_talk(20, 300)))
+    assert good, printed
+    assert " extractor" in printed
+    assert "extractor (" not in printed
+
+
+async def test_a_notice_is_not_taken_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hygiene tells the user when it takes long."""
+    monkeypatch.setattr("gateway.pipeline.hygiene.TELL_AFTER_S", 0)
+    monkeypatch.setattr("gateway.pipeline.hygiene.HYGIENE_SHARE", 0)
+    good, printed = await play(tmp_path, recording(tmp_path, TALK * 3))
+    assert good, printed
+
+
+def bills(printed: str, name: str = "talk") -> dict[str, list[str]]:
+    """Return the cells of a conversation's bills behind their placing, by that."""
+    lines = printed[printed.index("what it would have cost") :].splitlines()
+    cells = [line.removeprefix(name).split() for line in lines if line.startswith(name)]
+    return {placing: rest for placing, *rest in cells}
+
+
+async def test_both_placings_are_billed(tmp_path: Path) -> None:
+    """Requests, tokens, hits, billed ÷ minimum and money; without pauses nearly the least."""
+    good, printed = await play(tmp_path, recording(tmp_path, long_talk()), gap="none")
+    assert good, printed
+    found = bills(printed)
+    assert list(found) == ["system_and_3", "anchored"]
+    for requests, *_, hits, ratio, cost, _, _ in found.values():
+        assert (requests, cost[:2]) == ("14", "~$")
+        assert float(hits) > 0.8
+        assert 1 <= float(ratio) <= 1.05
+
+
+async def test_what_is_played_comes_first(tmp_path: Path) -> None:
+    """The other bill is what playing the other strategy is billed."""
+    talk = long_talk(30)
+    talk[0]["content"] += " It is about words." * 200
+    file = recording(tmp_path, talk)
+    _, first = await play(tmp_path, file, window=16_000, strategy="system_and_3", ttl="1h")
+    _, second = await play(tmp_path, file, window=16_000, strategy="anchored", ttl="1h")
+    assert [*bills(first)] == [*bills(second)][::-1]
+    assert bills(first) == bills(second)
+    assert bills(first)["anchored"] != bills(first)["system_and_3"]
+
+
+async def test_a_replay_can_be_repeated(tmp_path: Path) -> None:
+    """The same pauses, the same compactions, the same bill."""
+    files = [recording(tmp_path, long_talk(20), f"talk{n}") for n in range(4)]
+    options = {"window": 16_000, "gap": "chat", "early": True}
+    outcomes = [await play(tmp_path, *files, **options) for _ in range(2)]
+    assert outcomes[0][0]
+    assert bills(outcomes[0][1], "all conversations") == bills(outcomes[1][1], "all conversations")
+
+
+async def test_pauses_cost_what_the_cache_has_lost(tmp_path: Path) -> None:
+    """Entries that live for an hour outlast more of them, and are dearer to write."""
+    file = recording(tmp_path, TALK * 20)
+    found = [
+        bills((await play(tmp_path, file, gap=gap, ttl=ttl))[1])["anchored"]
+        for gap, ttl in (("none", "5m"), ("chat", "5m"), ("chat", "1h"))
+    ]
+    steady, paused, long_lived = (float(cells[-5]) for cells in found)
+    assert steady > long_lived > paused
+
+
+@pytest.mark.parametrize("every", [1, 5])
+async def test_a_restart_costs_the_request_it_cuts_off(tmp_path: Path, every: int) -> None:
+    """The turn goes on where its records end, and its requests begin with the same bytes."""
+    file = recording(tmp_path, long_talk())
+    good, steady = await play(tmp_path, file, gap="none")
+    again, restarted = await play(tmp_path, file, gap="none", restart_every=every)
+    assert (good, again) == (True, True)
+    assert bills(steady)["anchored"][0] == "14"
+    lost = 13 // every
+    [requests, *_, ratio, _, _, _] = bills(restarted)["anchored"]
+    assert int(requests) == 14 + lost
+    assert float(ratio) <= 1.10
+
+
+async def test_early_compaction_can_be_tried(tmp_path: Path) -> None:
+    """Its rows are told from the others, and the same is played without it to compare."""
+    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
+    patient = settings_of(tmp_path, compression={"payback_requests": 20})
+    _, late = await play_with(patient, file, window=64_000, gap="chat")
+    good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
+    assert good, printed
+    assert re.search(r"Early compaction is off; the rule .* is met at [1-9]", late)
+    compared = re.search(
+        r"Compacted early: [1-9]\d* turns?\. Played without: (\S+); with it: (\S+),", printed
+    )
+    assert compared is not None
+    assert compared[1] == bills(late)["system_and_3"][-1]
+    assert compared[2] == bills(printed)["system_and_3"][-1]
+    assert " idle " in printed
+    assert " idle " not in late
+
+
+async def test_early_compaction_has_to_earn_back_a_model_s_summary(tmp_path: Path) -> None:
+    """As it does where a model writes it: where the rule is not met, the two plays are one."""
+    file = recording(tmp_path, [*long_talk(13), *TALK * 20])
+    _, late = await play(tmp_path, file, window=64_000, gap="chat")
+    _, printed = await play(tmp_path, file, window=64_000, gap="chat", early=True)
+    assert "is met at 0 of them." in late
+    assert "Compacted early: 0 turns." in printed
+    assert "Played without" not in printed
+    assert bills(printed) == bills(late)
+
+
+async def test_summaries_are_priced_as_a_model_s(tmp_path: Path) -> None:
+    """The auxiliary one's where there is one; they are part of the cost."""
+    file = recording(tmp_path, long_talk(20, 300))
+    model = {"context_length": 16_000}
+    auxiliary = {"compression": {"model": "claude-fable-5"}}
+    _, printed = await play_with(settings_of(tmp_path, model=model), file)
+    _, dear = await play_with(settings_of(tmp_path, auxiliary=auxiliary, model=model), file)
+    found = [[float(cell[2:]) for cell in bills(it)["anchored"][-3:]] for it in (printed, dear)]
+    for answers, summaries, cost in found:
+        assert cost == pytest.approx(answers + summaries, abs=0.0002)
+    assert found[0][0] == found[1][0]
+    assert 0 < 5 * found[0][1] < found[1][1]
+    assert "; summaries: claude-fable-5, $ per million" in dear
+
+
+async def test_what_was_not_answered_is_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cost would be that of something else."""
+    file = recording(tmp_path, [*long_talk(15), *TALK * 20])
+    monkeypatch.setattr("gateway.pipeline.turn.notices.answer_text", lambda _: "something else")
+    patient = settings_of(tmp_path, compression={"payback_requests": 20})
+    good, printed = await play_with(patient, file, window=64_000, gap="chat", early=True)
+    assert not good
+    assert re.search(r"Compacted early: [1-9]", printed)
+    assert "Played without" not in printed
+
+
+async def test_a_file_can_be_played_as_one_conversation(tmp_path: Path) -> None:
+    """All turns of all its conversations."""
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps([{"traj": TALK}, {"traj": TALK}]))
+    good, printed = await play(tmp_path, file, concatenate=True)
+    assert good
+    assert "1 of 1 conversations" in printed
+    assert bills(printed, "many")["anchored"][0] == "6"
+
+
+async def test_a_price_that_is_not_known_is_not_made_up(tmp_path: Path) -> None:
+    """The tokens are billed all the same."""
+    settings = settings_of(tmp_path, model={"name": "claude-next"}, budget={"daily_usd": 1})
+    good, printed = await play_with(settings, recording(tmp_path, TALK))
+    assert good
+    assert bills(printed)["anchored"][-5:] == ["unknown", "price", "~$0", "unknown", "price"]
+    assert "claude-next: unknown price" in printed
+
+
+async def test_a_budget_ends_no_replay(tmp_path: Path) -> None:
+    """Nobody sends a bill."""
+    good, printed = await play_with(
+        settings_of(tmp_path, budget={"daily_usd": 0.000001}), recording(tmp_path, TALK)
+    )
+    assert good, printed
+
+
+async def test_caching_may_be_off(tmp_path: Path) -> None:
+    """Then that is played, and what it would have saved is shown."""
+    settings = settings_of(tmp_path, prompt_caching={"enabled": False})
+    good, printed = await play_with(settings, recording(tmp_path, TALK))
+    assert good
+    assert [*bills(printed)] == ["none", "system_and_3", "anchored"]
+
+
+async def test_the_report_is_announced(tmp_path: Path) -> None:
+    """With its path as it was given; the files stand in it."""
+    report, file = tmp_path / "out.html", recording(tmp_path, TALK)
+    _, printed = await play(tmp_path, file, report=report)
+    assert f"report: {report}" in printed
+    page = report.read_text("utf-8")
+    assert str(file) in page
+    assert "200,000 tokens" in page
+
+
+async def test_a_report_is_written_of_a_failure_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is needed most then."""
+    monkeypatch.setattr("gateway.pipeline.turn.notices.answer_text", lambda _: "something else")
+    report = tmp_path / "out.html"
+    good, _ = await play(tmp_path, recording(tmp_path, TALK), report=report)
+    assert not good
+    assert "something else" in report.read_text("utf-8")
+
+
+async def test_a_bad_target_is_found_before_anything_is_played(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replay may take minutes."""
+    monkeypatch.delattr("gateway.replay.cli.playing")
+    with pytest.raises(SettingsError, match=r"--report .*: cannot be written: "):
+        await play(tmp_path, recording(tmp_path, TALK), report=tmp_path / "none" / "out.html")
+
+
+def test_options_override_settings(tmp_path: Path) -> None:
+    """Those that are given; the rest stays."""
+    settings = settings_of(tmp_path, model={"context_length": 50_000})
+    assert overridden(settings, ReplayOptions()) == settings
+    options = ReplayOptions(
+        window=9000, engine="rounds", threshold=0.4, strategy="anchored", ttl="1h", early=True
+    )
+    changed = overridden(settings, options)
+    assert window_of(settings) == 50_000
+    assert window_of(changed) == 9000
+    assert (changed.context.engine, changed.compression.threshold) == ("rounds", 0.4)
+    assert (changed.prompt_caching.strategy, changed.prompt_caching.cache_ttl) == ("anchored", "1h")
+    assert changed.compression.early
+
+
+@pytest.mark.parametrize(
+    ("block", "name"),
+    [
+        ({}, None),
+        ({"model": "anthropic/claude-haiku-4.5"}, "anthropic/claude-haiku-4.5"),
+        ({"provider": "openai"}, "gpt-6.1-terra"),
+        ({"provider": "anthropic"}, "claude-opus-5"),
+        ({"base_url": "http://127.0.0.1:9"}, "gpt-6.1-terra"),
+    ],
+)
+def test_who_would_write_the_summaries(
+    tmp_path: Path, block: dict[str, Any], name: str | None
+) -> None:
+    """The auxiliary model that is configured, under the name that it has there."""
+    model = {"name": "claude-opus-5", "provider": "anthropic"}
+    settings = settings_of(tmp_path, auxiliary={"compression": block}, model=model)
+    found = writer_in(settings)
+    assert (found and found.name) == name
+
+
+def test_a_model_is_called_as_it_is_configured(tmp_path: Path) -> None:
+    """Not as the table spells it."""
+    assert facts_in(settings_of(tmp_path, model={"name": "gpt-6.1-terra"})).name == "gpt-6.1-terra"
+
+
+def test_the_window_has_a_default(tmp_path: Path) -> None:
+    """The real model, whose window it would be, is not played with."""
+    assert window_of(settings_of(tmp_path)) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"window": 12}, "--window 12: must be greater than or equal to 1024"),
+        ({"window": 0}, "--window 0: must be greater than or equal to 1024"),
+        ({"threshold": 0.0}, "--threshold 0.0: must be greater than 0"),
+        ({"threshold": 50}, "--threshold 50: must be less than or equal to 1"),
+        ({"threshold": float("nan")}, "--threshold nan: must be less than or equal to 1"),
+        ({"engine": ""}, f"--engine : there is no such engine; there are: {ENGINES}"),
+        ({"engine": "x"}, f"--engine x: there is no such engine; there are: {ENGINES}"),
+        ({"strategy": "x"}, "--strategy x: must be 'system_and_3' or 'anchored'"),
+        ({"ttl": "1d"}, "--ttl 1d: must be '5m' or '1h'"),
+        ({"gap": "x"}, "--gap x: there are: none, busy, chat, recorded"),
+    ],
+)
+def test_a_bad_option_is_one_line(tmp_path: Path, options: dict[str, Any], line: str) -> None:
+    """It names the option, the value, and what is allowed."""
+    with pytest.raises(SettingsError) as caught:
+        overridden(settings_of(tmp_path), ReplayOptions(**options))
+    assert str(caught.value) == line
+
+
+def test_all_bad_options_are_told_at_once(tmp_path: Path) -> None:
+    """One line for each."""
+    with pytest.raises(SettingsError) as caught:
+        overridden(settings_of(tmp_path), ReplayOptions(window=1, threshold=2.0, engine="x"))
+    assert [line.split()[0] for line in str(caught.value).splitlines()] == [
+        "--window",
+        "--threshold",
+        "--engine",
+    ]
+
+
+def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the name that its field has."""
+    given: dict[str, Any] = {
+        "report": tmp_path / "out.html",
+        "window": 9000,
+        "engine": "rounds",
+        "threshold": 0.4,
+        "strategy": "anchored",
+        "ttl": "1h",
+        "gap": "chat",
+        "restart_every": 50,
+    }
+    options = [part for name, it in given.items() for part in (f"--{name}", f"{it}")]
+    taken = AsyncMock(return_value=True)
+    monkeypatch.setattr("gateway.cli.replay.play", taken)
+    monkeypatch.setattr(main, "log_problems_only", lambda: None)
+    words = [each.replace("restart_every", "restart-every") for each in options]
+    flags = ["--early", "--concatenate"]
+    result = CliRunner().invoke(main.app, ["--home", f"{tmp_path}", "replay", "x", *words, *flags])
+    assert result.exit_code == 0, result.output
+    assert taken.call_args.args[3] == ReplayOptions(**given, early=True, concatenate=True)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[1]"])
+async def test_a_file_of_no_known_format(tmp_path: Path, content: str) -> None:
+    """The error names it."""
+    file = tmp_path / "bad.json"
+    file.write_text(content)
+    with pytest.raises(SettingsError, match=r"cannot replay .*bad\.json"):
+        await play(tmp_path, file)
+
+
+async def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """As clear as the others."""
+    with pytest.raises(SettingsError, match="cannot replay"):
+        await play(tmp_path, tmp_path / "nothing.json")
+
+
+if SHARED is not None:
+    AIRLINE = SHARED / "tau-bench" / "gpt-4o-airline.json"
+
+    @pytest.mark.thorough
+    @pytest.mark.timeout(120)
+    async def test_real_conversations_are_fully_answered(tmp_path: Path) -> None:
+        """All 200 dialogues of tau-bench, with their tools."""
+        good, printed = await play(tmp_path, AIRLINE)
+        assert good, printed
+        assert "200 of 200" in printed

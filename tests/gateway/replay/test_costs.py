@@ -1,0 +1,209 @@
+"""What a replay would have cost."""
+
+from dataclasses import replace
+
+import pytest
+
+from agent.usage import Usage
+from gateway.replay.costs import (
+    Comparison,
+    Costs,
+    Early,
+    Tariff,
+    costs,
+    early,
+    economies,
+    prices_text,
+    totals,
+)
+from gateway.replay.recorded_model import Bill
+from gateway.storage.reports.history import Shrinking, Timeline
+from tests.gateway.replays import FACTS, PRICES, TARIFF, bill, billed, shrinking, timeline_of
+
+UNPRICED = replace(TARIFF, facts=replace(FACTS, prices=None))
+DEAR = replace(FACTS, name="writer", prices=replace(PRICES, input=100, output=500))
+WITH_WRITER = replace(TARIFF, writer=DEAR)
+SUMMARISED = {"retained_share": 1.0, "tokens_after_reported": 20_000}
+
+
+def idle(before_call: int, before: int = 80_000) -> Shrinking:
+    return shrinking(before_call, before, 20_000, trigger="idle", **SUMMARISED)
+
+
+def long_talk(*compactions: Shrinking) -> Timeline:
+    """Return four turns of two calls each with 80,000 tokens of context."""
+    return timeline_of(*[80_000] * 8, compactions=compactions)
+
+
+STEADY = billed(*(float(n) for n in range(8)))
+RESTED = billed(0, 1, 2, 3, 1000, 1001, 5000, 5001)
+"""The third and the fourth turn came after the cache had died."""
+
+
+def test_bills_are_summed_by_placing() -> None:
+    """What was played stays first."""
+    one = billed(bills=[bill("anchored", 1, input_tokens=5), bill("system_and_3")])
+    two = billed(bills=[bill("anchored", 2, input_tokens=7), bill("system_and_3")])
+    found = totals([Costs(one.bills, 1.0), Costs(two.bills, 0.5)])
+    assert [(it.placing, it.requests) for it in found.bills] == [
+        ("anchored", 3),
+        ("system_and_3", 4),
+    ]
+    assert found.bills[0].tally.billed == Usage(input_tokens=12)
+    assert found.summaries_usd == 1.5
+
+
+def test_nothing_sums_to_nothing() -> None:
+    """A conversation that failed before its first call has no bills."""
+    assert totals([Costs()]) == Costs()
+    assert Costs().usd(TARIFF) == 0
+
+
+def cells_of(one: Bill, tariff: Tariff = TARIFF, summaries_usd: float = 0) -> tuple[str, ...]:
+    [cells] = Costs((one,), summaries_usd).rows(tariff)
+    return cells
+
+
+def test_a_bill_counts_both_kinds_of_writes() -> None:
+    """The price tells them apart."""
+    hour = bill(cache_write_1h_tokens=1_000_000, cache_write_5m_tokens=1_000_000)
+    cells = cells_of(hour)
+    assert cells[4] == "2,000,000"
+    assert cells[-4:] == ("16.250", "~$3.25", "~$0", "~$3.25")
+
+
+def test_without_prices_the_usual_ratios_hold() -> None:
+    """Only the money is unknown."""
+    cells = cells_of(bill(cache_write_5m_tokens=100), UNPRICED)
+    assert cells[-4:] == ("12.500", "unknown price", "~$0", "unknown price")
+
+
+def test_summaries_are_part_of_the_cost() -> None:
+    """So that a play that needs more of them compares with one that needs fewer."""
+    found = Costs((bill(input_tokens=1_000_000), bill(input_tokens=5)), 0.25)
+    assert found.usd(TARIFF) == pytest.approx(1.25)
+    assert next(found.rows(TARIFF))[-3:] == ("~$1.00", "~$0.25", "~$1.25")
+    assert found.usd(UNPRICED) is None
+
+
+@pytest.mark.parametrize(("times", "usd"), [("warm", 0.008), ("cold", 0.08)])
+def test_a_summary_costs_what_the_cache_left_to_read(times: str, usd: float) -> None:
+    """And 2,000 tokens that are written."""
+    asked = billed(0, 1, 2, 3, 4 if times == "warm" else 1000)
+    found = costs(long_talk(shrinking(4, 80_000)), asked, TARIFF)
+    assert found.summaries_usd == pytest.approx(usd + 0.01)
+    prune = shrinking(4, 80_000, retained_share=None)
+    assert costs(long_talk(prune), asked, UNPRICED).summaries_usd == 0
+    assert costs(long_talk(idle(4)), asked, UNPRICED).summaries_usd is None
+
+
+def test_an_auxiliary_model_has_prices_of_its_own() -> None:
+    """It has never seen the conversation: for it there is no cache."""
+    found = costs(long_talk(idle(4)), STEADY, WITH_WRITER)
+    assert found.summaries_usd == pytest.approx(8 + 1)
+    assert "; summaries: writer, $ per million" in WITH_WRITER.prices_text()
+    assert TARIFF.prices_text() == prices_text(FACTS)
+
+
+def test_prices_are_told_with_their_source() -> None:
+    """And when that was read."""
+    assert prices_text(FACTS) == (
+        "claude-x, $ per million tokens: input 1, cache write 5m 1.25, cache write 1h 2,"
+        " cache read 0.1, output 5; source: a price list (2026)"
+    )
+
+
+def test_a_warm_compaction_is_dearer() -> None:
+    """What is left out would have been read at a tenth; a dead cache is written anew anyway."""
+    [warm] = economies(long_talk(idle(4)), STEADY, TARIFF)
+    [cold] = economies(long_talk(idle(4)), RESTED, TARIFF)
+    assert (warm.warm, cold.warm) == (True, False)
+    assert warm.payback > cold.payback
+
+
+def test_a_summary_is_priced_warm_and_cold() -> None:
+    """It reads the view: from the cache, or at the full price."""
+    [found] = economies(long_talk(idle(4)), STEADY, TARIFF)
+    assert found.warm_summary == Usage(cache_read_tokens=80_000, output_tokens=2_000)
+    assert found.cold_summary == Usage(input_tokens=80_000, output_tokens=2_000)
+
+
+def test_a_prune_needs_no_summary() -> None:
+    """It costs what is written anew."""
+    [found] = economies(long_talk(shrinking(4, retained_share=None)), STEADY, TARIFF)
+    assert (found.warm_summary, found.cold_summary) == (Usage(), Usage())
+
+
+def test_the_model_s_summary_takes_the_place_of_the_extract() -> None:
+    """The extractor writes more than a model would, which the next requests would not read."""
+    talk = long_talk(idle(4))
+    [as_it_was] = economies(talk, RESTED, TARIFF)
+    [longer] = economies(talk, RESTED, TARIFF, {2: 12_000})
+    [smaller] = economies(long_talk(idle(4, 70_000)), RESTED, TARIFF, {2: 12_000})
+    assert longer.payback < as_it_was.payback
+    saved, rewritten = 0.1 * 60_000, 1.25 * 60_000
+    assert as_it_was.payback == pytest.approx((80_000 + 10_000 - rewritten) / saved)
+    assert smaller.payback == pytest.approx((80_000 - 1.25 * 60_000) / saved)
+
+
+def test_a_compaction_lasts_until_the_next() -> None:
+    """So long its savings count."""
+    found = economies(long_talk(idle(2), idle(5)), STEADY, TARIFF)
+    assert [each.later for each in found] == [3, 3]
+
+
+def test_turns_that_found_a_dead_cache_are_counted() -> None:
+    """Not the first one, which had none."""
+    assert early(long_talk(), RESTED, TARIFF).cold_turns == 2
+    assert early(long_talk(), STEADY, TARIFF).cold_turns == 0
+
+
+def test_a_longer_life_leaves_fewer() -> None:
+    """The pauses were 1,000 and 4,000 seconds."""
+    assert early(long_talk(), RESTED, replace(TARIFF, ttl="1h")).cold_turns == 1
+
+
+def test_where_early_compaction_would_pay_is_told() -> None:
+    """By the rule that the planner goes by."""
+    assert early(long_talk(), RESTED, TARIFF).due == 2
+    assert early(long_talk(), RESTED, replace(TARIFF, most_requests=0.1)).due == 0
+
+
+def test_a_turn_that_was_compacted_for_is_no_longer_offered() -> None:
+    """It is made, or another trigger came first."""
+    found = early(long_talk(idle(4)), RESTED, TARIFF)
+    assert (found.cold_turns, found.made, found.due) == (2, 1, 1)
+
+
+ON = replace(TARIFF, early=True)
+
+
+OFF = "Early compaction is off; the rule (paid back within 6 requests) is met at"
+MORE = "--early plays that, and one compaction serves several."
+
+
+@pytest.mark.parametrize(
+    ("found", "tariff", "told"),
+    [
+        (Early(2, 0, 0), TARIFF, f"2 turns found a dead cache. {OFF} 0 of them."),
+        (Early(2, 0, 1), TARIFF, f"2 turns found a dead cache. {OFF} 1 of them; {MORE}"),
+        (Early(1, 1), ON, "1 turn found a dead cache. Compacted early: 1 turn."),
+        (Early(3, 0), ON, "3 turns found a dead cache. Compacted early: 0 turns."),
+    ],
+)
+def test_early_compactions_are_told_in_words(found: Early, tariff: Tariff, told: str) -> None:
+    """How often it was done, or would begin; not what that saves, which a second play tells."""
+    assert found.text(tariff) == told
+
+
+def test_findings_are_summed() -> None:
+    """Over conversations."""
+    assert Early(1, 2, 3) + Early(10, 20, 30) == Early(11, 22, 33)
+
+
+@pytest.mark.parametrize(("early_usd", "told"), [(1.5, "~$0.50 less"), (2.25, "~$0.25 more")])
+def test_early_and_late_are_compared(early_usd: float, told: str) -> None:
+    """Whichever was cheaper."""
+    text = Comparison(early_usd, 2.0).text()
+    assert text.startswith("Played without: ~$2.00; with it: ~$")
+    assert text.endswith(f"{told}, summaries included.")

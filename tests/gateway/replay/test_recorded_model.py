@@ -1,0 +1,403 @@
+"""The recorded model and the recorded tools."""
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from agent.edits import clipped
+from agent.errors import ContextOverflow, RecordingMismatch
+from agent.messages import (
+    ChatMessage,
+    FunctionCall,
+    ToolCall,
+    ToolSchema,
+    assistant_message,
+    text_of,
+    tool_message,
+    user_message,
+)
+from agent.models.base import Completion, ModelRequest, estimate_usage
+from agent.models.catalog import facts_of
+from agent.prompt_caching import apply_cache_control
+from agent.settings import CachingSettings, FactsSettings
+from agent.usage import Usage
+from agent.view import MARKER
+from gateway.replay.recorded_model import Bill, Billed, RecordedModel, RecordedTools
+from gateway.replay.recordings import Exchange, Recording, load_recordings
+from tests.agent.models.sink import CollectingSink
+from tests.agent.tools.doubles import call, context
+from tests.support.shared import SHARED
+
+LOOK = ToolCall(id="a", type="function", function=FunctionCall(name="look", arguments="{}"))
+STEP = ChatMessage(role="assistant", content="I look.", tool_calls=[LOOK])
+RESULT = tool_message("a", "look", "a tree")
+RECORDING = Recording(
+    "walk",
+    (
+        Exchange("one", (STEP, RESULT, assistant_message("A tree."))),
+        Exchange("two", (assistant_message("Bye."),)),
+    ),
+)
+ONE = user_message("one")
+FOREIGN = ChatMessage(role="assistant", tool_calls=[call("go", call_id="z")])
+TOOLS = (ToolSchema("look", "Looks.", {"type": "object"}),)
+
+
+SECOND = user_message("two")
+
+
+def model(exchange: int = 0, context_length: int = 200_000) -> RecordedModel:
+    recorded = RecordedModel(context_length)
+    recorded.play("c1", RECORDING, exchange)
+    return recorded
+
+
+async def complete(recorded: RecordedModel, *view: ChatMessage, **extra: Any) -> Completion:
+    request = ModelRequest(list(view), **{"conversation": "c1", **extra})
+    return await recorded.complete(request, CollectingSink())
+
+
+async def told(recorded: RecordedModel, *view: ChatMessage, **extra: Any) -> str:
+    return text_of((await complete(recorded, *view, **extra)).message)
+
+
+async def usage(recorded: RecordedModel, *view: ChatMessage, **extra: Any) -> Usage:
+    found = (await complete(recorded, *view, **extra)).usage
+    assert found is not None
+    return found
+
+
+async def test_the_answers_of_an_exchange_are_played_in_order() -> None:
+    """The newest call in the view tells how far it is."""
+    recorded = model()
+    assert await told(recorded, ONE) == "I look."
+    assert await told(recorded, ONE, STEP, RESULT) == "A tree."
+
+
+async def test_the_player_says_which_exchange_is_asked() -> None:
+    """What came before need not be in the view: it may be compacted."""
+    assert await told(model(1), SECOND) == "Bye."
+    summary = user_message("[a summary of one]", synthetic=True)
+    assert await told(model(1), summary, STEP, RESULT, SECOND) == "Bye."
+
+
+async def test_a_compacted_turn_goes_on() -> None:
+    """Between the question and its newest group there is a summary of the groups before."""
+    first, second, third = (group(f"{n}") for n in range(3))
+    recorded = RecordedModel()
+    recorded.play("c1", Recording("x", (Exchange("one", (*first, *second, *third)),)), 0)
+    summary = ChatMessage(role="assistant", content="[a summary]", synthetic=True)
+    assert await told(recorded, ONE) == "0"
+    assert await told(recorded, ONE, *first) == "1"
+    assert await told(recorded, ONE, summary, *second) == "2"
+
+
+def group(name: str) -> list[ChatMessage]:
+    """Return an assistant message with one call, and its result."""
+    asked = ChatMessage(role="assistant", content=name, tool_calls=[call("go", call_id=name)])
+    return [asked, tool_message(name, "go", "gone")]
+
+
+async def test_a_request_that_is_made_again_gets_the_same_answer() -> None:
+    """Its answer was lost on the way into the transcript."""
+    recorded = model()
+    views = [(ONE,), (ONE,), (ONE, STEP, RESULT), (ONE, STEP, RESULT)]
+    answers = [await told(recorded, *view) for view in views]
+    assert answers == ["I look.", "I look.", "A tree.", "A tree."]
+
+
+async def test_a_completion_is_what_was_recorded() -> None:
+    """Calls and stop reason are there, and the text was pushed."""
+    sink = CollectingSink()
+    completion = await model().complete(ModelRequest([ONE], conversation="c1"), sink)
+    assert (completion.message, completion.stop_reason) == (STEP, "tool_calls")
+    assert sink.text == "I look."
+
+
+async def test_what_parley_added_does_not_count() -> None:
+    """A system message, a synthetic request and a sender's name before the text."""
+    system = ChatMessage(role="system", content="Be kind.")
+    named = user_message("Ann: one")
+    synthetic = user_message("Go on.", synthetic=True)
+    recorded = model()
+    assert await told(recorded, system, named) == "I look."
+    assert await told(recorded, system, named, STEP, RESULT, synthetic) == "A tree."
+
+
+async def test_without_tools_the_final_text_is_played() -> None:
+    """The loop's last call must end in a text."""
+    completion = await complete(model(), ONE, allow_tools=False)
+    assert (text_of(completion.message), completion.stop_reason) == ("A tree.", "stop")
+
+
+async def test_a_clipped_question_is_taken() -> None:
+    """The compressor cuts a giant message to its head, a pointer and its tail."""
+    long = "word " * 1000
+    recorded = RecordedModel()
+    recorded.play("c1", Recording("x", (Exchange(long, (assistant_message("Yes."),)),)), 0)
+    shown = clipped(user_message(long), 300, 1)
+    assert long not in text_of(shown)
+    assert await told(recorded, shown) == "Yes."
+
+
+@pytest.mark.parametrize(
+    ("view", "problem"),
+    [
+        ([], "there is no user message in the view"),
+        ([STEP, RESULT], "there is no user message in the view"),
+        ([user_message("other")], "'other' was asked, not the recorded 'one'"),
+        ([user_message("on")], "'on' was asked, not the recorded 'one'"),
+        ([ONE, SECOND], "'two' was asked, not the recorded 'one'"),
+        ([ONE, STEP, RESULT], "0 answers to 'one' were given, but the newest call .* is 'a'"),
+        ([ONE, FOREIGN], "0 answers to 'one' were given, but the newest call .* is 'z'"),
+    ],
+)
+async def test_a_view_that_does_not_fit_is_refused(view: list[ChatMessage], problem: str) -> None:
+    """A wrong answer would hide that something was lost."""
+    with pytest.raises(RecordingMismatch, match=problem):
+        await complete(model(), *view)
+
+
+async def test_a_view_that_lost_the_newest_group_is_refused() -> None:
+    """It would be asked for the same again for ever."""
+    recorded = model()
+    await complete(recorded, ONE)
+    await complete(recorded, ONE, STEP, RESULT)
+    with pytest.raises(RecordingMismatch, match="2 answers to 'one' were given"):
+        await complete(recorded, ONE)
+
+
+SYSTEM = ChatMessage(role="system", content="Be kind. " * 2000)
+"""Larger than any model's smallest cached prefix."""
+
+
+def marked(*view: ChatMessage, strategy: str = "system_and_3") -> list[ChatMessage]:
+    return apply_cache_control(view, strategy=strategy)
+
+
+async def test_all_of_a_request_is_counted() -> None:
+    """About what any other model without a report counts."""
+    request = ModelRequest([SYSTEM, ONE, STEP, RESULT, SECOND], TOOLS, conversation="c1")
+    completion = await model(1).complete(request, CollectingSink())
+    expected = estimate_usage(request, completion.message, "claude-sonnet-5-5")
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == pytest.approx(expected.prompt_tokens, rel=0.02)
+    assert completion.usage.output_tokens == expected.output_tokens
+
+
+async def test_without_breakpoints_nothing_is_cached() -> None:
+    """As the API does it."""
+    recorded = model()
+    for _ in range(2):
+        found = await usage(recorded, SYSTEM, ONE)
+        assert found.input_tokens == found.prompt_tokens > 1000
+
+
+async def test_what_was_marked_is_read_by_the_next_request() -> None:
+    """The rest is written."""
+    recorded = model()
+    first = await usage(recorded, *marked(SYSTEM, ONE), tools=TOOLS)
+    assert (first.cache_write_5m_tokens, first.input_tokens) == (first.prompt_tokens, 0)
+    again = marked(*[deepcopy(message) for message in (SYSTEM, ONE, STEP, RESULT)])
+    second = await usage(recorded, *again, tools=TOOLS)
+    assert second.cache_read_tokens == first.prompt_tokens
+    assert 0 < second.cache_write_5m_tokens == second.prompt_tokens - first.prompt_tokens
+
+
+async def test_the_cache_outlives_an_exchange() -> None:
+    """It belongs to the conversation, and to no other."""
+    recorded = model(1)
+    before = await usage(recorded, *marked(SYSTEM, SECOND))
+    recorded.play("c1", RECORDING, 1)
+    recorded.play("c2", RECORDING, 1)
+    again = marked(SYSTEM, SECOND)
+    assert (await usage(recorded, *again)).cache_read_tokens == before.prompt_tokens
+    assert (await usage(recorded, *again, conversation="c2")).cache_read_tokens == 0
+
+
+@pytest.mark.parametrize(("pause_s", "share"), [(299, 1), (301, 0)])
+async def test_a_cache_entry_dies(pause_s: float, share: int) -> None:
+    """On the clock of the conversation."""
+    recorded = RecordedModel()
+    recorded.play("c1", RECORDING, 0, [1000, 1000 + pause_s])
+    first = await usage(recorded, *marked(SYSTEM, ONE))
+    second = await usage(recorded, *marked(SYSTEM, ONE, STEP, RESULT))
+    assert second.cache_read_tokens == share * first.prompt_tokens
+    assert recorded.billed("c1").asked_s == (1000, 1000 + pause_s)
+
+
+async def test_the_model_in_the_settings_has_its_rules() -> None:
+    """A prefix below its minimum is not cached."""
+    short = ChatMessage(role="system", content="Be kind. " * 600)
+    for name, cached in (("claude-sonnet-5-5", True), ("claude-haiku-4-5", False)):
+        recorded = RecordedModel(facts=facts_of(name, FactsSettings()))
+        recorded.play("c1", RECORDING, 0)
+        found = await usage(recorded, *marked(short, ONE))
+        assert (found.cache_write_5m_tokens > 0) is cached
+
+
+SUMMARY = assistant_message(f"{MARKER} {'It went on. ' * 200}")
+LONG = [assistant_message("Yes. " * 50) if n % 2 else user_message("And? " * 50) for n in range(8)]
+
+
+async def bills_of(strategy: Literal["system_and_3", "anchored"], **settings: Any) -> list[Bill]:
+    """Play two requests with the same summary and another tail; return what they are billed."""
+    caching = CachingSettings(strategy=strategy, **settings)
+    recorded = RecordedModel(caching=caching)
+    recorded.play("c1", RECORDING, 0)
+    for view in (LONG, LONG[2:4]):
+        messages = [SYSTEM, ONE, SUMMARY, *view, ONE]
+        sent = marked(*messages, strategy=strategy) if caching.enabled else messages
+        await complete(recorded, *sent, tools=TOOLS)
+    return list(recorded.billed("c1").bills)
+
+
+async def test_the_other_placing_is_billed_beside() -> None:
+    """It is what playing it would have been billed; what was played comes first."""
+    first, second = await bills_of("system_and_3"), await bills_of("anchored")
+    assert [bill.placing for bill in first] == ["system_and_3", "anchored"]
+    assert first == second[::-1]
+    read = [bill.tally.billed.cache_read_tokens for bill in first]
+    assert read[1] > read[0] + 500, "the summary is an anchor, in whichever form it is sent"
+    assert first[0].requests == 2
+
+
+async def test_the_played_bill_is_the_sum_of_the_usages() -> None:
+    """What the ledger has is what the report shows."""
+    recorded = model()
+    total = await usage(recorded, *marked(SYSTEM, ONE))
+    total += await usage(recorded, *marked(SYSTEM, ONE, STEP, RESULT))
+    assert recorded.billed("c1").bills[0].tally.billed == total
+
+
+async def test_no_placing_beats_the_minimum() -> None:
+    """Which writes each token once and reads it from then on."""
+    for bill in await bills_of("anchored"):
+        assert bill.tally.ratio() >= 1
+        assert bill.tally.least.prompt_tokens == bill.tally.billed.prompt_tokens
+
+
+async def test_what_caching_would_save_is_billed_where_it_is_off() -> None:
+    """Beside what it costs without."""
+    bills = await bills_of("anchored", enabled=False)
+    assert [bill.placing for bill in bills] == ["none", "system_and_3", "anchored"]
+    assert [bill.tally.hit_ratio > 0 for bill in bills] == [False, True, True]
+
+
+async def test_the_other_placing_sees_plain_messages() -> None:
+    """A summary that was marked when it was played is one all the same."""
+    bills = []
+    for strategy in ("system_and_3", "anchored"):
+        recorded = RecordedModel(caching=CachingSettings(strategy=strategy))
+        recorded.play("c1", RECORDING, 0)
+        await complete(recorded, *marked(SYSTEM, ONE, SUMMARY, ONE, strategy=strategy))
+        await complete(recorded, *marked(SYSTEM, ONE, SUMMARY, *LONG, ONE, strategy=strategy))
+        bills.append({bill.placing: bill for bill in recorded.billed("c1").bills})
+    assert bills[0] == bills[1]
+
+
+async def test_other_models_cache_by_themselves() -> None:
+    """They take no breakpoints, so there is nothing to compare."""
+    recorded = RecordedModel(facts=facts_of("gpt-5.2", FactsSettings()))
+    recorded.play("c1", RECORDING, 0)
+    assert recorded.cache_layout is None
+    await usage(recorded, SYSTEM, ONE)
+    assert (await usage(recorded, SYSTEM, ONE)).cache_read_tokens > 1000
+    [bill] = recorded.billed("c1").bills
+    assert (bill.placing, bill.requests) == ("none", 2)
+
+
+async def test_an_answer_that_is_asked_for_again_is_billed_again() -> None:
+    """Its time counts once."""
+    recorded = model()
+    await complete(recorded, ONE)
+    await complete(recorded, ONE)
+    found = recorded.billed("c1")
+    assert (found.bills[0].requests, len(found.asked_s)) == (2, 1)
+
+
+async def test_the_fixed_part_is_measured() -> None:
+    """System prompt and tools, whatever follows."""
+    recorded = model()
+    await complete(recorded, SYSTEM, ONE, STEP, RESULT, ONE, tools=TOOLS)
+    fixed = recorded.billed("c1").fixed_tokens
+    expected = estimate_usage(ModelRequest([SYSTEM], TOOLS), ONE, "claude-sonnet-5-5")
+    assert fixed == pytest.approx(expected.prompt_tokens, rel=0.02)
+
+
+async def test_what_is_not_known_has_no_bill() -> None:
+    """And there is no provider to ask."""
+    assert model().billed("c9") == Billed()
+    assert await model().look_up() is None
+
+
+async def test_a_request_beyond_the_window_is_refused() -> None:
+    """It counts as not made: once it is smaller, its answer comes."""
+    recorded = model(context_length=200)
+    with pytest.raises(ContextOverflow, match="tokens do not fit into 200"):
+        await complete(recorded, user_message("x" * 2000), ONE)
+    assert recorded.billed("c1").bills[0].requests == 0
+    assert await told(recorded, ONE) == "I look."
+
+
+async def test_a_conversation_without_recording_is_refused() -> None:
+    """The text names it."""
+    with pytest.raises(RecordingMismatch, match="'c9' has no recording"):
+        await complete(model(), ONE, conversation="c9")
+
+
+def test_recorded_tools_are_those_of_the_recordings() -> None:
+    """In the order of their names, taking any object, without effects."""
+    other = Recording(
+        "x", (Exchange("q", (ChatMessage(role="assistant", tool_calls=[call("go")]),)),)
+    )
+    tools = RecordedTools(model(), [RECORDING, other, RECORDING])
+    assert [(it.name, it.parameters) for it in tools.schemas] == [
+        ("go", {"type": "object"}),
+        ("look", {"type": "object"}),
+    ]
+    assert (tools.effect("look"), tools.exclusive("look")) == ("read", False)
+
+
+async def test_recorded_tools_give_the_recorded_result() -> None:
+    """The id of the call decides."""
+    tools = RecordedTools(model(), [RECORDING])
+    outcome = await tools.execute(LOOK, context())
+    assert (outcome.text, outcome.status) == ("a tree", "ok")
+    with pytest.raises(RecordingMismatch, match="walk has no result for call 'z'"):
+        await tools.execute(call("look", call_id="z"), context())
+
+
+if SHARED:
+
+    @pytest.mark.parametrize(
+        "path", sorted(SHARED.glob("*/*.[jt][sr]*")), ids=lambda path: str(path.name)
+    )
+    async def test_real_recordings_play_to_their_end(path: Path) -> None:
+        """A plain loop over the user messages gets every recorded step, in order."""
+        for recording in load_recordings(path):
+            recorded = RecordedModel()
+            tools = RecordedTools(recorded, [recording])
+            users: list[ChatMessage] = []
+            for position, exchange in enumerate(recording.exchanges):
+                recorded.play("c1", recording, position)
+                users.append(user_message(exchange.user))
+                assert await _play(recorded, tools, users) == list(exchange.steps)
+
+    async def _play(
+        recorded: RecordedModel, tools: RecordedTools, users: list[ChatMessage]
+    ) -> list[ChatMessage]:
+        """Run one turn; earlier answers are not in the view, as the place does not need them."""
+        steps: list[ChatMessage] = []
+        while True:
+            request = ModelRequest([*users, *steps], tools.schemas, conversation="c1")
+            completion = await recorded.complete(request, CollectingSink())
+            steps.append(completion.message)
+            if completion.stop_reason == "stop":
+                return steps
+            for asked in completion.message["tool_calls"]:
+                outcome = await tools.execute(asked, context())
+                name = asked["function"]["name"]
+                steps.append(tool_message(asked["id"], name, outcome.text))

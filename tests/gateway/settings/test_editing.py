@@ -1,0 +1,131 @@
+"""Changing one value of the settings file: nothing beside it changes, by a byte."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import SettingsError
+from gateway.settings.editing import changed, set_value
+
+BEFORE = "# my settings\nmodel:\n    name: 'm'   # the good one\n"
+AFTER = "queue: {mode: collect}  # end\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "context:\n  engine: rounds\n"),
+        ("# only a comment", "# only a comment\ncontext:\n  engine: rounds\n"),
+        ("---\n", "---\ncontext:\n  engine: rounds\n"),
+        (BEFORE, BEFORE + "context: {engine: rounds}\n"),
+        (BEFORE.rstrip(), BEFORE + "context: {engine: rounds}\n"),
+        ("a: 1\n...\n", "a: 1\ncontext: {engine: rounds}\n...\n"),
+        ("  a: 1\n", "  a: 1\n  context: {engine: rounds}\n"),
+        ("a: |\n  text\n\n# end\n", "a: |\n  text\n\n# end\ncontext: {engine: rounds}\n"),
+        ("{a: 1}\n", "{context: {engine: rounds}, a: 1}\n"),
+        ("{}\n", "{context: {engine: rounds}}\n"),
+        ("context:\n", "context: {engine: rounds}\n"),
+        ("context: null  # none\n", "context: {engine: rounds}  # none\n"),
+        ("context: {}\n", "context: {engine: rounds}\n"),
+        ("context: {rounds: {}}\n", "context: {engine: rounds, rounds: {}}\n"),
+        ("context: {engine: a, b: 1}\n", "context: {engine: rounds, b: 1}\n"),
+        ("context: {engine: }\n", "context: {engine: rounds }\n"),
+        ("context:\n  engine: 'a'  # why\n", "context:\n  engine: rounds  # why\n"),
+        ("context:\n  engine:\n", "context:\n  engine: rounds\n"),
+        ('"context":\n  "engine": "a"\n', '"context":\n  "engine": rounds\n'),
+        (
+            "context:  # who\n\n    # archived\n    rounds: {}\n",
+            "context:  # who\n    engine: rounds\n\n    # archived\n    rounds: {}\n",
+        ),
+        ("\ufeffcontext:\r\n  b: 1\r\n", "\ufeffcontext:\r\n  engine: rounds\r\n  b: 1\r\n"),
+        ("a: 1\r\n", "a: 1\r\ncontext: {engine: rounds}\r\n"),
+    ],
+)
+def test_only_the_value_changes(tmp_path: Path, text: str, expected: str) -> None:
+    """However the file is written."""
+    path = tmp_path / "parley.yaml"
+    path.write_bytes(text.encode())
+    set_value(path, "context", "engine", "rounds")
+    assert path.read_bytes().decode() == expected
+    assert [each.name for each in tmp_path.iterdir()] == ["parley.yaml"]
+
+
+@pytest.mark.parametrize("name", ["on", "123", "null", "1e5", "-", "0x1f"])
+def test_a_name_stays_text(tmp_path: Path, name: str) -> None:
+    """Also where YAML would read something else."""
+    path = tmp_path / "parley.yaml"
+    set_value(path, "context", "engine", name)
+    assert yaml.safe_load(path.read_text()) == {"context": {"engine": name}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base: &b {rounds: {}}\ncontext: *b\n",
+        "context:\n  engine: &name a\nother: *name\n",
+        "context: &all {}\nother: *all\n",
+        "? context\n: rounds: {}\n",
+        "null\n",
+    ],
+)
+def test_what_only_a_person_can_change_is_left_alone(tmp_path: Path, text: str) -> None:
+    """The error says what to write."""
+    path = tmp_path / "parley.yaml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=r"write `context: \{engine: rounds\}` into it by hand"):
+        set_value(path, "context", "engine", "rounds")
+    assert path.read_text() == text
+    assert [each.name for each in tmp_path.iterdir()] == ["parley.yaml"]
+
+
+def test_the_file_keeps_its_mode_and_its_place(tmp_path: Path) -> None:
+    """Behind a link the file that it points to is changed; a new one is its owner's alone."""
+    real = tmp_path / "elsewhere" / "real.yaml"
+    set_value(real, "context", "engine", "rounds")
+    assert stat.S_IMODE(real.stat().st_mode) == 0o600
+    real.chmod(0o640)
+    link = tmp_path / "parley.yaml"
+    link.symlink_to(real)
+    set_value(link, "context", "engine", "other")
+    assert link.is_symlink()
+    assert (stat.S_IMODE(real.stat().st_mode), real.read_text()) == (
+        0o640,
+        "context:\n  engine: other\n",
+    )
+
+
+def test_the_file_keeps_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root must not take it from the account that Parley runs under."""
+    path = tmp_path / "parley.yaml"
+    path.write_text("")
+    given_to: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "chown", lambda _, uid, gid: given_to.append((uid, gid)))
+    set_value(path, "context", "engine", "rounds")
+    assert given_to == [(os.getuid(), os.getgid())]
+
+
+def test_what_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    """Here a file stands where a folder is needed."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="cannot be written"):
+        set_value(tmp_path / "file" / "parley.yaml", "context", "engine", "rounds")
+
+
+plain = st.text("abcxyz", min_size=1, max_size=6)
+values = st.one_of(plain, st.integers(), st.lists(plain, max_size=2), st.none())
+sections = st.dictionaries(plain, values, max_size=3)
+
+
+@given(st.dictionaries(plain, st.one_of(values, sections), max_size=4), sections, st.booleans())
+def test_every_other_value_stays(
+    tree: dict[str, object], section: dict[str, object], flow: bool
+) -> None:
+    """Whatever stands in the file, in either style."""
+    tree["context"] = section
+    text = changed(yaml.safe_dump(tree, default_flow_style=flow), "context", "engine", "rounds")
+    assert yaml.safe_load(text) == {**tree, "context": {**section, "engine": "rounds"}}

@@ -1,0 +1,932 @@
+"""The settings tree: sources and their order, origins, provider variables, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.settings.keys import INDEX, Keys, dotted
+from gateway.settings.loading import Loaded, load_settings, secret_values
+from gateway.settings.rules import without_effect
+from gateway.settings.tree import Settings
+
+CONFIGURATION_PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+UNREACHABLE = "x" * 300
+"""No file system has such a name, so that looking fails for root, too."""
+BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"
+
+
+def load(
+    home: Path, yaml: str | None = None, env: dict[str, str] | None = None, **options: Any
+) -> Loaded:
+    """Load settings of a PARLEY_HOME that holds `yaml`, with nothing else in the environment."""
+    if yaml is not None:
+        (home / "parley.yaml").write_text(yaml)
+    environ = {"PARLEY_HOME": str(home), **(env or {})}
+    return load_settings(environ=environ, **options)
+
+
+def problems(
+    home: Path, yaml: str | None = None, env: dict[str, str] | None = None, **options: Any
+) -> list[str]:
+    """Return the lines of the error that loading raises."""
+    with pytest.raises(SettingsError) as caught:
+        load(home, yaml, env, **options)
+    return str(caught.value).splitlines()
+
+
+FULL_EXAMPLE = """
+model:
+  provider: auto            # auto | anthropic | openai | openrouter | nous | offline (openrouter, nous, …: presets of openai); auto: a key or base_url that is there decides, else offline
+  name: null                # null: the provider's default
+  base_url: null            # anthropic: without /v1; openai: with /v1
+  api_key: null             # or ANTHROPIC_API_KEY / OPENAI_API_KEY
+  context_length: null      # tokens; null: asked from the provider, else the table
+  max_output_tokens: 8192
+  idle_timeout_s: 60        # without a byte from the stream
+fallbacks: []               # more model blocks, tried in order
+agent: {max_iterations: 90, instructions: null}
+compression: {enabled: true, threshold: 0.50, target_ratio: 0.20, protect_last_n: 20}
+auxiliary: {compression: {model: null, provider: auto, base_url: null}}        # provider as above, or main
+context: {engine: compressor, rounds: {min_retain_rounds: 10, threshold: 0.8, summary: simple}}   # summary: simple | llm
+prompt_caching: {cache_ttl: 5m, strategy: system_and_3}
+budget: {daily_usd: null, sender_daily_usd: null}
+queue: {mode: collect, debounce_ms: 400, max_pending: 100, max_concurrent_turns: 64, max_attempts: 3}
+sessions: {reset: none, timezone: UTC, at_hour: 4, idle_minutes: 1440, groups: per_user}      # reset: none | daily | idle | both; groups: per_user | shared
+access: {mode: pairing, owners: [], telegram: [], discord: [], slack: []}      # mode: pairing | allowlist | open
+tools: {enabled: [todo, memory, session_search, delegate_task, clarify, read_conversation, current_time, calculate], approval: side_effects, output: {max_lines: 2000, max_bytes: 51200, direction: head}, mcp: {}}
+platforms:
+  telegram: {token: null, base_url: null, base_file_url: null, mode: polling, webhook_url: null, webhook_secret: null, preview: edit}   # base_url: the server's root; preview: edit | draft
+  discord: {token: null, api_url: null, gateway_url: null}
+  slack: {bot_token: null, app_token: null, signing_secret: null, base_url: null, mode: socket}                          # base_url ends in /api/
+web: {enabled: true, host: 127.0.0.1, port: 8765, token: null}                 # a token is required on any other host
+storage: {url: null, raw_days: 30}        # null: SQLite in PARLEY_HOME; or postgresql+asyncpg://…
+logging: {level: info, format: auto, file: null}                                # auto: console on a terminal, else JSON lines; file null: PARLEY_HOME/logs/parley.jsonl, rotated; false: none
+"""  # noqa: E501 - verbatim from the design's settings page
+
+
+class TestTree:
+    def test_without_any_source_everything_is_a_default(self, tmp_path: Path) -> None:
+        """An empty home gives the offline model, the loopback web chat and no warning."""
+        loaded = load(tmp_path)
+        assert loaded.settings.home == tmp_path
+        assert loaded.settings.model.provider == "offline"
+        assert (loaded.settings.web.host, loaded.settings.web.port) == ("127.0.0.1", 8765)
+        assert set(loaded.origins.values()) == {"default", "PARLEY_HOME"}
+        assert (loaded.warnings, loaded.config_file) == ((), None)
+
+    def test_the_full_example_of_the_design_loads_and_equals_the_defaults(
+        self, tmp_path: Path
+    ) -> None:
+        """The documented example names the defaults, but for tools that are not built yet."""
+        example = load(tmp_path, FULL_EXAMPLE)
+        (tmp_path / "parley.yaml").unlink()
+        default = load(tmp_path)
+        differing = {key for key in example.values if example.values[key] != default.values[key]}
+        assert differing == {"tools.enabled"}
+        assert example.warnings == ()
+
+    def test_the_tree_is_frozen(self, tmp_path: Path) -> None:
+        """A setting cannot be changed after loading."""
+        with pytest.raises(ValueError, match="frozen"):
+            load(tmp_path).settings.queue.debounce_ms = 1
+
+    def test_only_tools_that_exist_are_enabled_by_default(self, tmp_path: Path) -> None:
+        """The default list names the tools of this version."""
+        enabled = load(tmp_path).settings.tools.enabled
+        assert enabled == (
+            "todo",
+            "memory",
+            "session_search",
+            "delegate_task",
+            "clarify",
+            "read_conversation",
+            "current_time",
+            "calculate",
+            "send_file",
+            "skill_view",
+        )
+
+    def test_the_configuration_page_lists_every_key_with_its_default(self) -> None:
+        """docs/configuration.md and the tree have the same keys, defaults and order."""
+        rows = re.findall(
+            r"^\| `([a-z0-9_.]+)` \|.*?\| `([^`]*)` \|", CONFIGURATION_PAGE.read_text("utf-8"), re.M
+        )
+        assert rows == [(key, default) for key, default in documented_keys() if key != "home"]
+
+
+LISTS_OF_BLOCKS = (("fallbacks", INDEX), ("agent", "prefill", INDEX))
+
+
+def documented_keys() -> list[tuple[str, str]]:
+    """Return what the page must list: values and lists, without the inside of lists of blocks."""
+    listed = []
+    for key in Keys(Settings):
+        in_list = any(key.pattern[: len(each)] == each for each in LISTS_OF_BLOCKS)
+        if key.kind != "section" and not key.lone_block and not in_list:
+            default = None if key.pattern == ("home",) else key.default
+            text = orjson.dumps(default).decode().replace('"', "").replace(",", ", ")
+            listed.append((dotted(tuple(step for step in key.pattern if step != INDEX)), text))
+    return listed
+
+
+class TestSources:
+    def test_the_file_the_environment_and_options_override_each_other(self, tmp_path: Path) -> None:
+        """Options win over the environment, which wins over the file, key by key."""
+        yaml = "queue: {mode: followup, debounce_ms: 1, max_pending: 2}"
+        env = {"PARLEY_QUEUE__DEBOUNCE_MS": "10", "PARLEY_QUEUE__MAX_PENDING": "20"}
+        loaded = load(tmp_path, yaml, env, overrides={"queue.max_pending": 200})
+        queue = loaded.settings.queue
+        assert (queue.mode, queue.debounce_ms, queue.max_pending) == ("followup", 10, 200)
+        assert loaded.origins["queue.mode"] == "parley.yaml"
+        assert loaded.origins["queue.debounce_ms"] == "PARLEY_QUEUE__DEBOUNCE_MS"
+        assert loaded.origins["queue.max_pending"] == "--max-pending"
+        assert loaded.origins["queue.max_attempts"] == "default"
+
+    def test_an_option_of_none_was_not_given(self, tmp_path: Path) -> None:
+        """None leaves the lower layers alone."""
+        loaded = load(tmp_path, "web: {port: 1}", overrides={"web.port": None})
+        assert loaded.settings.web.port == 1
+
+    def test_an_empty_variable_is_not_set(self, tmp_path: Path) -> None:
+        """Compose files pass unset variables as empty strings."""
+        assert load(tmp_path, env={"PARLEY_WEB__TOKEN": ""}).settings.web.token is None
+
+    def test_lists_and_maps_come_as_json(self, tmp_path: Path) -> None:
+        """A list replaces the one below it; a map is laid over it key by key."""
+        env = {
+            "PARLEY_ACCESS__TELEGRAM": "[1, 2]",
+            "PARLEY_QUEUE": '{"mode": "interrupt"}',
+            "PARLEY_FALLBACKS": '[{"provider": "offline", "name": "b"}]',
+        }
+        yaml = "access: {telegram: [7]}\nqueue: {debounce_ms: 5}\nfallbacks: [{name: a}, {name: c}]"
+        settings = load(tmp_path, yaml, env).settings
+        assert settings.access.telegram == ("1", "2")
+        assert (settings.queue.mode, settings.queue.debounce_ms) == ("interrupt", 5)
+        assert [block.name for block in settings.fallbacks] == ["b"]
+
+    @pytest.mark.parametrize(("text", "expected"), [("true", True), ("0", False), ("off", False)])
+    def test_scalars_are_coerced(self, tmp_path: Path, text: str, expected: bool) -> None:
+        """The environment's text becomes the type of the key."""
+        assert load(tmp_path, env={"PARLEY_WEB__ENABLED": text}).settings.web.enabled is expected
+
+    @pytest.mark.parametrize(
+        ("yaml", "expected"),
+        [("null", None), ("false", False), ("'false'", False), ("a/b.log", Path("a/b.log"))],
+    )
+    def test_the_log_file_is_a_path_false_or_null(
+        self, tmp_path: Path, yaml: str, expected: object
+    ) -> None:
+        """All three spellings of logging.file are taken."""
+        assert load(tmp_path, f"logging: {{file: {yaml}}}").settings.logging.file == expected
+
+    def test_a_secret_may_come_from_a_file(self, tmp_path: Path) -> None:
+        """The content of KEY_FILE's file, stripped, is the secret."""
+        (tmp_path / "token").write_text(f"{BOT_TOKEN}\n")
+        loaded = load(tmp_path, env=file_variable(tmp_path / "token"))
+        (account,) = loaded.settings.platforms.telegram
+        assert account.token is not None
+        assert account.token.get_secret_value() == BOT_TOKEN
+        assert loaded.origins["platforms.telegram.token"] == TOKEN_FILE
+
+    def test_an_unreadable_secret_file_is_an_error(self, tmp_path: Path) -> None:
+        """The line names variable, path and reason."""
+        (line,) = problems(tmp_path, env=file_variable(tmp_path / "no"))
+        assert line == f"{TOKEN_FILE}: cannot read '{tmp_path}/no': No such file or directory"
+
+    def test_a_binary_secret_file_is_an_error(self, tmp_path: Path) -> None:
+        """A file that is not text cannot be a secret."""
+        (tmp_path / "token").write_bytes(b"\xff\xfe")
+        (line,) = problems(tmp_path, env=file_variable(tmp_path / "token"))
+        assert line.endswith("not UTF-8 text")
+
+    def test_a_secret_and_its_file_exclude_each_other(self, tmp_path: Path) -> None:
+        """Both variables at once are an error, not a guess."""
+        env = file_variable(tmp_path) | {TOKEN_FILE.removesuffix("_FILE"): BOT_TOKEN}
+        (line,) = problems(tmp_path, env=env)
+        assert line.endswith("PARLEY_PLATFORMS__TELEGRAM__TOKEN is set too; keep one of them")
+
+    def test_only_secrets_come_from_files(self, tmp_path: Path) -> None:
+        """KEY_FILE of a plain key is an unknown variable."""
+        (line,) = problems(tmp_path, env={"PARLEY_WEB__HOST_FILE": "/x"})
+        assert line.startswith("PARLEY_WEB__HOST_FILE: unknown variable")
+
+    def test_variables_of_home_config_and_tests_are_no_settings(self, tmp_path: Path) -> None:
+        """They are read elsewhere and not complained about."""
+        file = tmp_path / "other.yaml"
+        file.write_text("web: {port: 7}")
+        loaded = load(tmp_path, env={"PARLEY_CONFIG": str(file), "PARLEY_TEST_DEEP": "1"})
+        assert loaded.settings.web.port == 7
+        assert loaded.origins["web.port"] == str(file)
+
+    def test_a_named_file_wins_over_the_one_in_the_home(self, tmp_path: Path) -> None:
+        """--config FILE replaces parley.yaml; its path is the origin."""
+        file = tmp_path / "other.yaml"
+        file.write_text("web: {port: 7}")
+        loaded = load(tmp_path, "web: {port: 8}", config=file)
+        assert (loaded.settings.web.port, loaded.origins["web.port"]) == (7, str(file))
+        assert loaded.config_file == file
+
+    def test_the_home_option_wins_over_the_variable(self, tmp_path: Path) -> None:
+        """--home also decides where parley.yaml is looked for."""
+        (tmp_path / "b").mkdir()
+        (tmp_path / "b" / "parley.yaml").write_text("web: {port: 9}")
+        loaded = load(tmp_path, overrides={"home": tmp_path / "b"})
+        assert (loaded.settings.home, loaded.settings.web.port) == (tmp_path / "b", 9)
+        assert loaded.origins["home"] == "--home"
+
+    def test_the_default_home_is_the_users_data_directory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without PARLEY_HOME the platform decides; the process environment is the default."""
+        monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+        monkeypatch.delenv("PARLEY_HOME", raising=False)
+        assert load_settings().settings.home == tmp_path / "parley"
+
+    @pytest.mark.parametrize("yaml", ["", "# nothing\n", "queue:\n", "platforms: {telegram: }\n"])
+    def test_empty_files_and_sections_are_fine(self, tmp_path: Path, yaml: str) -> None:
+        """What is commented out counts as absent."""
+        assert load(tmp_path, yaml).settings == load(tmp_path, "").settings
+
+
+TOKEN_FILE = "PARLEY_PLATFORMS__TELEGRAM__TOKEN_FILE"
+
+
+def file_variable(path: Path) -> dict[str, str]:
+    """Return an environment whose bot token lies in a file."""
+    return {TOKEN_FILE: str(path)}
+
+
+class TestAccounts:
+    def test_one_block_is_a_list_of_one(self, tmp_path: Path) -> None:
+        """The single account is named without a position."""
+        loaded = load(tmp_path, f"platforms: {{telegram: {{token: '{BOT_TOKEN}'}}}}")
+        assert [account.name for account in loaded.settings.platforms.telegram] == ["default"]
+        assert loaded.origins["platforms.telegram.token"] == "parley.yaml"
+        assert loaded.origins["platforms.telegram.mode"] == "default"
+
+    def test_several_blocks_are_named_by_position(self, tmp_path: Path) -> None:
+        """Each account has its own keys, and variables reach them by number."""
+        yaml = "platforms: {telegram: [{}, {name: b, mode: polling}]}"
+        env = {"PARLEY_PLATFORMS__TELEGRAM__1__TOKEN": BOT_TOKEN}
+        loaded = load(tmp_path, yaml, env)
+        first, second = loaded.settings.platforms.telegram
+        assert (first.token, second.name) == (None, "b")
+        assert loaded.origins["platforms.telegram.1.token"] == env.popitem()[0]
+        assert loaded.origins["platforms.telegram.0.mode"] == "default"
+
+    def test_a_variable_creates_the_first_block(self, tmp_path: Path) -> None:
+        """A token in the environment is enough to switch Telegram on."""
+        env = {"PARLEY_PLATFORMS__TELEGRAM__TOKEN": BOT_TOKEN}
+        (account,) = load(tmp_path, env=env).settings.platforms.telegram
+        assert account.token is not None
+
+    def test_a_variable_must_say_which_of_several_blocks_it_means(self, tmp_path: Path) -> None:
+        """The line shows the spelling with a position."""
+        env = {"PARLEY_PLATFORMS__TELEGRAM__TOKEN": BOT_TOKEN}
+        (line,) = problems(tmp_path, "platforms: {telegram: [{}, {name: b}]}", env)
+        assert line.endswith("2 blocks; name one, as in PARLEY_PLATFORMS__TELEGRAM__0__TOKEN")
+
+    def test_positions_have_no_gaps(self, tmp_path: Path) -> None:
+        """A block after the next one is an error."""
+        (line,) = problems(tmp_path, env={"PARLEY_FALLBACKS__1__NAME": "x"})
+        assert line.startswith("fallbacks: has 0 blocks, so there is no number 1")
+        assert line.endswith("given by PARLEY_FALLBACKS__1__NAME")
+
+    def test_names_are_distinct(self, tmp_path: Path) -> None:
+        """Two accounts of one name would share their conversations."""
+        (line,) = problems(tmp_path, "platforms: {telegram: [{name: a}, {name: a}]}")
+        assert line.startswith("platforms.telegram: 2 blocks have the name 'a'")
+
+    def test_a_name_holds_no_colon(self, tmp_path: Path) -> None:
+        """It is a part of the session key."""
+        (line,) = problems(tmp_path, "platforms: {telegram: {name: 'a:b'}}")
+        assert "the name 'a:b' is not allowed" in line
+
+    def test_ids_may_be_numbers(self, tmp_path: Path) -> None:
+        """People write Telegram ids without quotes."""
+        assert load(tmp_path, "access: {slack: [42]}").settings.access.slack == ("42",)
+
+
+class TestProviders:
+    @pytest.mark.parametrize(
+        ("variables", "provider", "key"),
+        [
+            ({"ANTHROPIC_API_KEY": "ant-1", "OPENAI_API_KEY": "open-1"}, "anthropic", "ant-1"),
+            ({"OPENAI_API_KEY": " open-1\n", "NOUS_API_KEY": "nous-1"}, "openai", "open-1"),
+            ({"OPENROUTER_API_KEY": "or-1", "NOUS_API_KEY": "nous-1"}, "openrouter", "or-1"),
+            ({"NOUS_API_KEY": "nous-1", "OPENAI_API_KEY": " "}, "nous", "nous-1"),
+        ],
+    )
+    def test_a_variable_decides_provider_auto(
+        self, tmp_path: Path, variables: dict[str, str], provider: str, key: str
+    ) -> None:
+        """The first variable that is set, Anthropic's first, gives provider and key."""
+        loaded = load(tmp_path, env=variables)
+        model = loaded.settings.model
+        assert model.provider == provider
+        assert model.api_key is not None
+        assert model.api_key.get_secret_value() == key
+        assert loaded.origins["model.provider"] == loaded.origins["model.api_key"]
+        assert loaded.origins["model.api_key"] == f"{provider.upper()}_API_KEY"
+
+    def test_a_chosen_provider_takes_only_its_own_variable(self, tmp_path: Path) -> None:
+        """OPENAI_API_KEY does not go to Anthropic."""
+        model = load(
+            tmp_path, "model: {provider: anthropic}", {"OPENAI_API_KEY": "x"}
+        ).settings.model
+        assert (model.provider, model.api_key) == ("anthropic", None)
+
+    def test_the_offline_model_takes_no_key(self, tmp_path: Path) -> None:
+        """An explicit `offline` stays offline whatever the environment holds."""
+        env = {"ANTHROPIC_API_KEY": "sk-1"}
+        model = load(tmp_path, "model: {provider: offline}", env).settings.model
+        assert (model.provider, model.api_key) == ("offline", None)
+
+    def test_a_base_url_means_openai(self, tmp_path: Path) -> None:
+        """A server of one's own speaks OpenAI's protocol, also with Anthropic's variable set."""
+        yaml = "model: {base_url: 'http://127.0.0.1:1/v1'}"
+        loaded = load(tmp_path, yaml, {"ANTHROPIC_API_KEY": "sk-1"})
+        assert (loaded.settings.model.provider, loaded.settings.model.api_key) == ("openai", None)
+        assert loaded.origins["model.provider"] == "model.base_url"
+
+    @pytest.mark.parametrize(
+        ("key", "provider"),
+        [("sk-ant-1", "anthropic"), ("sk-or-1", "openrouter"), ("sk-proj-1", "openai")],
+    )
+    def test_a_configured_key_decides_by_its_shape(
+        self, tmp_path: Path, key: str, provider: str
+    ) -> None:
+        """Keys tell whose they are; the variables are ignored."""
+        env = {"PARLEY_MODEL__API_KEY": key, "NOUS_API_KEY": "nous-1"}
+        model = load(tmp_path, env=env).settings.model
+        assert model.provider == provider
+        assert model.api_key is not None
+        assert model.api_key.get_secret_value() == key
+
+    def test_several_keys_count_as_configured(self, tmp_path: Path) -> None:
+        """`api_keys` alone is enough; its first key decides on the provider."""
+        env = {"NOUS_API_KEY": "nous-1"}
+        loaded = load(tmp_path, "model: {api_keys: [sk-ant-1, sk-ant-2]}", env)
+        model = loaded.settings.model
+        assert (model.provider, model.api_key) == ("anthropic", model.api_keys[0])
+        assert loaded.warnings == ()
+
+    def test_a_fallback_gets_the_key_of_its_provider(self, tmp_path: Path) -> None:
+        """Each block looks at the variable of its own provider."""
+        env = {"ANTHROPIC_API_KEY": "ant-1", "OPENAI_API_KEY": "open-1"}
+        loaded = load(tmp_path, "fallbacks: [{provider: openai}]", env)
+        (fallback,) = loaded.settings.fallbacks
+        assert fallback.api_key is not None
+        assert fallback.api_key.get_secret_value() == "open-1"
+        assert loaded.origins["fallbacks.0.api_key"] == "OPENAI_API_KEY"
+
+    def test_every_secret_is_listed_for_redaction(self, tmp_path: Path) -> None:
+        """Keys, lists of keys and tokens, also those from provider variables."""
+        yaml = "model: {api_keys: [key-1, key-2]}\nweb: {token: web-token}\n"
+        yaml += "fallbacks: [{provider: nous}]"
+        settings = load(tmp_path, yaml, {"NOUS_API_KEY": "nous-1"}).settings
+        assert secret_values(settings) == (
+            "key-1",
+            "key-1",
+            "key-2",
+            "nous-1",
+            "web-token",
+        )
+
+
+class TestMcpServers:
+    YAML = """
+tools:
+  mcp:
+    files: {command: npx, args: [-y, 8080], env: {TOKEN: program-token, DEBUG: "true"}}
+    web: {url: "https://mcp.example.org/", headers: {Authorization: Bearer web-token}}
+"""
+
+    def test_their_secrets_are_listed_for_redaction(self, tmp_path: Path) -> None:
+        """Words such as `true` are not: they would be masked wherever they stand."""
+        settings = load(tmp_path, self.YAML).settings
+        assert settings.tools.mcp["files"].args == ("-y", "8080")
+        assert secret_values(settings) == ("program-token", "Bearer web-token")
+
+    @pytest.mark.parametrize(
+        ("block", "words"),
+        [
+            ("{s: {}}", "must have either command or url"),
+            ("{s: {command: x, url: 'http://x/'}}", "must have either command or url"),
+            (
+                "{s: {url: 'ftp://x/'}}",
+                "tools.mcp.s.url: 'ftp://x/' in parley.yaml is not allowed; must begin with http",
+            ),
+            (
+                "{'a b': {command: x}}",
+                "tools.mcp.a b: 'a b' in parley.yaml is not allowed; must be a",
+            ),
+            (
+                "{s: {command: x, comand: y}}",
+                "unknown key in parley.yaml; did you mean tools.mcp.s.command?",
+            ),
+            ("{s: {command: x, zzz: y}}", "known here: enabled, command, args"),
+            ("{s: {command: x, args: 'a b'}}", "tools.mcp.s.args: 'a b' in parley.yaml"),
+            ("{s: {command: x, env: hunter22}}", "tools.mcp.s.env: ********"),
+            ("{s: hunter22}", "tools.mcp.s: ********"),
+            ("{s: {url: 'http://x/', headers: {A: [hunter22]}}}", "tools.mcp.s.headers.A"),
+        ],
+    )
+    def test_a_wrong_block_is_told_without_its_secrets(
+        self, tmp_path: Path, block: str, words: str
+    ) -> None:
+        """One line names the place."""
+        [line] = problems(tmp_path, f"tools: {{mcp: {block}}}")
+        assert words in line
+        assert "hunter22" not in line
+
+
+class TestWhatCannotMatch:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            (
+                "tools: {fetch: {allow_hosts: ['http://wiki.local/']}}",
+                "tools.fetch.allow_hosts: 'http://wiki.local/' must be a host",
+            ),
+            (
+                "tools: {terminal: {readable: [opt/tools]}}",
+                "tools.terminal.readable: 'opt/tools' must be an absolute path",
+            ),
+            (
+                "agent: {prefill: [{role: user, content: hi}]}",
+                "then one of the assistant (parley.yaml)",
+            ),
+        ],
+    )
+    def test_it_is_refused_with_its_source(self, tmp_path: Path, text: str, words: str) -> None:
+        """One line names place, value and file."""
+        [line] = problems(tmp_path, text)
+        assert words in line
+        assert line.endswith("(parley.yaml)")
+
+    def test_a_workspace_that_is_not_there_is_a_warning(self, tmp_path: Path) -> None:
+        """It may be mounted later; until then nothing is read. So is one that cannot be entered."""
+        for place, reason in (
+            ("/no/such/place", "No such file or directory"),
+            (f"/{UNREACHABLE}", "File name too long"),
+        ):
+            [warning] = load(tmp_path, f"agent: {{workspace: {place}}}").warnings
+            assert warning == f"agent.workspace: {place} cannot be read: {reason}"
+        assert load(tmp_path, f"agent: {{workspace: '{tmp_path}'}}").warnings == ()
+
+
+@pytest.mark.parametrize(("text", "meant"), [("off", "off"), ("on", "status"), ("'off'", "off")])
+def test_progress_takes_what_yaml_makes_of_off(tmp_path: Path, text: str, meant: str) -> None:
+    """A bare `off` is false there."""
+    assert load(tmp_path, f"agent: {{progress: {text}}}").settings.agent.progress == meant
+
+
+class TestOldSpellings:
+    YAML = "compression: {summary_model: small}\nmodel: {cache_ttl: 1h}"
+
+    def test_they_are_taken_with_a_warning(self, tmp_path: Path) -> None:
+        """Both old keys reach their new places."""
+        loaded = load(tmp_path, self.YAML)
+        assert loaded.settings.auxiliary.compression.model == "small"
+        assert loaded.settings.prompt_caching.cache_ttl == "1h"
+        assert loaded.warnings[:2] == (
+            (
+                "compression.summary_model in parley.yaml is an old spelling; "
+                "write auxiliary.compression.model"
+            ),
+            "model.cache_ttl in parley.yaml is an old spelling; write prompt_caching.cache_ttl",
+        )
+
+    def test_a_variable_may_use_them_too(self, tmp_path: Path) -> None:
+        """PARLEY_MODEL__CACHE_TTL still works."""
+        loaded = load(tmp_path, env={"PARLEY_MODEL__CACHE_TTL": "1h"})
+        assert loaded.settings.prompt_caching.cache_ttl == "1h"
+        assert loaded.warnings[0].startswith("model.cache_ttl in PARLEY_MODEL__CACHE_TTL")
+
+    def test_the_new_spelling_wins_in_the_same_file(self, tmp_path: Path) -> None:
+        """Whatever their order in the file."""
+        yaml = "prompt_caching: {cache_ttl: 5m}\nmodel: {cache_ttl: 1h}"
+        assert load(tmp_path, yaml).settings.prompt_caching.cache_ttl == "5m"
+
+
+class TestAuxiliaryModel:
+    def test_it_is_the_one_that_answers_unless_it_is_set(self, tmp_path: Path) -> None:
+        """A time limit alone makes no other model of it."""
+        for yaml in ("{timeout_s: 5}", "{provider: main}"):
+            loaded = load(tmp_path, f"auxiliary: {{compression: {yaml}}}")
+            assert not loaded.settings.auxiliary.compression.is_set
+            assert loaded.warnings == ()
+
+    @pytest.mark.parametrize(
+        "block", ["model: small", "provider: nous", "base_url: 'http://127.0.0.1:1/v1'"]
+    )
+    def test_a_model_a_provider_or_a_server_sets_it(self, tmp_path: Path, block: str) -> None:
+        """Each alone is another model."""
+        loaded = load(tmp_path, f"auxiliary: {{compression: {{{block}}}}}")
+        assert loaded.settings.auxiliary.compression.is_set
+
+    def test_a_provider_of_its_own_takes_its_key_from_its_variable(self, tmp_path: Path) -> None:
+        """Beside that of the model that answers, and with its origin."""
+        env = {"ANTHROPIC_API_KEY": "sk-ant-1", "OPENROUTER_API_KEY": "sk-or-2"}
+        loaded = load(tmp_path, "auxiliary: {compression: {provider: openrouter}}", env)
+        assert secret_values(loaded.settings) == ("sk-ant-1", "sk-or-2")
+        assert loaded.origins["auxiliary.compression.api_key"] == "OPENROUTER_API_KEY"
+
+    def test_a_server_or_key_decides_about_the_provider(self, tmp_path: Path) -> None:
+        """As it does for the model that answers."""
+        server = load(tmp_path, "auxiliary: {compression: {base_url: 'http://127.0.0.1:1/v1'}}")
+        assert server.settings.auxiliary.compression.provider == "openai"
+        key = load(tmp_path, "auxiliary: {compression: {api_key: sk-ant-3}}")
+        assert key.settings.auxiliary.compression.provider == "anthropic"
+
+    def test_the_provider_of_the_main_model_gets_no_key_of_its_own(self, tmp_path: Path) -> None:
+        """It uses that of `model`."""
+        yaml = "auxiliary: {compression: {model: small}}"
+        loaded = load(tmp_path, yaml, {"ANTHROPIC_API_KEY": "sk-ant-1"})
+        assert loaded.settings.auxiliary.compression.api_key is None
+        assert loaded.settings.auxiliary.compression.provider == "auto"
+
+    @pytest.mark.parametrize("own", ["base_url: 'http://127.0.0.1:1/v1'", "api_key: sk-ant-1"])
+    def test_provider_main_has_no_server_or_key_of_its_own(self, tmp_path: Path, own: str) -> None:
+        """Which provider's it is would be anyone's guess."""
+        (line,) = problems(tmp_path, f"auxiliary: {{compression: {{provider: main, {own}}}}}")
+        assert line.startswith("auxiliary.compression.provider: must be the provider of")
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [
+        "compression: {threshold: 0.4, target_ratio: 0.3, protect_last_n: 5, enabled: false}",
+        "context: {engine: rounds, rounds: {min_retain_rounds: 3}}",
+        "sessions: {reset: both, timezone: Asia/Tokyo, at_hour: 0, idle_minutes: 1}",
+        "model: {provider: nous, name: x, api_keys: [abcd, efgh], extra_body: {seed: 1}}",
+        "agent: {max_turn_tokens: 1000, max_turn_s: 60}",
+        "compression: {early: true, payback_requests: 3}",
+        "prompt_caching: {enabled: false, cache_ttl: 1h, strategy: anchored}",
+        "budget: {daily_usd: 5, sender_daily_usd: 1}",
+    ],
+)
+def test_settings_that_were_changed_have_an_effect(tmp_path: Path, yaml: str) -> None:
+    """There is no warning about them."""
+    assert load(tmp_path, yaml).warnings == ()
+
+
+def test_the_page_marks_exactly_what_has_no_effect(tmp_path: Path) -> None:
+    """A key is "later" in docs/configuration.md if changing it gives a warning, and only then."""
+    page = CONFIGURATION_PAGE.read_text("utf-8")
+    later = set(re.findall(r"^\| `([a-z0-9_.]+)` \|.*\*\(later[^)]*\)\*", page, re.M))
+    values = {name: object() for name, _ in documented_keys()}
+    warned = {re.split(r"[ :]", line)[0] for line in without_effect(Keys(Settings), values)}
+    assert later == warned
+
+
+@pytest.mark.parametrize("key", ["max_output_tokens", "retry_for_s"])
+def test_a_fallback_has_no_such_limit_of_its_own(tmp_path: Path, key: str) -> None:
+    """That of the main model holds for all; whoever sets another one is told."""
+    fallback = f"fallbacks: [{{provider: offline}}, {{provider: offline, {key}: 77}}]\n"
+    assert load(tmp_path, f"model: {{{key}: 99}}\n{fallback}").warnings == (
+        f"fallbacks.1.{key} is set, but has no effect: that of `model` holds for all",
+    )
+
+
+def test_what_a_fallback_has_of_its_own_gives_no_warning(tmp_path: Path) -> None:
+    """Its window, its timeout, its prices; and a limit that is the default."""
+    own = "context_length: 9000, idle_timeout_s: 5, facts: {input_usd: 1}, max_output_tokens: 8192"
+    assert load(tmp_path, f"fallbacks: [{{provider: offline, {own}}}]").warnings == ()
+
+
+class TestRefusals:
+    def test_an_unknown_key_gets_a_suggestion(self, tmp_path: Path) -> None:
+        """The nearest key is named with its whole path."""
+        (line,) = problems(tmp_path, "queue: {debounce: 3}")
+        assert line == (
+            "queue.debounce: unknown key in parley.yaml; did you mean queue.debounce_ms?"
+        )
+
+    def test_an_unknown_key_without_a_likeness_lists_its_neighbours(self, tmp_path: Path) -> None:
+        """What is allowed stands in the line."""
+        (line,) = problems(tmp_path, "storage: {xyzzy: 3}")
+        assert line == "storage.xyzzy: unknown key in parley.yaml; known here: url, raw_days"
+
+    def test_a_key_in_the_wrong_section_is_led_to_the_right_one(self, tmp_path: Path) -> None:
+        """The same name elsewhere is the suggestion."""
+        (line,) = problems(tmp_path, "debounce_ms: 3")
+        assert line == "debounce_ms: unknown key in parley.yaml; did you mean queue.debounce_ms?"
+
+    def test_an_unknown_key_in_a_block_of_a_list_has_its_position(self, tmp_path: Path) -> None:
+        """The second account's mistake is told apart from the first one's."""
+        (line,) = problems(tmp_path, "platforms: {telegram: [{}, {name: b, wxyz: secret}]}")
+        assert line.startswith("platforms.telegram.1.wxyz: unknown key in parley.yaml; known here:")
+        assert "name, reactions, allow_bots, token" in line
+        assert "secret'" not in line
+
+    def test_an_unknown_variable_gets_a_suggestion(self, tmp_path: Path) -> None:
+        """Spelled as a variable."""
+        (line,) = problems(tmp_path, env={"PARLEY_QUEUE_MODE": "collect"})
+        assert line == "PARLEY_QUEUE_MODE: unknown variable; did you mean PARLEY_QUEUE__MODE?"
+
+    def test_an_unknown_variable_without_a_likeness_gets_none(self, tmp_path: Path) -> None:
+        """What all variables begin with makes no two of them alike."""
+        (line,) = problems(tmp_path, env={"PARLEY_NONSENSE__X": "1"})
+        assert line == "PARLEY_NONSENSE__X: unknown variable"
+
+    def test_a_home_that_nobody_can_look_into_is_refused(self, tmp_path: Path) -> None:
+        """In one line with the reason, as an unreadable parley.yaml."""
+        (line,) = problems(tmp_path / UNREACHABLE)
+        assert line == f"{tmp_path / UNREACHABLE}/parley.yaml: cannot be read: File name too long"
+
+    @pytest.mark.parametrize("variable", ["PARLEY_HOME", "PARLEY_CONFIG"])
+    def test_a_user_that_there_is_not_is_told(self, variable: str) -> None:
+        """In one line that names the variable, not with a traceback."""
+        with pytest.raises(SettingsError, match=rf"^{variable}: '~nosuchuser/x' names a user"):
+            load_settings(environ={variable: "~nosuchuser/x"})
+
+    def test_home_is_no_key_of_the_file(self, tmp_path: Path) -> None:
+        """The file lies in it."""
+        (line,) = problems(tmp_path, "home: /x")
+        assert line == "home: not a key of parley.yaml; set PARLEY_HOME or --home"
+
+    @pytest.mark.parametrize(
+        ("yaml", "line"),
+        [
+            (
+                "queue: {mode: colect}",
+                (
+                    "queue.mode: 'colect' in parley.yaml is not allowed; "
+                    "must be 'collect', 'followup' or 'interrupt'"
+                ),
+            ),
+            (
+                "web: {port: 99999}",
+                (
+                    "web.port: 99999 in parley.yaml is not allowed; "
+                    "must be less than or equal to 65535"
+                ),
+            ),
+            (
+                "retention: {search: 0}",
+                (
+                    "retention.search: 0 in parley.yaml is not allowed; "
+                    "must be 'transcript' or an integer from 1 to 100000"
+                ),
+            ),
+            (
+                "retention: {transcript_days: -1}",
+                (
+                    "retention.transcript_days: -1 in parley.yaml is not allowed; "
+                    "must be greater than or equal to 1"
+                ),
+            ),
+            (
+                f"storage: {{raw_days: {10**20}}}",
+                (
+                    f"storage.raw_days: {10**20} in parley.yaml is not allowed; "
+                    "must be less than or equal to 100000"
+                ),
+            ),
+            (
+                "logging: {file: 5}",
+                "logging.file: 5 in parley.yaml is not allowed; must be a path, false or null",
+            ),
+            (
+                "queue: 5",
+                "queue: ******** in parley.yaml is not allowed; must be a section with keys",
+            ),
+            (
+                "fallbacks: {name: x}",
+                "fallbacks: ******** in parley.yaml is not allowed; must be a list",
+            ),
+            (
+                "fallbacks: [x]",
+                "fallbacks.0: ******** in parley.yaml is not allowed; must be a section with keys",
+            ),
+            (
+                "tools: {mcp: [x]}",
+                "tools.mcp: ******** in parley.yaml is not allowed; must be a map",
+            ),
+            (
+                "model: {name: 5}",
+                (
+                    "model.name: 5 in parley.yaml is not allowed; "
+                    "must be text (in quotes, if it looks like a number)"
+                ),
+            ),
+            (
+                "access: {telegram: ['@ada']}",
+                (
+                    "access.telegram: '@ada' is no numeric id; "
+                    "the bot tells it to whoever writes to it (parley.yaml)"
+                ),
+            ),
+            (
+                "sessions: {at_hour: 24}",
+                (
+                    "sessions.at_hour: 24 in parley.yaml is not allowed; "
+                    "must be less than or equal to 23"
+                ),
+            ),
+            (
+                "sessions: {idle_minutes: 0}",
+                (
+                    "sessions.idle_minutes: 0 in parley.yaml is not allowed; "
+                    "must be greater than or equal to 1"
+                ),
+            ),
+            (
+                "auxiliary: {compression: {timeout_s: 0}}",
+                (
+                    "auxiliary.compression.timeout_s: 0 in parley.yaml is not allowed; "
+                    "must be greater than 0"
+                ),
+            ),
+            (
+                "sessions: {timezone: Mars/Olympus}",
+                (
+                    "sessions.timezone: 'Mars/Olympus' in parley.yaml is not allowed; "
+                    "must be an IANA time zone, such as Europe/Berlin"
+                ),
+            ),
+        ],
+    )
+    def test_a_bad_value_is_named_with_what_is_allowed(
+        self, tmp_path: Path, yaml: str, line: str
+    ) -> None:
+        """File, key, value and the allowed values stand in one line."""
+        assert problems(tmp_path, yaml) == [line]
+
+    def test_a_real_time_zone_is_taken(self, tmp_path: Path) -> None:
+        """Names of the IANA database are allowed."""
+        assert load(tmp_path, "sessions: {timezone: Europe/Berlin}").settings.sessions.timezone
+
+    def test_a_bad_variable_is_named(self, tmp_path: Path) -> None:
+        """The line says which variable to mend."""
+        (line,) = problems(tmp_path, env={"PARLEY_WEB__PORT": "many"})
+        assert line.startswith("web.port: 'many' in PARLEY_WEB__PORT is not allowed; must be")
+
+    def test_a_list_that_is_no_json_is_shown_how(self, tmp_path: Path) -> None:
+        """The example can be copied."""
+        (line,) = problems(tmp_path, env={"PARLEY_ACCESS__OWNERS": "1,2"})
+        assert line.endswith(
+            'PARLEY_ACCESS__OWNERS is not allowed; must be JSON, such as ["a", "b"]'
+        )
+
+    def test_a_section_that_is_no_json_is_not_shown(self, tmp_path: Path) -> None:
+        """It may hold a secret."""
+        (line,) = problems(tmp_path, env={"PARLEY_MODEL": "{api_key: hunter22}"})
+        assert line.startswith("model: ******** in PARLEY_MODEL is not allowed; must be JSON")
+
+    def test_long_values_are_cut(self, tmp_path: Path) -> None:
+        """A line stays readable."""
+        (line,) = problems(tmp_path, f"queue: {{mode: {'x' * 500}}}")
+        assert len(line) < 200
+
+    @pytest.mark.parametrize(
+        "yaml",
+        [
+            "web: {token: [hunter22]}",
+            "model: {api_keys: [1, [hunter22]]}",
+            "platforms: {telegram: hunter22}",
+            "platforms: hunter22",
+            "model: {api_key: {a: hunter22}}",
+            "platforms: {telegram: {tokne: hunter22}}",
+            "web: {token: hunter22\nhost: }}",
+        ],
+    )
+    def test_no_error_shows_a_secret(self, tmp_path: Path, yaml: str) -> None:
+        """Neither the line nor its cause holds what stood at a secret's place."""
+        with pytest.raises(SettingsError) as caught:
+            load(tmp_path, yaml)
+        assert "hunter22" not in str(caught.value)
+        assert "hunter22" not in str(caught.value.__cause__)
+
+    def test_a_section_that_is_none_stays_an_error_below_a_variable(self, tmp_path: Path) -> None:
+        """A higher layer does not hide what is wrong in the file."""
+        (line,) = problems(tmp_path, "queue: 5", {"PARLEY_QUEUE__MODE": "collect"})
+        assert line.startswith("queue: ******** in parley.yaml is not allowed")
+
+    def test_all_problems_are_told_at_once(self, tmp_path: Path) -> None:
+        """One line each: environment and file together."""
+        lines = problems(tmp_path, "queue: {mode: x, y: 1}", {"PARLEY_NOPE": "1"})
+        assert sorted(line.partition(":")[0] for line in lines) == [
+            "PARLEY_NOPE",
+            "queue.mode",
+            "queue.y",
+        ]
+
+    @pytest.mark.parametrize("key", ["queue.nope", "nope"])
+    def test_an_unknown_option_is_an_error(self, tmp_path: Path, key: str) -> None:
+        """Also from the command line."""
+        (line,) = problems(tmp_path, overrides={key: 1})
+        assert line.startswith(f"{key}: unknown key in --nope")
+
+
+class TestFiles:
+    def test_malformed_yaml_names_line_and_column(self, tmp_path: Path) -> None:
+        """Without quoting the line, which may hold a secret."""
+        (line,) = problems(tmp_path, "web:\n  port: 1\n token: hunter22\n")
+        assert line.startswith("parley.yaml, line 3, column 2: not valid YAML: ")
+
+    def test_a_key_twice_is_an_error(self, tmp_path: Path) -> None:
+        """YAML itself would let the last one win in silence."""
+        (line,) = problems(tmp_path, "web:\n  port: 1\n  host: a\n  port: 2\n")
+        assert line == (
+            "parley.yaml, line 4, column 3: not valid YAML: the key 'port' stands there twice"
+        )
+
+    def test_merged_maps_are_no_duplicates(self, tmp_path: Path) -> None:
+        """An anchor merged with << may be overridden."""
+        yaml = "fallbacks:\n- &a {provider: nous, name: x}\n- {<<: *a, name: y}\n"
+        settings = load(tmp_path, yaml).settings
+        assert [(block.provider, block.name) for block in settings.fallbacks] == [
+            ("nous", "x"),
+            ("nous", "y"),
+        ]
+
+    @pytest.mark.parametrize("text", ["- a\n", "just text", "2020-99-99: x", "a: \x01"])
+    def test_what_is_no_map_of_sections_is_an_error(self, tmp_path: Path, text: str) -> None:
+        """Whatever else YAML can be."""
+        assert problems(tmp_path, text)[0].startswith("parley.yaml")
+
+    def test_a_file_that_is_not_utf8_is_an_error(self, tmp_path: Path) -> None:
+        """Told as such, not as a traceback."""
+        (tmp_path / "parley.yaml").write_bytes(b"web: \xff\xfe")
+        assert problems(tmp_path)[0].startswith("parley.yaml: not valid YAML")
+
+    def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
+        """--config with a typo does not start on defaults."""
+        (line,) = problems(tmp_path, config=tmp_path / "no.yaml")
+        assert line.startswith(f"{tmp_path}/no.yaml: cannot be read: No such file or directory")
+
+
+class TestBetweenKeys:
+    @pytest.mark.parametrize("host", ["192.0.2.1", "::", "chat.example.org", "192.168.1.2"])
+    def test_a_public_web_chat_needs_a_token(self, tmp_path: Path, host: str) -> None:
+        """Only loopback hosts may go without."""
+        (line,) = problems(tmp_path, f"web: {{host: '{host}'}}")
+        assert line.startswith("web.token: is required when web.host is")
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.1.2.3"])
+    def test_a_loopback_web_chat_needs_none(self, tmp_path: Path, host: str) -> None:
+        """All spellings of this machine."""
+        assert load(tmp_path, f"web: {{host: '{host}'}}").settings.web.token is None
+
+    def test_a_token_opens_any_host(self, tmp_path: Path) -> None:
+        """With a token the chat may be public."""
+        assert load(tmp_path, "web: {host: 0.0.0.0, token: abcdefgh}").settings.web.token
+
+    def test_secrets_are_not_too_short_to_redact(self, tmp_path: Path) -> None:
+        """An empty one is a mistake as well; the value is not shown."""
+        (line,) = problems(tmp_path, "web: {token: ''}")
+        assert line == (
+            "web.token: is shorter than 4 characters; write null for none (parley.yaml)"
+        )
+
+    def test_a_webhook_needs_url_and_secret(self, tmp_path: Path) -> None:
+        """Both missing keys are named."""
+        lines = problems(tmp_path, "platforms: {telegram: {mode: webhook}}")
+        assert [line.partition(":")[0] for line in lines] == [
+            "platforms.telegram.webhook_url",
+            "platforms.telegram.webhook_secret",
+        ]
+
+    @pytest.mark.parametrize(
+        ("yaml", "key"),
+        [
+            ("model: {base_url: 'localhost:1'}", "model.base_url"),
+            ("platforms: {telegram: {base_url: 'ftp://x'}}", "platforms.telegram.base_url"),
+            ("platforms: {discord: {gateway_url: 'http://x'}}", "platforms.discord.gateway_url"),
+        ],
+    )
+    def test_addresses_have_a_scheme(self, tmp_path: Path, yaml: str, key: str) -> None:
+        """A URL without one would fail much later."""
+        (line,) = problems(tmp_path, yaml)
+        assert line.startswith(f"{key}: must begin with ")
+
+    def test_an_owner_has_platform_and_id(self, tmp_path: Path) -> None:
+        """A bare id would never match anybody."""
+        assert load(tmp_path, "access: {owners: [telegram:42]}").settings.access.owners
+        (line,) = problems(tmp_path, "access: {owners: [42]}")
+        assert line.startswith("access.owners: '42' must be PLATFORM:ID")
+
+    def test_postgresql_is_told_to_come_later(self, tmp_path: Path) -> None:
+        """A known URL of a feature that is not there."""
+        (line,) = problems(tmp_path, "storage: {url: 'postgresql+asyncpg://u:hunter22@h/d'}")
+        assert "PostgreSQL is not built yet in this version" in line
+        assert "hunter22" not in line
+
+    @pytest.mark.parametrize(
+        "url", ["mysql://x/y", "/var/lib/x.db", "sqlite://", "sqlite:///:memory:"]
+    )
+    def test_other_databases_are_refused(self, tmp_path: Path, url: str) -> None:
+        """SQLite in memory would forget what was acknowledged."""
+        (line,) = problems(tmp_path, f"storage: {{url: '{url}'}}")
+        assert line.startswith("storage.url: must ")
+
+    def test_a_sqlite_file_is_taken(self, tmp_path: Path) -> None:
+        """The database may lie elsewhere."""
+        assert load(tmp_path, "storage: {url: 'sqlite:////tmp/x.db'}").settings.storage.url

@@ -1,0 +1,127 @@
+"""Conversations: one file writes to their table, and few others read its columns."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from adapters.messages import Address
+from gateway.storage.conversation import conversations
+from gateway.storage.schema import conversation, outbox
+from tests.support.storage import Store, admit, inbound, turn_of
+
+STORAGE = Path(__file__).resolve().parents[4] / "gateway"
+OWNER = "storage/conversation/conversations.py"
+READ_IN_JOINS = {
+    "storage/conversation/attachments.py",
+    "storage/maintenance.py",
+    "storage/queue/blame.py",
+    "storage/queue/dead_letters.py",
+    "storage/queue/outbox.py",
+    "storage/queue/inbox.py",
+    "storage/reports/history.py",
+    "storage/retention.py",
+    "storage/schema.py",
+    "storage/search/query.py",
+}
+"""They select other tables' rows by what a conversation is; a split would be a statement more."""
+
+
+def _named(path: Path) -> str:
+    return path.relative_to(STORAGE).as_posix()
+
+
+def _uses(path: Path) -> list[ast.expr]:
+    """Return where a module uses the table, by the name under which it imports it."""
+    tree = ast.parse(path.read_text())
+    names = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "gateway.storage.schema"
+        for alias in node.names
+        if alias.name == "conversation"
+    }
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in names]
+
+
+def test_only_the_owner_and_joins_use_the_table() -> None:
+    """Another file has to ask `conversations`; who is listed here and does so leaves the list."""
+    users = {_named(path) for path in STORAGE.rglob("*.py") if _uses(path)}
+    assert users - {OWNER} == READ_IN_JOINS - {"storage/schema.py"}
+
+
+def test_only_the_owner_writes_to_the_table() -> None:
+    """No other file has an `update`, `insert` or `delete` of it."""
+    written = [
+        _named(path)
+        for path in STORAGE.rglob("*.py")
+        if _named(path) != OWNER
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and _is_write(node)
+    ]
+    assert written == []
+
+
+def _is_write(call: ast.Call) -> bool:
+    fn, given = call.func, call.args[:1]
+    if isinstance(fn, ast.Name) and fn.id in {"update", "delete", "insert"}:
+        return any(isinstance(arg, ast.Name) and arg.id == "conversation" for arg in given)
+    return (
+        isinstance(fn, ast.Attribute)
+        and fn.attr in {"update", "delete", "insert"}
+        and isinstance(fn.value, ast.Name)
+        and fn.value.id == "conversation"
+    )
+
+
+def test_a_conversation_is_found_as_it_was_entered(store: Store) -> None:
+    """By its id, by its key, and among those of its user."""
+    place = Address("telegram", "default", "c1", None)
+    made = store.run(conversations.create, "key", place, "u1", "  Plan a\ntrip ")
+    here = store.run(conversations.get, made)
+    assert (here.address, here.user, here.title) == (place, "u1", "Plan a trip")
+    assert store.run(conversations.locked_by_key, "key") == here
+    assert store.run(conversations.find, "key") == made
+    assert store.run(conversations.all_of_user, "telegram", "u1") == [
+        here._replace(session_key="key")
+    ]
+    assert store.run(conversations.locked_by_key, "other") is None
+    assert store.run(conversations.find, "other") is None
+
+
+def test_a_place_in_the_outbox_is_taken_once(store: Store) -> None:
+    """A cause that has a row gets no second one, and no seq is lost by asking."""
+    current = store.run(turn_of, "hello")
+    here = current.lease.conversation
+    first = store.run(conversations.take_outbox_seq, here, "a")
+    assert first == store.run(conversations.get, here).outbox_head
+    row = {"conversation": here, "seq": first, "source_key": "a", "inbox_seq": 1, "payload": "x"}
+    store.run(lambda conn: conn.execute(outbox.insert().values(**row, state="sent", at=0.0)))
+    assert store.run(conversations.take_outbox_seq, here, "a") is None
+    assert store.run(conversations.take_outbox_seq, here, "b") == (first or 0) + 1
+
+
+@pytest.mark.parametrize(("stopped_at", "expected"), [(5, 5), (2, 3)])
+def test_a_stop_never_goes_back(store: Store, stopped_at: int, expected: int) -> None:
+    """An older one that is told late changes nothing."""
+    here, _ = store.run(admit, inbound("x"))
+    store.run(conversations.stop_upto, here, 3)
+    store.run(conversations.stop_upto, here, stopped_at)
+    assert store.run(conversations.get, here).cancel_upto_seq == expected
+
+
+def test_a_withdrawn_conversation_is_neither_leased_nor_indexed(store: Store) -> None:
+    """Who has leased it loses the lease, and no message of it waits for the index."""
+    current = store.run(turn_of, "hello")
+    lease = current.lease
+    held = (lease.conversation, lease.replica, lease.epoch)
+    assert store.run(conversations.leased, *held) is not None
+    assert store.run(conversations.count_unsearched, None) > 0
+    store.run(conversations.withdraw, lease.conversation)
+    assert store.run(conversations.leased, *held) is None
+    assert store.run(conversations.activity, *held) is None
+    assert store.run(conversations.count_unsearched, None) == 0
+    store.run(conversations.note_searched, lease.conversation, 0, 1)
+    indexed = select(func.max(conversation.c.searched_seq))
+    assert store.run(lambda conn: conn.scalar(indexed)) > 1

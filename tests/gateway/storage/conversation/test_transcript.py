@@ -1,0 +1,190 @@
+"""The transcript: append-only, numbered, byte for byte."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from agent.messages import assistant_message, decode, encode, tool_message, user_message
+from agent.view import ViewPlan
+from gateway.storage.conversation import transcript
+from gateway.storage.conversation.transcript import MessagePlace
+from gateway.storage.schema import message
+from tests.support.storage import (
+    Store,
+    admit,
+    inbound,
+    load_view,
+    seqs,
+)
+
+
+@pytest.fixture
+def place(store: Store) -> MessagePlace:
+    """Where the messages of a first turn go."""
+    return MessagePlace(store.run(admit, inbound())[0], 1, None)
+
+
+def fill(store: Store, place: MessagePlace, *texts: str) -> int:
+    return store.run(transcript.append, place, [user_message(text) for text in texts])
+
+
+def read(store: Store, place: MessagePlace, **changes: Any) -> list[tuple[int, str]]:
+    wanted: dict[str, Any] = {"from_seq": None, "limit": 20, "contains": None, **changes}
+    past = store.run(transcript.read_past, place.conversation, **wanted)
+    return [(entry.seq, entry.text) for entry in past]
+
+
+def test_appended_messages_get_the_next_seqs(store: Store, place: MessagePlace) -> None:
+    """The newest seq is returned, and the stored bytes are the canonical ones."""
+    assert fill(store, place, "one", "two") == 2
+    assert store.run(transcript.append, place, [assistant_message("thr\u00e9e")]) == 3
+    rows = store.rows(message)
+    assert seqs(rows) == [1, 2, 3]
+    assert rows[2].body == encode(assistant_message("thr\u00e9e"))
+    assert all(row.tokens > 0 for row in rows)
+
+
+def test_appending_nothing_changes_nothing(store: Store, place: MessagePlace) -> None:
+    """An empty list leaves the head where it is."""
+    fill(store, place, "one")
+    assert store.run(transcript.append, place, []) == 1
+    assert len(store.rows(message)) == 1
+
+
+def test_a_view_is_what_the_plan_shows(store: Store, place: MessagePlace) -> None:
+    """Hidden ranges and what lies before the first seq are left out."""
+    fill(store, place, *"abcdef")
+    view = store.run(load_view, place.conversation, ViewPlan(2, ((3, 4),)))
+    assert view == [user_message(text) for text in "bef"]
+
+
+RANGES = st.tuples(st.integers(1, 24), st.integers(0, 9)).map(lambda at: (at[0], at[0] + at[1]))
+PLANS = st.builds(
+    ViewPlan,
+    first_seq=st.integers(1, 12),
+    hidden=st.lists(RANGES, max_size=3).map(tuple),
+    head_upto=st.integers(0, 24),
+    pinned=st.sets(st.integers(1, 24), max_size=5).map(lambda seqs: tuple(sorted(seqs))),
+    tail_from=st.integers(0, 30),
+)
+
+
+@given(PLANS)
+def test_the_ranges_of_a_plan_are_what_it_shows(plan: ViewPlan) -> None:
+    """Each message that is shown lies in exactly one range, the others in none."""
+    ranges = transcript.shown_ranges(plan)
+    for seq in range(1, 40):
+        assert sum(low <= seq <= high for low, high in ranges) == plan.shows(seq)
+    assert ranges == sorted(ranges)
+
+
+def test_many_hidden_ranges_are_no_trouble() -> None:
+    """Somebody who asks again a thousand times has a thousand ranges, and one more."""
+    hidden = tuple((seq, seq) for seq in range(2, 2_002, 2))
+    ranges = transcript.shown_ranges(ViewPlan(hidden=hidden))
+    assert (len(ranges), ranges[0], ranges[-1]) == (1_001, (1, 1), (2_001, transcript.END))
+
+
+COMPACTED = ViewPlan(head_upto=3, pinned=(500,), tail_from=998, hidden=((2, 2),))
+
+
+def test_only_what_is_shown_is_read(
+    store: Store, place: MessagePlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a long conversation the database returns head, pinned messages and tail."""
+    fill(store, place, *map(str, range(1, 1_001)))
+    decoded: list[str] = []
+    monkeypatch.setattr(transcript, "decode", lambda body: decoded.append(body) or decode(body))
+    rows = store.run(transcript.load_rows, place.conversation, COMPACTED)
+    entries = transcript.decoded(rows)
+    assert [entry.seq for entry in entries] == [1, 3, 500, 998, 999, 1_000]
+    assert [entry.message["content"] for entry in entries] == [str(e.seq) for e in entries]
+    assert len(decoded) == len(entries)
+
+
+def test_what_is_not_shown_is_not_searched(store: Store, place: MessagePlace) -> None:
+    """The index leads to both ends of every range."""
+    plans = store.plans(transcript.load_rows, place.conversation, COMPACTED)
+    assert len(plans) == len(transcript.shown_ranges(COMPACTED))
+    assert all("(conversation=? AND seq>? AND seq<?)" in plan for plan in plans), plans
+
+
+def test_the_tokens_of_a_plan_are_summed_up(store: Store, place: MessagePlace) -> None:
+    """From its first message on; 0 where it shows nothing yet."""
+    fill(store, place, "one", "two words", "three words now")
+    tokens = [row.tokens for row in store.rows(message)]
+    for first in (1, 2, 4):
+        shown = store.run(transcript.tokens_shown, place.conversation, ViewPlan(first))
+        assert shown == sum(tokens[first - 1 :])
+
+
+def test_the_time_of_the_newest_message_is_known(store: Store, place: MessagePlace) -> None:
+    """None before there is one."""
+    assert store.run(transcript.newest_at, place.conversation, 1) is None
+    fill(store, place, "one")
+    fill(store, place, "two")
+    assert store.run(transcript.newest_at, place.conversation, 1) == store.rows(message)[1].at
+
+
+def test_messages_of_a_turn_are_found(store: Store, place: MessagePlace) -> None:
+    """In order, with the range of their seqs."""
+    fill(store, place, "before")
+    own = MessagePlace(place.conversation, 1, 9)
+    store.run(transcript.append, own, [user_message("asked"), assistant_message("answered")])
+    assert store.run(transcript.of_turn, place.conversation, 9) == [
+        user_message("asked"),
+        assistant_message("answered"),
+    ]
+    entries = store.run(transcript.entries_of_turn, place.conversation, 9)
+    assert [entry.seq for entry in entries] == [2, 3]
+    assert store.run(transcript.range_of_turn, place.conversation, 9) == (2, 3)
+    assert store.run(transcript.range_of_turn, place.conversation, 10) is None
+
+
+def test_the_newest_messages_are_read_in_order(store: Store, place: MessagePlace) -> None:
+    """Without a start, the last `limit` messages."""
+    fill(store, place, *"abcde")
+    assert read(store, place, limit=2) == [(4, "d"), (5, "e")]
+
+
+def test_reading_can_begin_anywhere(store: Store, place: MessagePlace) -> None:
+    """With a start, the first `limit` messages from there."""
+    fill(store, place, *"abcde")
+    assert read(store, place, from_seq=2, limit=2) == [(2, "b"), (3, "c")]
+
+
+def test_reading_finds_a_text_in_any_letter_case(store: Store, place: MessagePlace) -> None:
+    """Of many matches the newest ones, or the first ones from the start that was given."""
+    fill(store, place, "Stra\u00dfe 1", "other", "STRASSE 2", "strasse 3")
+    assert [seq for seq, _ in read(store, place, contains="stra\u00dfe", limit=2)] == [3, 4]
+    assert [seq for seq, _ in read(store, place, contains="strasse", from_seq=1, limit=2)] == [1, 3]
+    assert read(store, place, contains="absent") == []
+
+
+def test_reading_shows_role_and_time(store: Store, place: MessagePlace) -> None:
+    """Times are ISO 8601 in UTC."""
+    store.run(transcript.append, place, [tool_message("a", "look", "seen")])
+    store.run(lambda conn: conn.execute(update(message).values(at=1_700_000_000)))
+    (past,) = store.run(
+        transcript.read_past, place.conversation, from_seq=None, limit=1, contains=None
+    )
+    assert (past.role, past.text, past.at) == ("tool", "seen", "2023-11-14T22:13:20Z")
+
+
+def test_no_other_conversation_is_read(store: Store, place: MessagePlace) -> None:
+    """Neither messages nor outputs of another chat can be reached."""
+    other, _ = store.run(admit, inbound(chat="other"))
+    store.run(transcript.append, MessagePlace(other, 1, None), [user_message("secret")])
+    output_id = store.run(transcript.store_blob, other, 1, "secret output")
+    assert read(store, place) == []
+    assert store.run(transcript.read_blob, place.conversation, output_id) is None
+    assert store.run(transcript.read_blob, other, output_id) == "secret output"
+
+
+@pytest.mark.parametrize("output_id", ["o99", "", "o", "x1", "o-1", "\u0663", "o" + "9" * 30])
+def test_an_unknown_output_is_none(store: Store, place: MessagePlace, output_id: str) -> None:
+    """What the model writes as an id is not trusted to be one."""
+    assert store.run(transcript.read_blob, place.conversation, output_id) is None

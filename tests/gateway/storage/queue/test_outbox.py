@@ -1,0 +1,348 @@
+"""The outbox: what will be shown, in order, once."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import update
+
+from adapters.messages import Address, Choice, Outgoing, Receipt
+from gateway.storage.conversation import attachments
+from gateway.storage.queue import leases, outbox
+from gateway.storage.queue.outbox import MAX_MESSAGES, WHOLE_ANSWER, nonce_of, parts_of
+from gateway.storage.schema import attachment, now_s
+from gateway.storage.schema import outbox as table
+from tests.support.storage import ACCOUNTS, RECEIPT, Store, admit, inbound, part, seqs, turn_of
+
+
+def words(markdown: str) -> list[str]:
+    return markdown.split()
+
+
+@pytest.fixture
+def chat(store: Store) -> int:
+    """A conversation."""
+    return store.run(admit, inbound(chat="7", thread="3"))[0]
+
+
+@pytest.fixture
+def me(store: Store) -> int:
+    """The replica that sends."""
+    return store.run(leases.register, "me")
+
+
+def next_message(store: Store, conversation_id: int) -> Outgoing:
+    due = store.run(outbox.next_due, conversation_id)
+    assert due is not None
+    return due.message
+
+
+def add(store: Store, conversation_id: int, *keys: str, **values: Any) -> None:
+    store.run(outbox.append, conversation_id, [part(key) for key in keys], inbox_seq=1, **values)
+
+
+def states(store: Store) -> list[str]:
+    return [row.state for row in store.rows(table)]
+
+
+def test_a_text_becomes_one_part_for_each_chunk() -> None:
+    """The first chunk keeps the whole text, replaces the preview and carries the reply."""
+    first, second = parts_of(words, "turn:1:answer", "one two", preview_ref="p", reply_to="r")
+    assert (first.source_key, first.payload, first.markdown) == (
+        "turn:1:answer:1",
+        "one",
+        "one two",
+    )
+    assert (first.preview_ref, first.reply_to) == ("p", "r")
+    assert (second.source_key, second.payload) == ("turn:1:answer:2", "two")
+    assert (second.preview_ref, second.reply_to) == (None, None)
+    assert second.markdown == "(part 2 of 2)"
+
+
+def test_what_is_too_long_for_messages_is_whole_in_a_file(store: Store, chat: int) -> None:
+    """The beginning is in the chat; file and last message say where the rest is."""
+    text = " ".join(f"word{n}" for n in range(MAX_MESSAGES + 1))
+    parts = parts_of(words, "turn:1:answer", text, choices=(Choice("Again", "/retry"),))
+    store.run(outbox.append, chat, parts, inbox_seq=1)
+    *shown, file, last = store.rows(table)
+    assert [row.payload for row in shown] == text.split()[: MAX_MESSAGES - 2]
+    assert store.run(attachments.outgoing, file.attachment).content.decode() == text
+    assert WHOLE_ANSWER in last.markdown
+    assert last.choices is not None
+    assert len(parts) == MAX_MESSAGES
+
+
+@pytest.mark.parametrize("mark", [outbox.mark_delayed, outbox.mark_unknown])
+def test_what_was_dropped_on_its_way_is_not_tried_again(
+    store: Store, chat: int, mark: Callable[..., None]
+) -> None:
+    """Its turn was stopped while the platform kept it waiting."""
+    add(store, chat, "a", turn_id=1)
+    message = next_message(store, chat)
+    store.run(outbox.drop_unsent, chat, 1)
+    store.run(mark, message, 0.0, "busy")
+    assert not store.run(outbox.mark_dead, message, "blocked")
+    assert states(store) == ["dropped"]
+
+
+def test_a_repeated_commit_stores_no_second_file(store: Store, chat: int) -> None:
+    """A row that is known brings nothing, its file included."""
+    parts = parts_of(words, "turn:1:answer", "word " * 100)
+    for _ in range(2):
+        store.run(outbox.append, chat, parts, inbox_seq=1)
+    assert len(store.rows(attachment)) == 1
+
+
+def test_as_many_messages_as_may_be_need_no_file() -> None:
+    """Only more of them do."""
+    parts = parts_of(words, "turn:1:answer", "word " * MAX_MESSAGES)
+    assert [part.content for part in parts] == [None] * MAX_MESSAGES
+
+
+def test_rows_are_numbered_without_gaps(store: Store, chat: int) -> None:
+    """Known source keys are skipped and use up no seq."""
+    add(store, chat, "a", "b")
+    add(store, chat, "b", "c")
+    rows = store.rows(table)
+    assert [(row.seq, row.source_key) for row in rows] == [(1, "a"), (2, "b"), (3, "c")]
+    assert store.conversation(chat).outbox_head == 3
+
+
+def test_conversations_are_numbered_apart(store: Store, chat: int) -> None:
+    """Each conversation counts its own rows."""
+    other, _ = store.run(admit, inbound(chat="other"))
+    add(store, chat, "a")
+    add(store, other, "b", "c")
+    assert seqs(store.rows(table, conversation=other)) == [1, 2]
+
+
+def test_a_new_row_is_due_at_once(store: Store, chat: int) -> None:
+    """The next message holds all that an adapter needs."""
+    row = outbox.OutboxPart("k", "payload", "markdown", preview_ref="p", reply_to="r")
+    store.run(outbox.append, chat, [row], inbox_seq=1)
+    due = store.run(outbox.next_due, chat)
+    assert due is not None
+    assert replace(due.message, age_s=0.0) == Outgoing(
+        conversation=chat,
+        address=Address("telegram", "default", "7", "3"),
+        seq=1,
+        payload="payload",
+        nonce=nonce_of("k"),
+        preview_ref="p",
+        reply_to="r",
+    )
+    assert due.in_s < 0
+    assert due.failures == 0
+    assert 0 <= due.message.age_s < 10
+
+
+def test_rows_are_sent_in_order(store: Store, chat: int) -> None:
+    """The first unsent row is next, and after the last there is none."""
+    add(store, chat, "a", "b")
+    for seq in (1, 2):
+        message = next_message(store, chat)
+        assert message.seq == seq
+        store.run(outbox.mark_sent, message, RECEIPT)
+    assert store.run(outbox.next_due, chat) is None
+
+
+def test_a_receipt_is_recorded(store: Store, chat: int, me: int) -> None:
+    """The platform's id and the mark "(re-sent)" are kept."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(outbox.mark_delayed, message, 0.0, "busy")
+    store.run(outbox.mark_sending, message, me)
+    store.run(outbox.mark_sent, message, Receipt("m-9", resent=True))
+    row = store.one(table)
+    assert (row.state, row.platform_ref, row.resent, row.error) == ("sent", "m-9", 1, None)
+    assert row.sent_at >= row.at
+
+
+def test_a_send_is_marked(store: Store, chat: int, me: int) -> None:
+    """The mark names its replica."""
+    add(store, chat, "a")
+    assert store.run(outbox.mark_sending, next_message(store, chat), me)
+    row = store.one(table)
+    assert (row.state, row.sender) == ("sending", me)
+
+
+def test_another_replica_cannot_take_a_row_that_is_being_sent(
+    store: Store, chat: int, me: int
+) -> None:
+    """The second mark is refused."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    other = store.run(leases.register, "other")
+    assert store.run(outbox.mark_sending, message, me)
+    assert not store.run(outbox.mark_sending, message, other)
+
+
+def test_a_dropped_row_is_not_sent(store: Store) -> None:
+    """A row that was cancelled between look and mark stays dropped."""
+    current = store.run(turn_of, "hello")
+    add(store, current.lease.conversation, "a", turn_id=current.id)
+    message = next_message(store, current.lease.conversation)
+    store.run(outbox.drop_unsent, current.lease.conversation, current.id)
+    assert not store.run(outbox.mark_sending, message, current.lease.replica)
+    assert states(store) == ["dropped"]
+
+
+def test_what_was_shown_is_not_sent_again(store: Store, chat: int, me: int) -> None:
+    """A look from before the receipt finds the row marked by the same replica; it is done."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(outbox.mark_sending, message, me)
+    store.run(outbox.mark_sent, message, RECEIPT)
+    assert not store.run(outbox.mark_sending, message, me)
+    assert states(store) == ["sent"]
+
+
+def test_only_what_nobody_has_seen_is_dropped(store: Store) -> None:
+    """Rows of other turns, and rows that may have been shown, stay."""
+    current = store.run(turn_of, "hello")
+    chat, me = current.lease.conversation, current.lease.replica
+    add(store, chat, "sent", "doubtful", "unsent", turn_id=current.id)
+    add(store, chat, "other")
+    store.run(outbox.mark_sent, next_message(store, chat), RECEIPT)
+    store.run(outbox.mark_sending, next_message(store, chat), me)
+    store.run(outbox.mark_unknown, next_message(store, chat), 0.0, "cut")
+    store.run(outbox.drop_unsent, chat, current.id)
+    assert states(store) == ["sent", "unknown", "dropped", "pending"]
+
+
+def test_a_delayed_row_waits(store: Store, chat: int) -> None:
+    """Nothing was shown: the same row, later, and nothing behind it before."""
+    add(store, chat, "a", "b")
+    store.run(outbox.mark_delayed, next_message(store, chat), 30.0, "flood wait")
+    due = store.run(outbox.next_due, chat)
+    assert due is not None
+    assert 29 < due.in_s <= 30
+    assert (due.message.seq, due.message.outcome_unknown) == (1, False)
+    assert store.rows(table)[0].error == "flood wait"
+
+
+def test_the_next_row_is_found_among_thousands(store: Store, chat: int) -> None:
+    """In the order of an index: who was away for a day may have as many."""
+    add(store, chat, "a", "b")
+    found = store.plans(outbox.next_due, chat)
+    assert [line for line in found if "outbox" in line] == [
+        "SEARCH outbox USING INDEX ix_outbox_unsent (conversation=?)"
+    ]
+    assert not any("TEMP B-TREE" in line for line in found)
+
+
+def test_a_row_of_unknown_outcome_is_to_be_resolved(store: Store, chat: int, me: int) -> None:
+    """It may have been shown: the next attempt knows that."""
+    add(store, chat, "a")
+    message = next_message(store, chat)
+    store.run(outbox.mark_sending, message, me)
+    store.run(outbox.mark_unknown, message, 5.0, "cut")
+    due = store.run(outbox.next_due, chat)
+    assert due is not None
+    assert due.message.outcome_unknown
+    assert due.message.nonce == message.nonce
+    assert due.failures == 1
+    assert 4 < due.in_s <= 5
+
+
+def test_failures_are_counted(store: Store, chat: int, me: int) -> None:
+    """Each delay and each doubt is one; a mark is none."""
+    add(store, chat, "a")
+    for expected in range(1, 4):
+        message = next_message(store, chat)
+        store.run(outbox.mark_sending, message, me)
+        mark = outbox.mark_unknown if expected % 2 else outbox.mark_delayed
+        store.run(mark, message, 0.0, "busy")
+        due = store.run(outbox.next_due, chat)
+        assert due is not None
+        assert due.failures == expected
+
+
+def test_a_doubt_survives_a_delay(store: Store, chat: int, me: int) -> None:
+    """That a later attempt was refused says nothing about the earlier one."""
+    add(store, chat, "a")
+    store.run(outbox.mark_unknown, next_message(store, chat), 0.0, "cut")
+    doubtful = next_message(store, chat)
+    store.run(outbox.mark_sending, doubtful, me)
+    store.run(outbox.mark_delayed, doubtful, 0.0, "busy")
+    assert next_message(store, chat).outcome_unknown
+
+
+def test_a_receipt_that_could_not_be_stored_leaves_a_doubt(
+    store: Store, chat: int, me: int
+) -> None:
+    """A row that this replica marked and did not finish can be taken up again, as doubtful."""
+    add(store, chat, "a")
+    store.run(outbox.mark_sending, next_message(store, chat), me)
+    again = next_message(store, chat)
+    assert again.outcome_unknown
+    assert store.run(outbox.mark_sending, again, me)
+
+
+def test_a_dead_row_blocks_nothing(store: Store, chat: int) -> None:
+    """What will never be shown is left to the operator, and the next row is sent."""
+    add(store, chat, "a", "b")
+    store.run(outbox.mark_dead, next_message(store, chat), "blocked by the user")
+    assert next_message(store, chat).seq == 2
+    assert store.rows(table)[0].error == "blocked by the user"
+
+
+def test_what_waits_too_long_is_buried_with_the_row_before_it(store: Store, chat: int) -> None:
+    """Not what came later, what tells of dead letters, and what takes buttons off."""
+    old = ["a", "b", f"{outbox.DEAD_NOTICE}{chat}:1", "inquiry:7:over:1"]
+    add(store, chat, *old)
+    store.run(lambda conn: conn.execute(update(table).values(at=now_s() - 100)))
+    add(store, chat, "new")
+    first = next_message(store, chat)
+    assert store.run(outbox.bury_older, first, 50.0, 4, "nobody there") == 1
+    assert states(store) == ["pending", "dead", "pending", "pending", "pending"]
+    assert [row.failures for row in store.rows(table)] == [0, 0, 4, 0, 0]
+
+
+def test_conversations_with_unsent_rows_are_found(store: Store, chat: int) -> None:
+    """At start, those of the adapters that run, whatever state their rows are in."""
+    web = inbound().address.__class__("web", "default", "w")
+    other, _ = store.run(admit, inbound(address=web))
+    third, _ = store.run(admit, inbound(chat="third"))
+    for conversation_id in (chat, other, third):
+        add(store, conversation_id, f"k{conversation_id}")
+    store.run(outbox.mark_sent, next_message(store, third), RECEIPT)
+    store.run(
+        lambda conn: conn.execute(
+            update(table).where(table.c.conversation == chat).values(state="unknown")
+        )
+    )
+    assert store.run(outbox.unsent_conversations, ACCOUNTS) == [chat]
+    assert store.run(outbox.unsent_conversations, [*ACCOUNTS, ("web", "default")]) == [chat, other]
+    assert store.run(outbox.unsent_conversations, []) == []
+
+
+@given(st.text(), st.text())
+def test_a_nonce_is_24_hex_characters_of_its_cause(one: str, other: str) -> None:
+    """The same for every attempt at a row, another for every other row."""
+    assert len(nonce_of(one)) == 24
+    assert int(nonce_of(one), 16) >= 0
+    assert (nonce_of(one) == nonce_of(other)) == (one == other)
+
+
+def test_buttons_are_at_the_end_of_a_long_text() -> None:
+    """The last part has them, and it alone."""
+    choices = (Choice("Yes", "/yes"), Choice("No", "/no"))
+    first, last = parts_of(words, "k", "one two", choices=choices)
+    assert (first.choices, last.choices) == ((), choices)
+
+
+def test_buttons_and_files_reach_the_adapter(store: Store, chat: int) -> None:
+    """What was entered with a row is there when it is due."""
+    choices = (Choice("Ja, „gern“", "/yes"),)
+    rows = [outbox.OutboxPart("k", "p", "m", choices=choices), outbox.file_part("f", 7, "a.txt")]
+    store.run(outbox.append, chat, rows, inbox_seq=1)
+    first = store.run(outbox.next_due, chat)
+    assert first is not None
+    assert (first.message.choices, first.attachment) == (choices, None)
+    second = store.run(outbox.mark_sent, first.message, RECEIPT)
+    assert second is not None
+    assert (second.message.payload, second.attachment) == ("", 7)

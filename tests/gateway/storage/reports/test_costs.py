@@ -1,0 +1,440 @@
+"""What calls took and cost: sums over the ledger by day, sender, conversation, model, outcome.
+
+Reports read sums that the database keeps itself: they equal the ledger at every moment.
+"""
+
+import itertools
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo, available_timezones
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, text
+
+from agent.messages import assistant_message
+from agent.models.catalog import Prices, facts_of
+from agent.money.cache_simulator import CacheRules
+from agent.money.costs import Money
+from agent.settings import FactsSettings
+from agent.usage import Usage
+from gateway.agent_ports.budgets import day_of
+from gateway.storage import maintenance
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turn_journal import TurnEnd
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.reports import cache_efficiency, costs, ledger, usage
+from gateway.storage.reports.cache_efficiency import BilledAnswer, CachePrices
+from gateway.storage.reports.costs import GroupPage
+from gateway.storage.reports.ledger import Compared, Group, Key, Span, Spent
+from gateway.storage.schema import MEASURES, SIZES, SLOT_S, spent_by, spent_slot, turn
+from gateway.storage.schema import ledger as table
+from tests.support.storage import (
+    Store,
+    admit,
+    begin_turn,
+    inbound,
+    model_call,
+    outdated_copy,
+    parts,
+    turn_of,
+)
+
+ADA = "telegram:42"
+RATES = {
+    "claude": CachePrices(CacheRules(1024), Prices(3, 3.75, 6, 0.3, 0)),
+    "gpt": CachePrices(CacheRules(4096, marked=False, bills_writes=False), Prices(2, 2, 2, 0.2, 0)),
+    "unknown": None,
+}
+_numbers = itertools.count()
+CALLS = st.lists(
+    st.fixed_dictionaries({
+        "chat": st.sampled_from("ab"),
+        "model": st.sampled_from(sorted(RATES)),
+        "usage": st.none()
+        | st.builds(
+            Usage,
+            st.integers(0, 6000),
+            st.integers(0, 50),
+            st.sampled_from([0, 0, 500, 1024, 5000]),
+            st.integers(0, 4000),
+            st.integers(0, 100),
+        ),
+        "cost_usd": st.none() | st.floats(0, 10),
+        "estimated": st.booleans(),
+        "purpose": st.sampled_from(["answer", "answer", "summary", "lost"]),
+        "at": st.integers(0, 40).map(lambda n: n * 450.0),
+        "gone": st.booleans(),
+    }),
+    max_size=14,
+)
+
+
+def rates(model: str) -> CachePrices | None:
+    return RATES[model]
+
+
+def nothing(_: str) -> None:
+    return None
+
+
+def book_slots(store: Store, current: Turn, at: float | None = None, **call: Any) -> int:
+    """Book a call of a turn, at a time of its own; returns its row."""
+    made = model_call(call.pop("usage", Usage(100, 20, 300, 40, 5)), **call)
+    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    newest = max(row.id for row in store.rows(table))
+    if at is not None:
+        store.run(lambda conn: conn.execute(table.update().where(table.c.id == newest), {"at": at}))
+    return newest
+
+
+def by_key(
+    store: Store, key: Key, since: float = 0.0, page: GroupPage = costs.FIRST_PAGE
+) -> list[Group]:
+    return store.run(costs.by_key, key, since, nothing, page)
+
+
+def summed(conn: Connection, since: float) -> tuple[Any, ...]:
+    """Return what the sums are, as a full sum over the ledger has it."""
+    tokens = ", ".join(f"coalesce(sum({name}), 0)" for name in list(MEASURES)[1:6])
+    money = "coalesce(sum(usd), 0), count(usd)"
+    query = f"SELECT count(*), {tokens}, {money} FROM ledger WHERE at >= ?"  # noqa: S608
+    return tuple(conn.exec_driver_sql(query, (since,)).one())
+
+
+def rolled_up(conn: Connection, name: str, since: float) -> tuple[Any, ...]:
+    names = [*list(MEASURES)[:6], "pico_usd * 1e-12", "priced"]
+    columns = ", ".join(f"coalesce(sum({each}), 0)" for each in names)
+    query = f"SELECT {columns} FROM {name} WHERE slot >= ?"  # noqa: S608
+    return tuple(conn.exec_driver_sql(query, (since / SLOT_S,)).one())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(made=CALLS)
+def test_the_sums_are_those_of_the_ledger(store: Store, made: list[dict[str, Any]]) -> None:
+    """Whatever is entered, changed and erased: in all, since a moment, and by every name."""
+    turns = {chat: store.run(turn_of, "hi", chat=f"{chat}-{next(_numbers)}") for chat in "ab"}
+    for each in made:
+        call = {name: each[name] for name in ("model", "usage", "cost_usd", "estimated", "purpose")}
+        row = book_slots(store, turns[each["chat"]], each["at"], **call)
+        if each["gone"]:
+            store.run(lambda conn, row=row: conn.execute(table.delete().where(table.c.id == row)))
+    for since in (0.0, 9 * 900.0):
+        expected = pytest.approx(store.run(summed, since), abs=1e-9)
+        assert store.run(rolled_up, "spent_slot", since) == expected
+        assert store.run(rolled_up, "spent_by", since) == expected
+        spent = store.run(costs.total, since, rates)
+        assert spent.calls == store.run(summed, since)[0]
+        assert spent.prompts == approximately(fully_compared(store, since))
+    assert not [row for each in (spent_slot, spent_by) for row in store.rows(each) if not row.calls]
+    for current in turns.values():
+        store.run(maintenance.forget, current.lease.conversation)
+
+
+def fully_compared(store: Store, since: float) -> Compared:
+    """Compare call by call what `total` compares by sums."""
+    answers = [
+        BilledAnswer(
+            row.conversation,
+            row.sender,
+            row.provider,
+            row.model,
+            row.at,
+            Usage(*(getattr(row, name) for name in USAGE_NAMES)),
+            row.before_tokens,
+        )
+        for row in store.rows(table)
+        if row.at >= since and row.purpose == "answer" and not row.estimated
+    ]
+    return cache_efficiency.compare(answers, rates).get("", Compared())
+
+
+USAGE_NAMES = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_5m_tokens",
+    "cache_write_1h_tokens",
+)
+
+
+def approximately(compared: Compared) -> Any:
+    """Equal but for the last digits of floating point."""
+    return Compared(
+        compared.calls, pytest.approx(compared.billed_usd), pytest.approx(compared.least_usd)
+    )
+
+
+def test_the_prompt_before_is_that_of_the_same_cache(store: Store, current: Turn) -> None:
+    """Of the same conversation and model; estimates and summaries are none."""
+    for model, tokens in (("a", 100), ("b", 700), ("a", 200)):
+        book_slots(store, current, model=model, usage=Usage(tokens))
+    book_slots(store, current, model="a", usage=Usage(9_000), estimated=True)
+    book_slots(store, current, model="a", usage=Usage(9_000), purpose="summary")
+    book_slots(store, current, model="a", usage=Usage(300))
+    assert [row.before_tokens for row in store.rows(table)] == [0, 0, 100, 200, 200, 200]
+
+
+def test_an_entry_is_one_statement(store: Store, current: Turn) -> None:
+    """The sums cost no statement of the turn, and the call before is found by index."""
+    book_slots(store, current)
+    here = (current.lease.conversation, current.id, current.sender)
+    assert store.statements(ledger.append, *here, [model_call()]) == ["INSERT ledger"]
+
+
+def test_every_day_of_every_zone_begins_with_a_slot() -> None:
+    """So the sums of whole slots are those of days, also where clocks are changed."""
+    days = [date(2026, 1, 1) + timedelta(days=n * 7) for n in range(53)]
+    for name in sorted(available_timezones()):
+        if name not in {"localtime", "Factory"}:
+            starts = {day_of(day, ZoneInfo(name)).start.timestamp() % SLOT_S for day in days}
+            assert starts == {0.0}, name
+
+
+def test_all_models_have_a_known_shortest_prefix() -> None:
+    """`size` tells on which side of it a call is: another one needs a new size, and a migration."""
+    names = ("claude-opus-5", "claude-opus-4-6", "claude-sonnet-5", "claude-haiku-4-5", "gpt-5.1")
+    assert {facts_of(name, FactsSettings()).min_cache_tokens for name in names} <= {0, *SIZES}
+
+
+def test_days_do_not_overlap(store: Store, current: Turn) -> None:
+    """Their end is not part of them; those without a call are left out."""
+    for at in (900.0, 1799.0, 1800.0):
+        book_slots(store, current, at=at)
+    spans = [Span("a", 0, 900), Span("b", 900, 1800), Span("c", 1800, 2700), Span("d", 2700, 9000)]
+    found = store.run(costs.by_span, spans, nothing)
+    assert [(group.name, group.spent.calls) for group in found] == [("b", 2), ("c", 1)]
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("sender", [("telegram:43", ""), (ADA, "")]),
+        ("conversation", [("2", "hi"), ("1", "What is it?")]),
+    ],
+)
+def test_groups_are_named(
+    store: Store, current: Turn, key: Key, named: list[tuple[str, str]]
+) -> None:
+    """The dearest first."""
+    book_slots(store, current)
+    book_slots(store, current, cost_usd=None)
+    book_slots(store, store.run(turn_of, "hi", chat="43"), cost_usd=2.0)
+    assert [(group.name, group.title) for group in by_key(store, key)] == named
+
+
+def test_models_of_old_have_no_provider(store: Store, current: Turn) -> None:
+    """Then the name stands alone; the dearest first."""
+    book_slots(store, current, model="claude")
+    book_slots(store, current, provider="", model="model-of-old", cost_usd=None)
+    found = store.run(costs.by_model, 0.0, nothing)
+    assert [group.name for group in found] == ["anthropic/claude", "model-of-old"]
+
+
+def test_groups_begin_at_a_point_in_time(store: Store, current: Turn) -> None:
+    """What was before is not in them."""
+    book_slots(store, current, at=100)
+    book_slots(store, current, at=1000)
+    assert [group.spent.calls for group in by_key(store, "sender", 900.0)] == [1]
+
+
+def test_a_group_without_a_name_is_shown_as_unknown(store: Store, current: Turn) -> None:
+    """Such as work in the background of a conversation that nobody has written in."""
+    here = current.lease.conversation
+    store.run(ledger.book, here, None, "", [model_call(Usage(1))])
+    [group] = by_key(store, "sender")
+    assert group.name == "?"
+    assert by_key(store, "sender", page=GroupPage(5, "?")) == []
+
+
+@pytest.mark.parametrize("key", ["sender", "conversation"])
+def test_pages_of_groups_follow_each_other(store: Store, key: Key) -> None:
+    """The dearest first; among equals by name."""
+    for n in range(7):
+        current = store.run(turn_of, "hi", chat=f"{n}")
+        book_slots(store, current, cost_usd=float(n // 3))
+    whole = [group.name for group in by_key(store, key, page=GroupPage(50))]
+    after, seen = None, list[str]()
+    while found := by_key(store, key, page=GroupPage(2, after)):
+        seen += [group.name for group in found]
+        after = seen[-1]
+    assert seen == whole
+    assert len(seen) == 7
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda conn: costs.total(conn, 0.0, nothing),
+        lambda conn: costs.by_model(conn, 0.0, nothing),
+        lambda conn: costs.by_key(conn, "sender", 0.0, nothing),
+        lambda conn: costs.by_key(conn, "conversation", 0.0, nothing),
+    ],
+)
+def test_no_report_reads_the_ledger(
+    store: Store, current: Turn, read: Callable[[Connection], object]
+) -> None:
+    """Nor the turns and messages: the sums and the titles are all."""
+    book_slots(store, current)
+    assert not [
+        plan
+        for plan in store.plans(read)
+        if any(f" {name} " in f"{plan} " for name in ("ledger", "turn", "message"))
+    ]
+
+
+def test_older_ledgers_are_summed_up_once(store: Store, tmp_path: Path) -> None:
+    """By the migration: the sums and the prompts before are what they would have been."""
+    for chat in ("a", "b", "a2"):
+        current = store.run(turn_of, "hi", chat=chat)
+        for n in range(5):
+            book_slots(store, current, n * 700.0, usage=Usage(900 * n), cost_usd=0.1 * n)
+            book_slots(store, current, model="other", usage=None, purpose="summary")
+    old = outdated_copy(store.path, tmp_path / "old.db", "0010")
+    maintenance.upgrade(old)
+    migrated = Store(old)
+    for each in (spent_slot, spent_by, table):
+        assert migrated.rows(each) == store.rows(each)
+    assert maintenance.check(old) == []
+    migrated.close()
+
+
+def test_nothing_is_spent_in_an_empty_ledger(store: Store) -> None:
+    """No group, and a sum of nothing."""
+    now = datetime.now(UTC).timestamp()
+    assert store.run(costs.total, 0.0, nothing) == Spent()
+    assert store.run(costs.by_span, [Span("a", 0, now)], nothing) == []
+    assert store.run(lambda conn: conn.execute(text("SELECT * FROM spent_by")).all()) == []
+
+
+USAGE = Usage(100, 20, 300, 40, 5)
+
+
+def book(store: Store, current: Turn, at: float | None = None, **call: Any) -> None:
+    """Book a call of a turn, at a time of its own."""
+    made = model_call(call.pop("usage", USAGE), **call)
+    store.run(ledger.book, current.lease.conversation, current.id, current.sender, [made])
+    if at is not None:
+        newest = max(row.id for row in store.rows(table))
+        store.run(lambda conn: conn.execute(table.update().where(table.c.id == newest), {"at": at}))
+
+
+def finish(store: Store, current: Turn, outcome: str) -> None:
+    end = TurnEnd(outcome, model_call(USAGE))
+    store.run(turn_journal.commit, current, [assistant_message("ok")], parts(current), end)
+
+
+@pytest.fixture
+def current(store: Store) -> Turn:
+    """A turn of telegram:42 that has not asked a model yet."""
+    return store.run(turn_of, "What is it?")
+
+
+def test_sums_add_up_every_kind_of_token(store: Store, current: Turn) -> None:
+    """Calls without a report count as calls of unknown cost."""
+    book(store, current, cost_usd=0.25)
+    book(store, current, cost_usd=0.5, purpose="summary")
+    book(store, current, usage=None)
+    here = (current.lease.conversation, current.session.id)
+    assert store.run(usage.report, *here).last_turn == Spent(
+        3, USAGE + USAGE, Money(0.75, unknown_calls=1)
+    )
+
+
+def test_a_sum_is_estimated_if_any_part_of_it_is(store: Store, current: Turn) -> None:
+    """What has no price makes no amount an estimate."""
+    book(store, current, cost_usd=0.25)
+    book(store, current, cost_usd=None, estimated=True)
+    assert not store.run(costs.of_sender, ADA, 0.0).money.estimated
+    book(store, current, cost_usd=0.25, estimated=True, purpose="lost")
+    found = store.run(costs.of_sender, ADA, 0.0).money
+    assert found == Money(0.5, unknown_calls=1, estimated=True)
+
+
+def test_the_hit_ratio_is_the_share_that_was_read_from_the_cache() -> None:
+    """Of all that was read; nothing read is no ratio, not 0."""
+    assert Spent(1, USAGE).hit_ratio == 300 / 445
+    assert Spent(1, Usage(output_tokens=9)).hit_ratio is None
+
+
+def test_a_sender_is_counted_in_all_conversations(store: Store, current: Turn) -> None:
+    """From a quarter of an hour on; nobody else is."""
+    book(store, current, at=900)
+    book(store, current, at=1800)
+    book(store, store.run(turn_of, "hi", chat="43"), at=1800)
+    assert store.run(costs.of_sender, ADA, 900.0).calls == 2
+    assert store.run(costs.of_sender, ADA, 1800.0).calls == 1
+    assert store.run(costs.of_sender, "telegram:44", 0.0) == Spent()
+
+
+def test_a_conversation_is_told_by_model(store: Store, current: Turn) -> None:
+    """The dearest first, since a point in time."""
+    book(store, current, at=100, model="old", cost_usd=9.0)
+    book(store, current, at=200, model="small", cost_usd=0.1)
+    book(store, current, at=200, model="large", cost_usd=1.0)
+    book(store, store.run(turn_of, "hi", chat="43"), at=200, model="other")
+    here = (current.lease.conversation, current.session.id)
+    found = store.run(usage.insights, here[0], 150.0, ())
+    assert [(group.name, group.spent.money.usd) for group in found.models] == [
+        ("large", 1.0),
+        ("small", 0.1),
+    ]
+    assert len(store.run(usage.report, *here).models) == 3
+
+
+def test_turns_are_told_by_how_they_ended(store: Store, current: Turn) -> None:
+    """The most frequent first, with what they took; a turn that runs is one that is running."""
+    for outcome in ("final_text", "partial", "final_text"):
+        book(store, current)
+        finish(store, current, outcome)
+        store.run(admit, inbound("And then?"))
+        current = store.run(begin_turn, current.lease)
+    found = store.run(costs.by_outcome, 0.0)
+    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
+        ("final_text", 2, 4),
+        ("partial", 1, 2),
+        ("running", 1, 0),
+    ]
+    assert found[0] == Group("final_text", found[0].spent, turns=2)
+
+
+def test_what_no_turn_has_done_is_told_last(store: Store, current: Turn) -> None:
+    """So that sums are the same whatever calls are grouped by."""
+    book(store, current, at=200)
+    for call in (model_call(USAGE), model_call(USAGE)):
+        store.run(ledger.book, current.lease.conversation, None, ADA, [call])
+    found = store.run(costs.by_outcome, 100.0)
+    assert [(group.name, group.turns, group.spent.calls) for group in found] == [
+        ("running", 1, 1),
+        (costs.BACKGROUND, 0, 2),
+    ]
+    assert ledger.total(found) == store.run(costs.total, 0.0, lambda _: None)
+
+
+def test_a_turn_counts_with_its_calls_since(store: Store, current: Turn) -> None:
+    """One that began before and went on is told by what it did then."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    book(store, current, at=150)
+    book(store, current, at=250)
+    [group] = store.run(costs.by_outcome, 200.0)
+    assert (group.turns, group.spent.calls) == (1, 1)
+
+
+def test_turns_of_before_and_since_count_once_each(store: Store, current: Turn) -> None:
+    """However many calls they made; they share a line where they ended the same way."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    for at in (250, 260):
+        book(store, current, at=at)
+    book(store, store.run(turn_of, "hi", chat="43"), at=270)
+    [group] = store.run(costs.by_outcome, 200.0)
+    assert (group.name, group.turns, group.spent.calls) == ("running", 2, 3)
+
+
+def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
+    """By when a turn began."""
+    store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
+    assert store.run(costs.by_outcome, 101.0) == []
+    assert len(store.run(costs.by_outcome, datetime.fromtimestamp(100, UTC).timestamp())) == 1

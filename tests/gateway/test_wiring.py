@@ -1,0 +1,391 @@
+"""What is built from the settings.
+
+The line of models: what the settings make of them, and what the providers tell about them.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+from typing_extensions import override
+
+from adapters.telegram.platform import TelegramSettings
+from adapters.web.adapter import WebAdapter
+from agent.errors import (
+    CredentialsRefused,
+    CreditUsedUp,
+    ModelError,
+    ModelUnreachable,
+    RateLimited,
+)
+from agent.models.base import ChatModel, ModelInfo
+from agent.models.scripted import ScriptedModel
+from agent.settings import CachingSettings, ModelSettings
+from agent.turn import Agent
+from gateway.commands.registry import DESCRIPTIONS, StatusFacts
+from gateway.errors import SettingsError
+from gateway.http.server import ChatHistory
+from gateway.settings.tree import Settings
+from gateway.wiring import (
+    Configured,
+    build_adapters,
+    build_agent,
+    build_context,
+    build_line,
+    build_summariser,
+    caching_text,
+    learn_windows,
+)
+from tests.support.gateway import running, settings_of
+
+
+def no_facts(_: str | None) -> StatusFacts:
+    """Return what nobody looks at here."""
+    return StatusFacts("scripted", 1000, 500, "compressor", 10)
+
+
+def made(settings: Settings) -> Agent:
+    return build_agent(settings, build_line(settings))
+
+
+@pytest.mark.parametrize(
+    ("sections", "told"),
+    [
+        ({"tools": {"enabled": ["explode"]}}, "tools.enabled: .*explode"),
+        ({"model": {"provider": "anthropic"}}, "model: "),
+    ],
+)
+def test_settings_that_fit_no_agent(
+    tmp_path: Path, sections: dict[str, dict[str, object]], told: str
+) -> None:
+    """The error names the setting."""
+    with pytest.raises(SettingsError, match=told):
+        made(settings_of(tmp_path, **sections))
+
+
+def test_an_agent_has_the_model_its_fallbacks_and_the_tools(tmp_path: Path) -> None:
+    """In the order of the settings."""
+    settings = settings_of(tmp_path, tools={"enabled": ["calculate"]})
+    settings = settings.model_copy(update={"fallbacks": (settings.model,)})
+    agent = made(settings)
+    assert [model.name for model in agent.models] == ["parley-offline"] * 2
+    assert [schema.name for schema in agent.tools.schemas] == ["calculate"]
+
+
+@pytest.mark.parametrize(
+    "block", [{"provider": "anthropic", "model": "tiny"}, {"provider": "openai", "model": "tiny"}]
+)
+def test_a_summary_model_without_a_key_is_refused(tmp_path: Path, block: dict[str, str]) -> None:
+    """At the start, not in the middle of a conversation; the error names the setting."""
+    settings = settings_of(tmp_path, auxiliary={"compression": block})
+    with pytest.raises(SettingsError, match=r"auxiliary\.compression: "):
+        build_context(settings, made(settings))
+
+
+OWN_FIELDS = {"reasoning_effort": "low"}
+LOCAL = {"provider": "openai", "name": "big", "base_url": "http://127.0.0.1:1/v1"}
+
+
+@pytest.mark.parametrize(
+    ("block", "sent"),
+    [
+        ({"model": "tiny"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "main"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "openai"}, OWN_FIELDS),
+        ({"model": "tiny", "provider": "anthropic", "api_key": "abcd"}, {}),
+        ({"model": "tiny", "provider": "openai", "base_url": "http://127.0.0.1:2/v1"}, {}),
+    ],
+)
+def test_further_fields_go_to_the_same_provider_only(
+    tmp_path: Path,
+    block: dict[str, str],
+    sent: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another one, or another server, may refuse what it does not know."""
+    built: list[ModelSettings] = []
+
+    def build(settings: ModelSettings) -> ScriptedModel:
+        built.append(settings)
+        return ScriptedModel([])
+
+    monkeypatch.setattr("gateway.wiring.build_model", build)
+    model = LOCAL | {"extra_body": OWN_FIELDS}
+    build_summariser(
+        settings_of(tmp_path, model=model, auxiliary={"compression": block}), ScriptedModel([])
+    )
+    assert [settings.extra_body for settings in built] == [sent]
+
+
+async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
+    """A bot only with its token."""
+    async with running(tmp_path, at_work=False) as chat:
+        intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, no_facts)
+        [page] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
+        assert page.platform == "web"
+        bot = TelegramSettings(name="two", token=SecretStr("1:a"))
+        settings = settings_of(tmp_path, platforms={"telegram": [bot]})
+        adapters = build_adapters(settings, intake, chats)
+        assert [(it.platform, it.account) for it in adapters] == [
+            ("web", "default"),
+            ("telegram", "two"),
+        ]
+        for adapter in (page, *adapters):
+            await adapter.close()
+
+
+async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
+    """From the one list that all platforms have their menus from."""
+    async with running(tmp_path, at_work=False) as chat:
+        settings, chats = settings_of(tmp_path), ChatHistory(chat.gateway.database, no_facts)
+        [adapter] = build_adapters(settings, chat.gateway.intake, chats)
+        app = web.Application()
+        assert isinstance(adapter, WebAdapter)
+        app.add_routes(adapter.routes())
+        async with TestClient(TestServer(app)) as page, page.get("/api/chats") as response:
+            offered = (await response.json())["commands"]
+    assert offered == [list(command) for command in DESCRIPTIONS.items()]
+
+
+CLAUDE = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": "key-one"}
+LOCAL_BLOCK = {"provider": "openai", "name": "local", "base_url": "http://127.0.0.1:1/v1"}
+TABLE_TOKENS = 200_000
+
+
+class Told(ScriptedModel):
+    """A model whose provider is asked: it answers, fails, or never answers (None)."""
+
+    def __init__(self, answer: ModelInfo | ModelError | None, name: str = "told") -> None:
+        super().__init__([], name=name, context_length=TABLE_TOKENS)
+        self.answer = answer
+        self.looked_up = 0
+
+    @override
+    async def look_up(self) -> ModelInfo | None:
+        self.looked_up += 1
+        if self.answer is None:
+            await asyncio.get_running_loop().create_future()
+        if isinstance(self.answer, ModelError):
+            raise self.answer
+        return self.answer
+
+
+def line_of(home: Path, *blocks: dict[str, Any], **sections: dict[str, Any]) -> list[Configured]:
+    main, *fallbacks = blocks
+    settings = settings_of(home, model=main, **sections)
+    more = tuple(ModelSettings.model_validate(block) for block in fallbacks)
+    return build_line(settings.model_copy(update={"fallbacks": more}))
+
+
+def models_of(line: list[Configured]) -> list[ChatModel]:
+    return [model for block in line for model in block.models]
+
+
+def block_of(*models: ScriptedModel, setting: int | None = None) -> Configured:
+    """Return a block whose models begin with what setting or table say."""
+    for model in models:
+        model.context_length = setting or TABLE_TOKENS
+    return Configured(ModelSettings(context_length=setting), models)
+
+
+@pytest.fixture
+def logs() -> Iterator[list[Any]]:
+    with capture_logs() as captured:
+        yield captured
+
+
+def told(logs: list[Any]) -> list[Any]:
+    """Return what was logged beside what each key was found to be."""
+    return [line for line in logs if line["event"] != "credentials_checked"]
+
+
+# build_line
+
+
+def test_each_key_is_a_model_of_its_own(tmp_path: Path) -> None:
+    """In the order of the settings; they differ in nothing but their label."""
+    [block] = line_of(tmp_path, CLAUDE | {"api_keys": ["key-two", "key-one", "key-three"]})
+    assert [model.name for model in block.models] == ["claude-sonnet-5-5"] * 3
+    assert len({model.label for model in block.models}) == 3
+
+
+def test_fallbacks_stand_behind_the_main_model(tmp_path: Path) -> None:
+    """Each with its own block: its window, its keys."""
+    line = line_of(
+        tmp_path, CLAUDE, LOCAL_BLOCK | {"context_length": 32_768}, {"provider": "offline"}
+    )
+    names = [model.name for model in models_of(line)]
+    assert names == ["claude-sonnet-5-5", "local", "parley-offline"]
+    assert [block.settings.context_length for block in line] == [None, 32_768, None]
+    assert line[1].models[0].context_length == 32_768
+
+
+@pytest.mark.parametrize(
+    ("block", "told"),
+    [
+        ({"provider": "anthropic"}, "{place}.api_key"),
+        ({"provider": "openrouter", "api_key": "abcd"}, "set {place}.name"),
+        (CLAUDE | {"extra_body": {"messages": []}}, "extra_body"),
+        (LOCAL_BLOCK | {"extra_body": {"stream": False}}, "extra_body"),
+    ],
+    ids=["no key", "no name", "extra_body of anthropic", "extra_body of openai"],
+)
+@pytest.mark.parametrize("place", ["model", "fallbacks.0"])
+def test_a_block_that_cannot_be_used_stops_the_start(
+    tmp_path: Path, block: dict[str, Any], told: str, place: str
+) -> None:
+    """The error is one of the settings and names block and key; no traceback of an SDK."""
+    blocks = [block] if place == "model" else [CLAUDE, block]
+    with pytest.raises(SettingsError, match=rf"^{place}: .*{told.format(place=place)}"):
+        line_of(tmp_path, *blocks)
+
+
+@pytest.mark.parametrize(("enabled", "layout"), [(True, "native"), (False, None)])
+def test_caching_can_be_switched_off(tmp_path: Path, enabled: bool, layout: str | None) -> None:
+    """For every key and every fallback: no request is marked, whoever makes it."""
+    keys = CLAUDE | {"api_keys": ["key-two"]}
+    line = line_of(tmp_path, keys, CLAUDE, prompt_caching={"enabled": enabled})
+    assert [model.cache_layout for model in models_of(line)] == [layout] * 3
+
+
+# learn_windows
+
+
+async def test_what_the_provider_says_holds_for_all_keys() -> None:
+    """The first key that gets an answer decides, in place of the table's guess."""
+    first, second = Told(CredentialsRefused("401")), Told(ModelInfo(900_000))
+    await learn_windows([block_of(first, second)])
+    assert (first.context_length, second.context_length) == (900_000, 900_000)
+    assert (first.looked_up, second.looked_up) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "said"),
+    [
+        (ModelInfo(), "accepted", "its server answers"),
+        (CredentialsRefused("401"), "refused", "correct model.api_key"),
+        (CreditUsedUp("402"), "no_credit", "no credit left"),
+        (ModelUnreachable("down"), "unreachable", "does not answer now"),
+        (RateLimited("slow"), "unreachable", "does not answer now"),
+    ],
+)
+async def test_each_key_is_checked(
+    answer: ModelInfo | ModelError, outcome: str, said: str, logs: list[Any]
+) -> None:
+    """Before anybody has written a message; the event says no more than the page."""
+    [finding] = await learn_windows([block_of(Told(answer))])
+    assert (finding.subject, finding.outcome) == ("told", outcome)
+    assert said in finding.text
+    assert logs[-1]["outcome"] == outcome
+
+
+async def test_the_setting_of_a_refused_key_is_named() -> None:
+    """Which block, and which of its keys."""
+    refused = CredentialsRefused("401")
+    block = block_of(Told(ModelInfo()), Told(refused))._replace(place="fallbacks.0")
+    _, second = await learn_windows([block])
+    assert second.text == "the provider refuses the key; correct fallbacks.0.api_keys"
+
+
+async def test_a_model_inside_parley_is_not_checked(tmp_path: Path) -> None:
+    """It has no key, and no network call is made."""
+    assert await learn_windows(line_of(tmp_path, {"provider": "offline"})) == []
+
+
+async def test_a_window_that_the_settings_name_stays(logs: list[Any]) -> None:
+    """Where the provider's is larger: somebody wants shorter requests."""
+    model = Told(ModelInfo(900_000))
+    await learn_windows([block_of(model, setting=50_000)])
+    assert (model.context_length, told(logs)) == (50_000, [])
+
+
+async def test_a_window_that_is_too_large_is_capped(logs: list[Any]) -> None:
+    """With a warning that names both figures; for all keys."""
+    models = Told(ModelInfo(128_000)), Told(ModelUnreachable("down"))
+    await learn_windows([block_of(*models, setting=500_000)])
+    assert [model.context_length for model in models] == [128_000, 128_000]
+    assert told(logs) == [
+        {
+            "event": "window_too_large",
+            "log_level": "warning",
+            "model": "told",
+            "wanted": 500_000,
+            "context_length": 128_000,
+        }
+    ]
+
+
+async def test_each_block_learns_its_own() -> None:
+    """A fallback's window is its own provider's."""
+    main, spare = Told(ModelInfo(300_000)), Told(ModelInfo(64_000), "spare")
+    await learn_windows([block_of(main), block_of(spare)])
+    assert (main.context_length, spare.context_length) == (300_000, 64_000)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (CredentialsRefused("401"), "CredentialsRefused"),
+        (ModelUnreachable("down"), "ModelUnreachable"),
+        (None, "TimeoutError"),
+    ],
+    ids=["refused", "down", "silent"],
+)
+async def test_a_provider_that_cannot_be_asked_leaves_the_table(
+    failure: ModelError | None, error: str, logs: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One warning for the block, and the start goes on; the other blocks still learn theirs."""
+    monkeypatch.setattr("gateway.wiring.LOOK_UP_S", 0.01)
+    keys, spare = (Told(failure), Told(failure)), Told(ModelInfo(64_000), "spare")
+    await learn_windows([block_of(*keys), block_of(spare)])
+    assert [model.context_length for model in keys] == [TABLE_TOKENS] * 2
+    assert spare.context_length == 64_000
+    assert told(logs) == [
+        {
+            "event": "model_not_looked_up",
+            "log_level": "warning",
+            "provider": "scripted",
+            "model": "told",
+            "error": error,
+        }
+    ]
+
+
+@pytest.mark.parametrize("setting", [None, 50_000])
+async def test_a_provider_that_tells_nothing_changes_nothing(
+    setting: int | None, logs: list[Any]
+) -> None:
+    """It knows the model and not its window; so does one that has nothing to tell at all."""
+    silent, vague = ScriptedModel([]), Told(ModelInfo(None))
+    await learn_windows([block_of(silent, setting=setting), block_of(vague, setting=setting)])
+    expected = setting or TABLE_TOKENS
+    assert (silent.context_length, vague.context_length) == (expected, expected)
+    assert told(logs) == []
+
+
+# caching_text
+
+
+@pytest.mark.parametrize(
+    ("block", "caching", "told"),
+    [
+        (CLAUDE, {}, "ENABLED (Claude via Anthropic, 5m TTL)"),
+        (CLAUDE, {"cache_ttl": "1h"}, "ENABLED (Claude via Anthropic, 1h TTL)"),
+        (CLAUDE, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
+        (LOCAL_BLOCK, {"enabled": False}, "DISABLED (prompt_caching.enabled is false)"),
+        (LOCAL_BLOCK, {}, "left to the provider (local takes no breakpoints)"),
+    ],
+)
+def test_the_start_tells_about_caching(
+    tmp_path: Path, block: dict[str, Any], caching: dict[str, Any], told: str
+) -> None:
+    """Whether requests are marked, and if not, why."""
+    [model] = models_of(line_of(tmp_path, block, prompt_caching=caching))
+    settings = CachingSettings.model_validate(caching)
+    assert caching_text(model, settings) == f"💾 Prompt caching: {told}"

@@ -1,0 +1,60 @@
+"""What docs and docstrings name is there: files by their path, pages by their links."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+# Pages that tell what was: the files of their time may be gone.
+HISTORY = ("CHANGELOG.md", "docs/decisions/", "docs/performance.md")
+NAMED = re.compile(
+    r"(?<![\w/.*<{-])((?:gateway|agent|adapters|tests|migrations)/[\w/]+\.(?:py|html))"
+)
+LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
+
+
+def lacking(text: str) -> list[str]:
+    """Return the files that a text names and that are not there."""
+    return sorted({name for name in NAMED.findall(text) if not (ROOT / name).exists()})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_files_and_pages_that_a_page_names_are_there(page: Path) -> None:
+    """Nobody is sent to a file that has moved; of history only the links must hold."""
+    text = page.read_text()
+    links = [link for link in LINK.findall(text) if not (page.parent / link).exists()]
+    is_history = str(page.relative_to(ROOT)).startswith(HISTORY)
+    assert links == []
+    assert is_history or lacking(text) == []
+
+
+def test_the_files_that_docstrings_name_are_there() -> None:
+    """In product, tests and migrations."""
+    folders = ("gateway", "agent", "adapters", "tests", "migrations")
+    sources = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if not {"house", "mutants"} & set(path.parts)
+    ]
+    wrong = {str(p.relative_to(ROOT)): found for p in sources if (found := lacking(p.read_text()))}
+    assert wrong == {}
+
+
+def test_a_file_that_is_not_there_is_found() -> None:
+    """The check can fail."""
+    assert lacking("see gateway/nowhere.py and gateway/app.py") == ["gateway/nowhere.py"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_the_picture_of_the_path_names_the_files_of_the_pipeline(page: str) -> None:
+    """In their order along the path; the texts of notices stand beside it."""
+    order = "intake admission worker next_turn turn hygiene delegation preview delivery reactions"
+    files = {path.stem for path in (ROOT / "gateway" / "pipeline").glob("*.py")}
+    text = (ROOT / page).read_text()
+    picture = text[text.index("InboundMessage") :]
+    places = [picture.index(f"{name}.py") for name in order.split()]
+    assert files == {*order.split(), "notices", "__init__"}
+    assert places == sorted(places)

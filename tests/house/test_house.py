@@ -1,0 +1,55 @@
+"""The house keeps its figures: each is held to its bar, or to what it has reached so far."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.house.bars import APP, BARS, HELLO, HELP
+from tests.house.figures import Figure, measured
+from tests.house.hello import hello
+from tests.house.source import Product
+from tests.house.start import imported
+
+RUN = {HELLO, APP, HELP}
+"""What is measured by running the product."""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, Figure]:
+    """All figures of the source, by name; each file is parsed once for them."""
+    return {each.name: each for each in measured(Product(ROOT))}
+
+
+def test_each_figure_has_its_bar(figures: dict[str, Figure]) -> None:
+    """The table of bars names what is measured, and nothing else."""
+    assert [*figures, HELLO, APP, HELP] == list(BARS)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, bar in BARS.items()
+        if bar.limit is not None and name not in {HELLO, APP, HELP}
+    ],
+)
+def test_a_figure_is_as_good_as_its_limit(name: str, figures: dict[str, Figure]) -> None:
+    """`python -m tests.house -v` prints the places behind each."""
+    _check(figures[name])
+
+
+async def test_a_hello_enters_few_files(tmp_path: Path) -> None:
+    """From the update to the receipt, in a gateway that has answered before."""
+    _check(await hello(tmp_path))
+
+
+def test_a_start_imports_few_modules() -> None:
+    """What a command or a part alone needs is imported when it runs."""
+    for figure in imported():
+        _check(figure)
+
+
+def _check(figure: Figure) -> None:
+    bar, places = BARS[figure.name], "\n".join(figure.places[:200])
+    assert bar.allows(figure.value, bar.limit), f"{figure.value}, limit {bar.limit}\n{places}"

@@ -1,0 +1,1 @@
+"""The toy platform: docs/adapters.md walks through its two files."""
