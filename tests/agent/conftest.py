@@ -78,7 +78,7 @@ MEASURED = """
 import sys
 sys.path.append({packages!r})
 import atexit, coverage
-measure = coverage.Coverage({data!r}, data_suffix=True, branch=True,
+measure = coverage.Coverage({data!r}, data_suffix=True, branch={branch},
     include=["*/sandbox/*", "*/processes/*"], config_file=False)
 measure.start()
 atexit.register(lambda: (measure.stop(), measure.save()))
@@ -89,5 +89,8 @@ atexit.register(lambda: (measure.stop(), measure.save()))
 def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     if (running := coverage.Coverage.current()) is not None:
         packages = coverage.__file__.rpartition("/coverage/")[0]
-        measuring = MEASURED.format(packages=packages, data=running.config.data_file)
+        # Data of branches and data of lines cannot be combined.
+        measuring = MEASURED.format(
+            packages=packages, data=running.config.data_file, branch=running.config.branch
+        )
         monkeypatch.setattr(processes, "_BOOT", measuring + processes._BOOT)
