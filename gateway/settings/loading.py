@@ -7,29 +7,20 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import platformdirs
-from pydantic import (
-    BaseModel,
-    SecretStr,
-    ValidationError,
-)
+from pydantic import BaseModel, SecretStr, ValidationError
 
-from agent.settings import (
-    AuxiliarySettings,
-    ModelSettings,
-)
+from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
-from gateway.settings.keys import Keys, flatten
 from gateway.settings.messages import complaint
 from gateway.settings.rules import contradictions, doubts, without_effect
 from gateway.settings.sources import Sources
-from gateway.settings.tree import Settings
+from gateway.settings.tree import Keys, Settings, flatten
 
+Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
-
-
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
 
@@ -79,10 +70,9 @@ def load_settings(
     sources.add_environment(environ)
     sources.add_options(options)
     settings, added = _with_providers(_validated(sources, keys, home), environ)
-    settings, added_to_auxiliary = _with_auxiliary(settings, environ)
     values = {sources.name(path): value for path, value in flatten(settings)}
     origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
-    origins |= {"home": home_origin, **added, **added_to_auxiliary}
+    origins |= {"home": home_origin, **added}
     _refuse([
         f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
     ])
@@ -176,35 +166,24 @@ def _validated(sources: Sources, keys: Keys, home: Path) -> Settings:
 def _with_providers(
     settings: Settings, environ: Mapping[str, str]
 ) -> tuple[Settings, dict[str, str]]:
-    """Complete every model block; return the origins of what was added as well."""
+    """Complete every block of a model; return the origins of what was added as well."""
     origins: dict[str, str] = {}
-    blocks = []
-    names = ["model", *(f"fallbacks.{index}" for index in range(len(settings.fallbacks)))]
-    for name, block in zip(names, (settings.model, *settings.fallbacks), strict=True):
-        added = completions(block, environ, name)
-        blocks.append(
-            block.model_copy(update={field: value for field, (value, _) in added.items()})
-        )
-        origins |= {f"{name}.{field}": origin for field, (_, origin) in added.items()}
-    update = {"model": blocks[0], "fallbacks": tuple(blocks[1:])}
-    return settings.model_copy(update=update), origins
 
+    def completed(block: Block, name: str) -> Block:
+        added = _completions(block, environ, name)
+        origins.update({f"{name}.{field}": origin for field, (_, origin) in added.items()})
+        return block.model_copy(update={field: value for field, (value, _) in added.items()})
 
-def _with_auxiliary(
-    settings: Settings, environ: Mapping[str, str]
-) -> tuple[Settings, dict[str, str]]:
-    """Complete the summary model's block where it has a provider, server or key of its own."""
-    block = settings.auxiliary.compression
-    if block.provider == "main" or (
-        block.provider == "auto" and not (block.base_url or block.api_key)
-    ):
-        return settings, {}
-    name = "auxiliary.compression"
-    own = ModelSettings(provider=block.provider, base_url=block.base_url, api_key=block.api_key)
-    added = completions(own, environ, name)
-    completed = block.model_copy(update={field: value for field, (value, _) in added.items()})
-    update = {"auxiliary": AuxiliarySettings(compression=completed)}
-    origins = {f"{name}.{field}": origin for field, (_, origin) in added.items()}
+    fallbacks = (completed(b, f"fallbacks.{at}") for at, b in enumerate(settings.fallbacks))
+    update: dict[str, Any] = {
+        "model": completed(settings.model, "model"),
+        "fallbacks": tuple(fallbacks),
+    }
+    own = settings.auxiliary.compression
+    # Without a provider, server or key of its own a side task uses what `model` uses.
+    if own.provider != "main" and (own.provider != "auto" or own.base_url or own.api_key):
+        name = "auxiliary.compression"
+        update["auxiliary"] = AuxiliarySettings(compression=completed(own, name))
     return settings.model_copy(update=update), origins
 
 
@@ -222,9 +201,7 @@ KEY_VARIABLES = {
 }
 
 
-def completions(
-    block: ModelSettings, environ: Mapping[str, str], name: str
-) -> dict[str, tuple[Any, str]]:
+def _completions(block: Block, environ: Mapping[str, str], name: str) -> dict[str, tuple[Any, str]]:
     """Return what the environment adds to a model block: field → (value, origin).
 
     A key in the block wins over every variable. Provider `auto` becomes a concrete provider.
@@ -240,22 +217,28 @@ def completions(
         provider, origin = _decide(block, environ, name)
         found["provider"] = provider, origin
     variable = KEY_VARIABLES.get(provider, "")
-    if block.api_keys and not block.api_key:
-        found["api_key"] = block.api_keys[0], f"{name}.api_keys"
+    if not block.api_key and (several := _several_keys(block)):
+        found["api_key"] = several[0], f"{name}.api_keys"
     elif not block.api_key and _given(environ, variable):
         found["api_key"] = SecretStr(environ[variable].strip()), variable
     return found
 
 
-def _decide(block: ModelSettings, environ: Mapping[str, str], name: str) -> tuple[str, str]:
+def _decide(
+    block: ModelSettings | AuxiliaryModelSettings, environ: Mapping[str, str], name: str
+) -> tuple[str, str]:
     if block.base_url:
         return "openai", f"{name}.base_url"
-    if key := block.api_key or next(iter(block.api_keys), None):
+    if key := block.api_key or next(iter(_several_keys(block)), None):
         return _by_shape(key.get_secret_value()), f"{name}.api_key"
     for provider, variable in KEY_VARIABLES.items():
         if _given(environ, variable):
             return provider, variable
     return "offline", "default"
+
+
+def _several_keys(block: ModelSettings | AuxiliaryModelSettings) -> tuple[SecretStr, ...]:
+    return block.api_keys if isinstance(block, ModelSettings) else ()
 
 
 def _given(environ: Mapping[str, str], variable: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import SecretStr
 
 from agent.safety.redaction import MASK, Redactor
-from gateway.settings.keys import Key, KeyPath, Keys, has_secrets
+from gateway.settings.tree import Key, KeyPath, Keys, has_secrets
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

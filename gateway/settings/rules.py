@@ -12,8 +12,7 @@ from pydantic import SecretStr
 
 from adapters.registry import Platform, account_types, by_name
 from agent.tools.sandbox.confinement import SYSTEM
-from gateway.settings.keys import Keys, dotted
-from gateway.settings.tree import Settings
+from gateway.settings.tree import Keys, Settings, dotted
 
 _OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")
 Contradiction = tuple[str, str]

@@ -13,8 +13,8 @@ import yaml
 from typing_extensions import override
 
 from gateway.errors import SettingsError
-from gateway.settings.keys import Key, KeyPath, Keys, dotted
 from gateway.settings.messages import shown, suggestion
+from gateway.settings.tree import Key, KeyPath, Keys, dotted
 
 PREFIX = "PARLEY_"
 # Read elsewhere: where things are, and the switches of the test suite.

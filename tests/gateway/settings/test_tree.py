@@ -8,10 +8,9 @@ import orjson
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings.keys import INDEX, Keys, dotted
 from gateway.settings.loading import Loaded, load_settings, secret_values
 from gateway.settings.rules import without_effect
-from gateway.settings.tree import Settings
+from gateway.settings.tree import INDEX, Keys, Settings, dotted
 
 CONFIGURATION_PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 UNREACHABLE = "x" * 300
