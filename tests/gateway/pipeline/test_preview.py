@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -25,7 +26,7 @@ from adapters.messages import Address, MessageRef
 from adapters.telegram.render import preview_text as on_telegram
 from agent.errors import ModelRefused
 from agent.messages import ToolCall, assistant_message
-from agent.models.base import Completion, ModelRequest
+from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.scripted import Script, tool_call
 from agent.ports import Effect
 from agent.safety.redaction import Redactor
@@ -80,17 +81,38 @@ async def test_the_preview_is_edited_into_the_answer(tmp_path: Path) -> None:
         assert chat.adapter.order[-1] == ("sent", "re: a story")
 
 
+class PatientModel(RecordingModel):
+    """Says the next word only when the adapter was told to show those before it."""
+
+    def __init__(self, adapter: RecordingAdapter, words: str) -> None:
+        super().__init__()
+        self._adapter = adapter
+        self._words = words.split()
+
+    @override
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        for number, word in enumerate(self._words, 1):
+            sink.push(f"{word} ")
+            await self.watch.until(partial(self._are_shown, number))
+        sink.restart()
+        return await super().complete(request, sink)
+
+    def _are_shown(self, number: int) -> bool:
+        shown = self._adapter.previews
+        return bool(shown) and len(shown[-1].text.split()) == number
+
+
 async def test_later_previews_name_the_first(tmp_path: Path) -> None:
     """There is one preview message, edited as the answer grows."""
-    model = HeldModel(lambda _: "x" * 4000, begun="Once")
-    gate = model.hold("a story")
-    async with running(tmp_path, model, adapter=RecordingAdapter(preview_interval_s=0)) as chat:
+    adapter = RecordingAdapter(preview_interval_s=0)
+    model = PatientModel(adapter, "Once upon a time")
+    async with running(tmp_path, model, adapter=adapter) as chat:
         await chat.say("a story")
-        await chat.until_rows(schema.turn, lambda rows: bool(rows and rows[0].preview_ref == "p1"))
-        gate.set()
         await chat.answers(1)
-        assert len(chat.adapter.previews) > 2
-        assert {preview.ref for preview in chat.adapter.previews[1:]} == {"p1"}
+        first, *later = adapter.previews
+        assert first.ref is None
+        assert len(later) >= 3
+        assert {preview.ref for preview in later} == {"p1"}
 
 
 async def test_the_preview_is_known_after_a_crash(tmp_path: Path) -> None:
