@@ -4,15 +4,16 @@ import time
 from collections.abc import Callable, Sequence
 
 from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
-from adapters.discord.buttons import Interactions
-from adapters.discord.client import Api, token_of, use_servers
+from adapters.discord.buttons import Buttons
+from adapters.discord.client import LIMITS, Api, token_of, use_servers
 from adapters.discord.files import fetch
+from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings
 from adapters.discord.preview import Previews
-from adapters.discord.reactions import Signals
-from adapters.discord.receive import Parts, Receiver
+from adapters.discord.reactions import Reactions
+from adapters.discord.receive import Receiver
 from adapters.discord.render import render
-from adapters.discord.send import LIMITS, Posts, Sender
+from adapters.discord.send import Posts, Sender
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.messages import (
     Address,
@@ -68,15 +69,15 @@ class DiscordAdapter:
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
         self._api = Api(settings.name, token_of(settings), pacer.block_all)
-        places, threads = ChannelKinds(self._api, pacer), Threads(self._api, intake, pacer)
-        interactions = Interactions(self._api)
+        channel_kinds, threads = ChannelKinds(self._api, pacer), Threads(self._api, intake, pacer)
+        buttons = Buttons(self._api)
         posts = Posts(self._api, threads)
-        parts = Parts(self._api, intake, pacer, places, threads, interactions, commands)
+        parts = AccountParts(self._api, intake, pacer, channel_kinds, threads, buttons, commands)
         self._receiver = Receiver(settings, parts, clock=clock)
-        self._sender = Sender(self._api, posts, pacer, places, interactions.pending)
-        self._previews = Previews(self._api, posts, pacer, places)
+        self._sender = Sender(self._api, posts, pacer, channel_kinds, buttons.pending)
+        self._previews = Previews(self._api, posts, pacer, channel_kinds)
         self._under_way = UnderWay()
-        self._signals = Signals(self._api, threads, pacer, reactions=settings.reactions)
+        self._reactions = Reactions(self._api, threads, pacer, reactions=settings.reactions)
 
     @property
     def connected(self) -> bool:
@@ -143,8 +144,8 @@ class DiscordAdapter:
 
     async def show_working(self, question: MessageRef) -> None:
         """Show "typing" for about 10 s."""
-        await self._signals.show_working(question)
+        await self._reactions.show_working(question)
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message; see `Adapter.acknowledge`."""
-        await self._signals.acknowledge(question, mark)
+        await self._reactions.acknowledge(question, mark)

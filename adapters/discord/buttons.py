@@ -13,7 +13,7 @@ from typing import Any, Literal
 import structlog
 from pydantic import Field, ValidationError
 
-from adapters.discord.client import Api
+from adapters.discord.client import Api, Pending
 from adapters.discord.errors import ALREADY_ANSWERED, Refusal, mapped_call
 from adapters.discord.inbound import (
     Bot,
@@ -27,7 +27,6 @@ from adapters.discord.inbound import (
     poison,
     raw_json,
 )
-from adapters.discord.threads import Pending
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
 
@@ -71,7 +70,7 @@ def is_same(menu: Sequence[dict[str, Any]], registered: Any) -> bool:
     return _fingerprint(menu) == _fingerprint(registered)
 
 
-async def sync(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
+async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, str]]) -> None:
     """Make Discord's menu the same as ours; a failure costs only the menu."""
     menu = menu_of(commands)
     path = "/applications/{application_id}/commands"
@@ -156,17 +155,19 @@ def snowflake_at(seconds: float) -> int:
     return max(int(seconds * 1000) - _EPOCH_MS, 0) << 22
 
 
-def to_interaction(data: Any, bot: Bot, place: ChannelKind | None) -> Interaction | Poison | None:
+def to_interaction(
+    data: Any, bot: Bot, channel_kind: ChannelKind | None
+) -> Interaction | Poison | None:
     """Return what an interaction says, Poison if it cannot be decoded, None if nothing.
 
     Args:
         data: The interaction as received.
         bot: Who reads.
-        place: Where it happened, if that is known; else the interaction tells.
+        channel_kind: Where it happened, if that is known; else the interaction tells.
     """
     try:
         decoded = _Interaction.model_validate(data)
-        place = place if place is not None else kind_of(decoded.channel)
+        channel_kind = channel_kind if channel_kind is not None else kind_of(decoded.channel)
     except (ValidationError, LookupError, TypeError) as exc:
         return poison(
             data, bot.account, f"an interaction that cannot be read: {type(exc).__name__}"
@@ -175,10 +176,10 @@ def to_interaction(data: Any, bot: Bot, place: ChannelKind | None) -> Interactio
     user = decoded.member.user if decoded.member else decoded.user
     if text is None or user is None:
         return None
-    return _interaction(data, decoded, user, text, (bot, place))
+    return _interaction(data, decoded, user, text, (bot, channel_kind))
 
 
-class Interactions:
+class Buttons:
     """Acknowledges interactions of one account."""
 
     def __init__(self, api: Api) -> None:
@@ -285,13 +286,15 @@ def _text(decoded: _Interaction) -> str | None:
 def _interaction(
     data: Any, decoded: _Interaction, user: _User, text: str, where: tuple[Bot, ChannelKind]
 ) -> Interaction:
-    bot, place = where
+    bot, channel_kind = where
     callback = Callback(decoded.application_id, decoded.token, decoded.id)
-    address = address_in(decoded.channel_id or str(decoded.channel["id"]), bot.account, place)
+    address = address_in(
+        decoded.channel_id or str(decoded.channel["id"]), bot.account, channel_kind
+    )
     nick = decoded.member.nick if decoded.member else None
     message = InboundMessage(
         address=address,
-        chat_kind=chat_kind(address, place),
+        chat_kind=chat_kind(address, channel_kind),
         sender=user.id,
         sender_name=nick or user.global_name or user.username or user.id,
         text=text,

@@ -30,6 +30,7 @@ from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterRefused, SendDelayed
 from adapters.messages import OutgoingFile
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, verdict_of_aiohttp
+from adapters.pacing import PaceLimits
 
 log = structlog.get_logger()
 
@@ -39,6 +40,11 @@ BUCKET_WAIT_S = 5.0
 """Longest wait for the budget of a route; a longer one becomes a SendDelayed."""
 UNSAID_RETRY_S = 5.0
 """Pause after a 429 that does not say how long it holds."""
+# Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; the limit of a
+# channel is not published, Discord's answers have named 5 in 5 s for years.
+LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
+LONGEST_WAIT_S = 5.0
+"""How long an answer waits for what must come before it."""
 _CLOCK_GRAIN_S = 0.01
 # The close code of the SDK's own heartbeats; 1000 and 1001 would end the session.
 _RESUMABLE = 4000
@@ -280,6 +286,36 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
             log.warning("discord_read_delayed", action=action, channel=channel, reason=str(exc))
             await asyncio.sleep(exc.retry_after_s or pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class Pending:
+    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
+
+    A key is begun before the message is committed, so that an answer cannot come before it.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    def begin(self, key: str) -> None:
+        """Have others wait for the key."""
+        self._events.setdefault(key, asyncio.Event())
+
+    def end(self, key: str) -> None:
+        """Let those go on who wait for the key, however it ended; twice is fine."""
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
+
+    async def wait(self, key: str) -> None:
+        """Wait for the key's end, but not for longer than 5 s."""
+        event = self._events.get(key)
+        if event is not None:
+            try:
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await event.wait()
+            except TimeoutError:
+                return
 
 
 class Api:

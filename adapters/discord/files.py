@@ -36,11 +36,11 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
     """
     if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
         raise FetchRejected(f"the file has more than {limit_bytes} bytes")
-    place = _place(attachment.ref)
+    location = _location(attachment.ref)
     try:
-        return await _download(api, place["url"], limit_bytes, api_url)
+        return await _download(api, location["url"], limit_bytes, api_url)
     except _Expired:
-        url = await _fresh_url(api, place)
+        url = await _fresh_url(api, location)
     try:
         return await _download(api, url, limit_bytes, api_url)
     except _Expired as exc:
@@ -55,10 +55,10 @@ def is_discords(url: str, api_url: str | None) -> bool:
     return target.scheme == "https" and target.host in _HOSTS
 
 
-def _place(ref: str) -> dict[str, str]:
+def _location(ref: str) -> dict[str, str]:
     try:
-        place = orjson.loads(ref)
-        return {name: str(place[name]) for name in ("channel", "message", "id", "url")}
+        location = orjson.loads(ref)
+        return {name: str(location[name]) for name in ("channel", "message", "id", "url")}
     except (ValueError, LookupError, TypeError) as exc:
         raise FetchRejected("it is not known where the file is") from exc
 
@@ -91,12 +91,14 @@ async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
     return bytes(content)
 
 
-async def _fresh_url(api: Api, place: dict[str, str]) -> str:
+async def _fresh_url(api: Api, location: dict[str, str]) -> str:
     path = "/channels/{channel_id}/messages/{message_id}"
     try:
         with mapped_call():
-            message = await api.get(path, channel_id=place["channel"], message_id=place["message"])
-            return _url_in(message, place["id"])
+            message = await api.get(
+                path, channel_id=location["channel"], message_id=location["message"]
+            )
+            return _url_in(message, location["id"])
     except SendDelayed as exc:
         raise FetchDelayed(str(exc)) from exc
     except SendRejected as exc:

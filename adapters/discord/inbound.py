@@ -119,7 +119,7 @@ class File(Part):
     waveform: str | None = None
 
 
-class Said(Part):
+class Content(Part):
     """What a message and a forwarded one have in common."""
 
     content: Text = ""
@@ -132,10 +132,10 @@ class Said(Part):
 class Snapshot(Part):
     """A forwarded message."""
 
-    message: Said
+    message: Content
 
 
-class Replied(Said):
+class Replied(Content):
     """A message that is answered."""
 
     author: User | None = None
@@ -147,7 +147,7 @@ class Reference(Part):
     type: int = 0
 
 
-class Message(Said):
+class Message(Content):
     """A message as the gateway and the history tell it."""
 
     id: Id
@@ -214,7 +214,7 @@ def _no_name(_mark: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class MessageContext:
     """Where a message was said, as far as it does not say so itself.
 
     Attributes:
@@ -222,13 +222,13 @@ class Scene:
         name_of: Returns the name of a role ("@&<id>") or channel ("#<id>"), if it is known.
     """
 
-    place: ChannelKind
+    channel_kind: ChannelKind
     roles: frozenset[str] = frozenset()
     name_of: Callable[[str], str | None] = _no_name
 
 
 def to_inbound(
-    data: Any, bot: Bot, scene: Scene, *, edited: bool = False
+    data: Any, bot: Bot, context: MessageContext, *, edited: bool = False
 ) -> InboundMessage | Poison | None:
     """Return what a message says, Poison if it cannot be decoded, None if nobody said it.
 
@@ -238,7 +238,7 @@ def to_inbound(
     Args:
         data: The message object of the gateway or of the channel's history.
         bot: Who reads.
-        scene: Where it was said.
+        context: Where it was said.
         edited: It is the new version of a message; None if it differs by less than its text, as
             when a link preview was added.
     """
@@ -249,9 +249,9 @@ def to_inbound(
     except ValidationError as exc:
         first = exc.errors(include_url=False, include_input=False)[0]
         return poison(data, bot.account, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
-    if not _is_said(message, bot) or not _is_readable(message, bot, scene):
+    if not _is_said(message, bot) or not _is_readable(message, bot, context):
         return None
-    return _inbound(data, message, bot, scene, edited=edited)
+    return _inbound(data, message, bot, context, edited=edited)
 
 
 def poison(data: Any, account: str, reason: str) -> Poison:
@@ -306,25 +306,25 @@ def _is_said(message: Message, bot: Bot) -> bool:
     return not author.bot or author.id in bot.listens_to
 
 
-def _is_readable(message: Message, bot: Bot, scene: Scene) -> bool:
+def _is_readable(message: Message, bot: Bot, context: MessageContext) -> bool:
     """Whether Discord lets the bot read it: without the intent other messages come empty."""
-    return bot.message_content or scene.place.dm or _mentions(message, bot, scene)
+    return bot.message_content or context.channel_kind.dm or _mentions(message, bot, context)
 
 
 def _inbound(
-    data: Any, message: Message, bot: Bot, scene: Scene, *, edited: bool
+    data: Any, message: Message, bot: Bot, context: MessageContext, *, edited: bool
 ) -> InboundMessage:
-    addressed = _addressed(message, bot, scene)
+    addressed = _addressed(message, bot, context)
     has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
-    opens = has_thread and bot.threads and scene.place.opens_threads
+    opens = has_thread and bot.threads and context.channel_kind.opens_threads
     address = address_in(
-        message.channel_id, bot.account, scene.place, message.id if opens else None
+        message.channel_id, bot.account, context.channel_kind, message.id if opens else None
     )
-    text = _with_quote(_plain_text(message, bot, scene), message)
+    text = _with_quote(_plain_text(message, bot, context), message)
     files = [file for said in _parts(message) for file in said.attachments]
     return InboundMessage(
         address=address,
-        chat_kind=chat_kind(address, scene.place),
+        chat_kind=chat_kind(address, context.channel_kind),
         sender=message.author.id,
         sender_name=(message.member and message.member.nick) or message.author.name,
         text=text,
@@ -339,34 +339,34 @@ def _inbound(
 
 
 def address_in(
-    channel: str, account: str, place: ChannelKind, opened: str | None = None
+    channel: str, account: str, channel_kind: ChannelKind, opened: str | None = None
 ) -> Address:
     """Return the address of what is said in a channel or thread.
 
     A thread that is opened from a message has the message's id.
     """
-    if place.parent is not None:
-        return Address("discord", account, place.parent, channel)
+    if channel_kind.parent is not None:
+        return Address("discord", account, channel_kind.parent, channel)
     return Address("discord", account, channel, opened)
 
 
-def chat_kind(address: Address, place: ChannelKind) -> ChatKind:
+def chat_kind(address: Address, channel_kind: ChannelKind) -> ChatKind:
     """Return what kind of conversation an address holds."""
-    if place.dm:
+    if channel_kind.dm:
         return "dm"
     return "group" if address.thread is None else "thread"
 
 
-def _addressed(message: Message, bot: Bot, scene: Scene) -> Addressing:
-    if scene.place.dm or _mentions(message, bot, scene) or _replies_to(message, bot):
+def _addressed(message: Message, bot: Bot, context: MessageContext) -> Addressing:
+    if context.channel_kind.dm or _mentions(message, bot, context) or _replies_to(message, bot):
         return "direct"
     others = bool(message.mentions or message.mention_roles) or _replies_to_another(message)
-    return "overheard" if scene.place.parent is None or others else "thread"
+    return "overheard" if context.channel_kind.parent is None or others else "thread"
 
 
-def _mentions(message: Message, bot: Bot, scene: Scene) -> bool:
+def _mentions(message: Message, bot: Bot, context: MessageContext) -> bool:
     named = any(user.id == bot.id for user in message.mentions)
-    return named or not scene.roles.isdisjoint(message.mention_roles)
+    return named or not context.roles.isdisjoint(message.mention_roles)
 
 
 def _replies_to(message: Message, bot: Bot) -> bool:
@@ -381,17 +381,17 @@ def _replies_to_another(message: Message) -> bool:
     return author is not None and author.id != message.author.id
 
 
-def _plain_text(message: Message, bot: Bot, scene: Scene) -> str:
+def _plain_text(message: Message, bot: Bot, context: MessageContext) -> str:
     """Return the text without a leading mention of the bot, and with names for all others."""
-    mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in scene.roles}
+    mine = {f"@{bot.id}", f"@!{bot.id}"} | {f"@&{role}" for role in context.roles}
     text = message.content
     first = _MARKUP.match(text.lstrip())
     if first is not None and first[0][1:-1] in mine:
         text = text.lstrip()[first.end() :].lstrip(" \t\n,:") or text
-    return _named(text, message, scene.name_of)
+    return _named(text, message, context.name_of)
 
 
-def _named(text: str, said: Said, name_of: Callable[[str], str | None] = _no_name) -> str:
+def _named(text: str, said: Content, name_of: Callable[[str], str | None] = _no_name) -> str:
     """Replace Discord's markup by what people see in its place."""
     users = {user.id: user.name for user in said.mentions}
 
@@ -428,19 +428,24 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_QUOTE_CHARS else f"{text[: MAX_QUOTE_CHARS - 1]}…"
 
 
-def _parts(message: Message) -> list[Said]:
+def _parts(message: Message) -> list[Content]:
     return [message, *(each.message for each in message.message_snapshots)]
 
 
 def _attachment(file: File, message: Message) -> Attachment:
     mime = (file.content_type or "").partition(";")[0].strip()
-    place = {"channel": message.channel_id, "message": message.id, "id": file.id, "url": file.url}
+    location = {
+        "channel": message.channel_id,
+        "message": message.id,
+        "id": file.id,
+        "url": file.url,
+    }
     return Attachment(
         name=file_name(file.filename),
         kind=_file_kind(file, mime, message),
         mime=mime,
         size_bytes=file.size,
-        ref=orjson.dumps(place).decode(),
+        ref=orjson.dumps(location).decode(),
     )
 
 

@@ -7,9 +7,10 @@ import structlog
 from adapters.base import PreviewIntent
 from adapters.discord.buttons import Callback
 from adapters.discord.client import Api
+from adapters.discord.find_sent import find_unfinished
 from adapters.discord.reactions import best_effort
 from adapters.discord.render import preview_text
-from adapters.discord.send import Posts, body_of, find_unfinished
+from adapters.discord.send import Posts, body_of
 from adapters.discord.threads import ChannelKinds, channel_of
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
@@ -27,14 +28,14 @@ class Previews:
         api: Reads the history.
         posts: Carries messages.
         pacer: The budgets of the account.
-        places: Tells direct chats from channels.
+        channel_kinds: Tells direct chats from channels.
     """
 
-    def __init__(self, api: Api, posts: Posts, pacer: Pacer, places: ChannelKinds) -> None:
+    def __init__(self, api: Api, posts: Posts, pacer: Pacer, channel_kinds: ChannelKinds) -> None:
         self._api = api
         self._posts = posts
         self._pacer = pacer
-        self._places = places
+        self._channel_kinds = channel_kinds
         self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
         self._lost: set[Address] = set()
 
@@ -80,7 +81,7 @@ class Previews:
         """Post a new preview; the SDK's own repetitions after a server error show it once."""
         address = question.address
         once = {"nonce": await intent.begin(), "enforce_nonce": True}
-        reference = self._places.reference(address, question.message_ref)
+        reference = self._channel_kinds.reference(address, question.message_ref)
         try:
             return await self._posts.post(address, body_of(text) | once | reference)
         except SendUnknown as exc:

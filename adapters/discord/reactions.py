@@ -34,7 +34,7 @@ def best_effort(pacer: Pacer, channel: str, action: str) -> Iterator[None]:
         log.debug("discord_signal_failed", action=action, reason=str(exc))
 
 
-class Signals:
+class Reactions:
     """Typing and reactions of one account.
 
     Args:

@@ -1,65 +1,26 @@
-"""Receives for one bot: keeps a gateway connection, and hands its events to the intake in order.
+"""Receives for one bot: keeps a connection to Discord's gateway, and a fresh one for each attempt.
 
-Each channel has its own queue, and no channel waits for another. Discord has no acknowledgements:
-whatever is lost before it is committed comes back through the backfill, since a channel's cursor is
-committed together with its messages. The SDK resumes; a supervisor restarts what it cannot.
+The SDK resumes by itself; a supervisor restarts what it cannot. What comes in is worked through by
+`adapters.discord.ingest`.
 """
 
 import asyncio
-import json
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
-import discord
 import structlog
 
-from adapters.base import Intake
-from adapters.discord import buttons, client
-from adapters.discord.backfill import Backfill
-from adapters.discord.buttons import Interactions, to_interaction
-from adapters.discord.client import Api, Socket, token_of, use_servers
+from adapters.discord import client
+from adapters.discord.client import Socket, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
-from adapters.discord.inbound import (
-    DM,
-    Bot,
-    ChannelKind,
-    Scene,
-    as_id,
-    snowflake_of,
-    source_name,
-    to_inbound,
-)
+from adapters.discord.inbound import Bot
+from adapters.discord.ingest import AccountParts, Ingest
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
-from adapters.messages import Admission, Cursor, InboundMessage, Poison
-from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
-_SETTLE_S = 2.0
-_GUILDS_S = 2.0
-_GAPS_AT_ONCE = 16
-_WANTED = {
-    "READY",
-    "RESUMED",
-    "MESSAGE_CREATE",
-    "MESSAGE_UPDATE",
-    "INTERACTION_CREATE",
-    "THREAD_DELETE",
-}
-_GUILD = '"GUILD_CREATE"'
-_QUOTED = [f'"{name}"' for name in _WANTED]
-# Outcomes that bring an answer, so that it needs its thread.
-_ANSWERED = {"queued", "command", "refused"}
-MOST_WAITING = 10_000
-"""Most jobs of one lane that wait."""
-
-Job = Callable[[], Awaitable[None]]
 MOST_DROPS = 5
 """Times in a row that the socket may be lost within a minute; the SDK tries again at once."""
 STEADY_S = 60.0
@@ -68,323 +29,6 @@ LOOK_S = 5.0
 """How often the heartbeats are looked at."""
 _FRESH_FOR_S = 90.0
 _CLOSE_S = 5.0
-
-
-class Lanes:
-    """Runs jobs, one after the other in each lane, all lanes at once.
-
-    A lane has a task only while it has jobs. What a job raises goes to the task group, and so does
-    an AdapterDisconnected when a lane gets too long: a new connection reads the rest again.
-
-    Args:
-        tasks: Owns the lanes' tasks.
-    """
-
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
-        self._lanes: dict[str, deque[Job]] = {}
-
-    def put(self, lane: str, job: Job) -> None:
-        """Run a job when those before it in its lane are done."""
-        waiting = self._lanes.get(lane)
-        if waiting is not None:
-            if len(waiting) >= MOST_WAITING:
-                raise AdapterDisconnected(f"more than {MOST_WAITING} events wait in one channel")
-            waiting.append(job)
-            return
-        self._lanes[lane] = deque([job])
-        self._tasks.create_task(self._run(lane), name=f"discord {lane}")
-
-    async def _run(self, lane: str) -> None:
-        jobs = self._lanes[lane]
-        while jobs:
-            await jobs.popleft()()
-        del self._lanes[lane]
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What outlives a connection: the parts of one account."""
-
-    api: Api
-    intake: Intake
-    pacer: Pacer
-    places: ChannelKinds
-    threads: Threads
-    interactions: Interactions
-    menu: Sequence[tuple[str, str]]
-
-
-class Session:
-    """Works through the events of one connection.
-
-    Args:
-        client: The connection, for its directory of channels and roles.
-        bot: What the block says about the bot; its id is known from READY on.
-        parts: What outlives the connection.
-        tasks: Owns the tasks of the channels.
-        on_ready: Called when Discord has accepted the session, anew or resumed.
-    """
-
-    def __init__(
-        self,
-        client: discord.Client,
-        bot: Bot,
-        parts: Parts,
-        tasks: asyncio.TaskGroup,
-        on_ready: Callable[[], None],
-    ) -> None:
-        self._client = client
-        self._bot = bot
-        self._parts = parts
-        self._tasks = tasks
-        self._on_ready = on_ready
-        self._frames: asyncio.Queue[str] = asyncio.Queue()
-        self._guild_came = asyncio.Event()
-        self._is_broken = False
-        self._lanes = Lanes(tasks)
-        self._slots = asyncio.Semaphore(_GAPS_AT_ONCE)
-        self._backfill = Backfill(
-            bot.account, parts.api, parts.intake, parts.pacer, self._store_page
-        )
-
-    def take(self, frame: str) -> None:
-        """Queue a frame if something is to be done about it; looking is cheaper than parsing."""
-        if _GUILD in frame:
-            self._guild_came.set()
-        if any(name in frame for name in _QUOTED):
-            self._frames.put_nowait(frame)
-
-    async def run(self) -> None:
-        """Work until cancelled."""
-        while True:
-            name, data = _event(await self._frames.get())
-            if name == "READY":
-                await self._guilds_known()
-                await self._begin(resumed=False)
-            elif name == "RESUMED":
-                await self._begin(resumed=True)
-            elif name in {"MESSAGE_CREATE", "MESSAGE_UPDATE"}:
-                job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
-                self._lanes.put(_channel_of(data), partial(self._counted, job))
-                continue
-            elif name == "INTERACTION_CREATE":
-                # A lane of its own: it has 3 s, and the channel may be reading its history.
-                job = partial(self._interaction, data)
-                self._lanes.put(f"! {_channel_of(data)}", partial(self._counted, job))
-                continue
-            elif name == "THREAD_DELETE":
-                self._parts.threads.note(_id_of(data))
-            self._frames.task_done()
-
-    async def settle(self) -> None:
-        """Wait until what was received is committed, but not for long."""
-        if self._is_broken:
-            return
-        try:
-            async with asyncio.timeout(_SETTLE_S):
-                await self._frames.join()
-        except TimeoutError:
-            log.info("discord_session_unsettled", frames=self._frames.qsize())
-
-    async def _counted(self, job: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await job()
-        except Exception:
-            self._is_broken = True
-            raise
-        self._frames.task_done()
-
-    async def _guilds_known(self) -> None:
-        """Wait until the servers have come that READY has announced, but not for long."""
-        try:
-            async with asyncio.timeout(_GUILDS_S):
-                while any(guild.unavailable for guild in self._client.guilds):
-                    self._guild_came.clear()
-                    await self._guild_came.wait()
-        except TimeoutError:
-            missing = sum(guild.unavailable for guild in self._client.guilds)
-            log.info("discord_servers_unavailable", servers=missing)
-
-    async def _begin(self, *, resumed: bool) -> None:
-        """Find the gaps, and have them filled before what comes in now, channel by channel."""
-        if self._client.user is not None:
-            self._bot = replace(self._bot, id=str(self._client.user.id))
-        self._parts.places.client = self._client
-        gaps = await self._backfill.look(_newest(self._client), resumed=resumed)
-        self._tasks.create_task(self._catch_up(gaps), name="discord backfill")
-        self._on_ready()
-        application = self._client.application_id
-        if application and not resumed:
-            menu = buttons.sync(self._parts.api, str(application), self._parts.menu)
-            self._tasks.create_task(menu, name="discord commands")
-
-    async def _catch_up(self, channels: Sequence[str]) -> None:
-        """Fill gaps, some at once; one in which somebody writes does not wait for its turn."""
-        for channel in channels:
-            await self._slots.acquire()
-            self._lanes.put(channel, partial(self._fill, channel))
-
-    async def _fill(self, channel: str) -> None:
-        try:
-            await self._backfill.fill(channel)
-        finally:
-            self._slots.release()
-
-    async def _message(self, data: Any, *, edited: bool) -> None:
-        channel = _channel_of(data)
-        await self._backfill.fill(channel)
-        if isinstance(data, dict) and not data.get("guild_id"):
-            self._parts.places.learn(channel, DM)
-        read = await self._read(channel, data, edited=edited)
-        if read is None:
-            return
-        number = snowflake_of(data)
-        moves = number is not None and not edited
-        await self._store(channel, [read], number if moves else None)
-
-    async def _store_page(self, channel: str, page: list[Any], last: int) -> None:
-        read = [await self._read(channel, data) for data in page]
-        await self._store(channel, [item for item in read if item is not None], last)
-
-    async def _read(
-        self, channel: str, data: Any, *, edited: bool = False
-    ) -> InboundMessage | Poison | None:
-        scene = await self._scene(channel)
-        return to_inbound(data, self._bot, scene, edited=edited)
-
-    async def _scene(self, channel: str) -> Scene:
-        place = await self._parts.places.of(channel) if channel else ChannelKind()
-        guild = self._client.get_guild(int(place.guild)) if place.guild else None
-        if guild is None:
-            return Scene(place)
-        mine = guild.me.roles if guild.me else []
-        roles = frozenset(str(role.id) for role in mine if not role.is_default())
-        return Scene(place, roles, partial(_name_in, guild))
-
-    async def _store(
-        self, channel: str, items: Sequence[InboundMessage | Poison], last: int | None
-    ) -> None:
-        """Commit messages of one channel with its cursor, and open the threads they ask for."""
-        messages = [item for item in items if isinstance(item, InboundMessage)]
-        bad = [item for item in items if isinstance(item, Poison)]
-        for item in bad:
-            log.warning("discord_event_quarantined", source=item.source, reason=item.reason)
-        opening = [message for message in messages if _opens_thread(message, channel)]
-        cursors = [
-            self._cursor(_thread_of(message), int(_thread_of(message))) for message in opening
-        ]
-        if last is not None:
-            cursors.append(self._cursor(channel, last))
-        answered = await self._accept(messages, opening, cursors, bad)
-        for message in answered:
-            opened = self._parts.threads.open_for(message.address, message.text)
-            self._tasks.create_task(opened, name=f"discord thread {_thread_of(message)}")
-
-    async def _accept(
-        self,
-        messages: Sequence[InboundMessage],
-        opening: Sequence[InboundMessage],
-        cursors: Sequence[Cursor],
-        bad: Sequence[Poison],
-    ) -> list[InboundMessage]:
-        """Return those that get an answer in a thread of their own."""
-        pending = self._parts.threads.pending
-        for message in opening:
-            pending.begin(_thread_of(message))
-        answered: list[InboundMessage] = []
-        try:
-            done = await self._parts.intake.accept(messages, cursors=cursors, poison=bad)
-            kept = {message.dedupe_key for message in opening}
-            answered = [
-                message
-                for message, admission in zip(messages, done, strict=True)
-                if message.dedupe_key in kept and admission.outcome in _ANSWERED
-            ]
-        finally:
-            for message in opening:
-                if message not in answered:
-                    pending.end(_thread_of(message))
-        return answered
-
-    async def _interaction(self, data: Any) -> None:
-        interactions = self._parts.interactions
-        read = to_interaction(data, self._bot, await self._place_of(data))
-        if isinstance(read, Poison):
-            await self._store("", [read], None)
-        elif read is not None:
-            admission = await interactions.take(read, self._accept_one)
-            told = interactions.acknowledge(read, admission)
-            self._tasks.create_task(told, name=f"discord interaction {read.callback.id}")
-
-    async def _place_of(self, data: Any) -> ChannelKind | None:
-        """Return where an interaction happened; None if it tells that itself, or nobody can."""
-        if isinstance(data, dict) and not data.get("guild_id"):
-            return DM
-        channel = _channel_of(data)
-        if not channel:
-            return None
-        known = self._parts.places.known(channel)
-        told = known is None and "type" in (data.get("channel") or ())
-        return known if told else await self._parts.places.of(channel)
-
-    async def _accept_one(self, message: InboundMessage) -> Admission:
-        return (await self._parts.intake.accept([message]))[0]
-
-    def _cursor(self, channel: str, position: int) -> Cursor:
-        return Cursor(source_name(self._bot.account, channel), position)
-
-
-def _event(frame: str) -> tuple[str, Any]:
-    """Return name and data of an event; what is no JSON ends the connection in the SDK."""
-    try:
-        event = json.loads(frame)
-        return str(event["t"]), event["d"]
-    except (ValueError, LookupError, TypeError):
-        return "", None
-
-
-def _channel_of(data: Any) -> str:
-    """Return the channel that an event belongs to, "" if it does not say."""
-    channel = as_id(data.get("channel_id")) if isinstance(data, dict) else None
-    return channel if isinstance(channel, str) and channel.isdecimal() else ""
-
-
-def _id_of(data: Any) -> str:
-    return str(snowflake_of(data) or "")
-
-
-def _opens_thread(message: InboundMessage, channel: str) -> bool:
-    """Whether the message's conversation is a thread that is still to be opened from it.
-
-    The first message of a forum post has the thread's id too, but was said inside of it.
-    """
-    opened = message.address.thread == message.message_ref and message.address.chat == channel
-    return opened and message.kind == "message"
-
-
-def _thread_of(message: InboundMessage) -> str:
-    return message.address.thread or ""
-
-
-def _newest(client: discord.Client) -> dict[str, int | None]:
-    """Return the channels and threads that the bot reads, with their newest messages."""
-    return {
-        str(channel.id): channel.last_message_id
-        for guild in client.guilds
-        for channels in (guild.text_channels, guild.voice_channels, guild.threads)
-        for channel in channels
-        if guild.me and channel.permissions_for(guild.me).read_messages
-    }
-
-
-def _name_in(guild: discord.Guild, mark: str) -> str | None:
-    """Return the name of a role ("@&<id>") or channel ("#<id>") of a server."""
-    if mark.startswith("@&"):
-        found: Any = guild.get_role(int(mark[2:]))
-    else:
-        found = guild.get_channel_or_thread(int(mark[1:]))
-    return None if found is None else str(found.name)
 
 
 class Receiver:
@@ -399,14 +43,14 @@ class Receiver:
     def __init__(
         self,
         settings: DiscordSettings,
-        parts: Parts,
+        parts: AccountParts,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._parts = parts
         self._clock = clock
-        self._session: Session | None = None
+        self._ingest: Ingest | None = None
         self._is_live = False
         self._drops = 0
         self._ready_at = float("-inf")
@@ -447,21 +91,21 @@ class Receiver:
             message_content=self._settings.message_content,
             listens_to=frozenset(self._settings.allow_bots),
         )
-        session = self._session = Session(socket, bot, self._parts, tasks, self._ready)
-        tasks.create_task(session.run(), name=f"discord {bot.account}")
+        ingest = self._ingest = Ingest(socket, bot, self._parts, tasks, self._ready)
+        tasks.create_task(ingest.run(), name=f"discord {bot.account}")
         tasks.create_task(_watch(socket), name=f"discord heartbeats {bot.account}")
         try:
             with mapped_receiving():
                 await socket.connect(reconnect=False)
             raise AdapterDisconnected("Discord closed the connection")
         finally:
-            self._session = None
-            await session.settle()
+            self._ingest = None
+            await ingest.settle()
 
     def _heard(self, frame: str) -> None:
         self._reached_at = self._clock()
-        if self._session is not None:
-            self._session.take(frame)
+        if self._ingest is not None:
+            self._ingest.take(frame)
 
     def _ready(self) -> None:
         self._is_live = True

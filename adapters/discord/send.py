@@ -5,16 +5,14 @@ outcome is unknown is first looked for in the channel's history. So it is shown 
 may not look, it is marked. Nothing is ever posted in a thread's parent channel instead.
 """
 
-import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
-from adapters.discord.buttons import Callback, noted, snowflake_at
-from adapters.discord.client import PAGE, Api
+from adapters.discord.buttons import Callback, noted
+from adapters.discord.client import Api, Pending
 from adapters.discord.errors import (
     INVALID_TOKEN,
     THREAD_ARCHIVED,
@@ -26,21 +24,20 @@ from adapters.discord.errors import (
     mapped_call,
     mapped_post,
 )
+from adapters.discord.find_sent import find_sent
 from adapters.discord.reactions import best_effort
 from adapters.discord.render import RESENT_MARK
-from adapters.discord.threads import ChannelKinds, Pending, Threads, channel_of
-from adapters.errors import SendDelayed, SendRejected, SendUnknown
+from adapters.discord.threads import ChannelKinds, Threads, channel_of
+from adapters.errors import SendDelayed, SendUnknown
 from adapters.messages import (
     Address,
     Choice,
-    MessageRef,
     Outgoing,
     OutgoingFile,
     Receipt,
     Withdrawal,
 )
-from adapters.pacing import PaceLimits, Pacer
-from adapters.rendering.chunks import PREVIEW_END
+from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
@@ -48,15 +45,9 @@ _SUPPRESS_EMBEDS = 1 << 2
 _BUTTONS_PER_ROW = 5
 _ROW, _BUTTON, _GREY = 1, 2, 2
 _MESSAGES = "/channels/{channel_id}/messages"
-# Source: https://discord.com/developers/docs/topics/rate-limits#global-rate-limit; the limit of a
-# channel is not published, Discord's answers have named 5 in 5 s for years.
-LIMITS = PaceLimits(per_s=50, chat_interval_s=1.0, chat_burst=5, typing_interval_s=8.0)
 _REMEMBERED = 1024
 _NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
 _EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
-# How far the clocks may differ; an equal answer of before the row must not be taken for it.
-_SKEW_S = 2.0
-_MOST_PAGES = 5
 
 
 def body_of(text: str, choices: Sequence[Choice] = ()) -> dict[str, Any]:
@@ -160,17 +151,22 @@ class Sender:
         api: Carries requests.
         posts: Carries messages.
         pacer: The budgets of the account.
-        places: Tells direct chats from channels.
+        channel_kinds: Tells direct chats from channels.
         acknowledging: Interactions that Discord does not know to be received yet.
     """
 
     def __init__(
-        self, api: Api, posts: Posts, pacer: Pacer, places: ChannelKinds, acknowledging: Pending
+        self,
+        api: Api,
+        posts: Posts,
+        pacer: Pacer,
+        channel_kinds: ChannelKinds,
+        acknowledging: Pending,
     ) -> None:
         self._api = api
         self._posts = posts
         self._pacer = pacer
-        self._places = places
+        self._channel_kinds = channel_kinds
         self._acknowledging = acknowledging
         self._shown: OrderedDict[str, str] = OrderedDict()
         self._answered: OrderedDict[str, str] = OrderedDict()
@@ -277,7 +273,7 @@ class Sender:
     async def _post(self, message: Outgoing, mark: str = "") -> str:
         body = body_of((mark + message.payload).strip(), message.choices)
         body |= {"nonce": message.nonce, "enforce_nonce": True}
-        body |= self._places.reference(message.address, message.reply_to)
+        body |= self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)
 
 
@@ -285,125 +281,3 @@ def _remember(known: OrderedDict[str, str], key: str, nonce: str) -> None:
     known[key] = nonce
     if len(known) > _REMEMBERED:
         known.popitem(last=False)
-
-
-async def find_sent(
-    api: Api, channel: str, message: Outgoing, others: frozenset[str]
-) -> str | None:
-    """Return the id of the message that shows a row, None if there is none.
-
-    Args:
-        api: Reads the history.
-        channel: Where the row belongs.
-        message: The row; only what was said since it was entered, and after what it answers, is
-            looked at.
-        others: Ids of messages that are known to show other rows.
-
-    Raises:
-        SendDelayed: The history cannot be read now.
-        Refusal: The bot may not read it.
-    """
-    after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
-    async with aclosing(_since(api, channel, after)) as history:
-        async for shown in history:
-            if shown["id"] not in others and _shows(shown, message, api.user):
-                return str(shown["id"])
-    return None
-
-
-async def find_unfinished(
-    api: Api, question: MessageRef, nonce: str, others: frozenset[str]
-) -> str | None:
-    """Return the id of the preview that was begun for a question, None if there is none.
-
-    The history tells no nonces, so it is known by what only a preview is: a message of the bot
-    behind the question, not finished, which names no other question.
-
-    Args:
-        api: Reads the history.
-        question: What it was to answer.
-        nonce: With which it was posted.
-        others: Ids of messages that are known to be something else.
-
-    Raises:
-        SendDelayed: The history cannot be read now.
-        SendRejected: It cannot be said: the history cannot be read, it is too long, or several
-            messages may be the one.
-    """
-    after = _id_of(question.message_ref or question.address.thread)
-    if not after:
-        raise SendRejected("what was asked has no place in the history")
-    found, read = [], 0
-    async for shown in _since(api, channel_of(question.address), after):
-        read += 1
-        if shown["id"] not in others and _is_unfinished(shown, question, nonce, api.user):
-            found.append(str(shown["id"]))
-    if len(found) > 1 or (not found and read == _MOST_PAGES * PAGE):
-        raise SendRejected(f"{len(found)} of {read} messages may be the preview")
-    return found[0] if found else None
-
-
-def _is_unfinished(shown: Any, question: MessageRef, nonce: str, user: str) -> bool:
-    if shown["author"]["id"] != user or not shown["content"].endswith(PREVIEW_END):
-        return False
-    if told := shown.get("nonce"):
-        return str(told) == nonce
-    named = (shown.get("message_reference") or {}).get("message_id")
-    return named is None or named == question.message_ref
-
-
-def _answered(message: Outgoing) -> int:
-    """Return the id of what a row answers, 0 where it answers nothing."""
-    callback = Callback.parse(message.reply_to)
-    return _id_of((callback.id if callback else message.reply_to) or message.address.thread)
-
-
-def _id_of(ref: str | None) -> int:
-    return int(ref) if ref is not None and ref.isdecimal() else 0
-
-
-async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None]:
-    """Yield what was said behind a message, oldest first, some pages at most.
-
-    Raises:
-        Refusal: The bot may not read the history.
-    """
-    for number in range(_MOST_PAGES):
-        page = await _read(api, channel, after)
-        if not page and number == 0:
-            await _check_readable(api, channel)
-        for shown in page:
-            yield shown
-        if len(page) < PAGE:
-            return
-        after = int(page[-1]["id"])
-
-
-async def _check_readable(api: Api, channel: str) -> None:
-    """Tell a quiet channel from one whose history is hidden: to the bot that one is empty.
-
-    Source: https://discord.com/developers/docs/resources/message#get-channel-messages
-    """
-    if not await _read(api, channel, 0, limit=1):
-        raise Refusal("the bot may not read the history", 0)
-
-
-async def _read(api: Api, channel: str, after: int, limit: int = PAGE) -> list[Any]:
-    """Return the messages that follow, oldest first."""
-    params = {"after": str(after), "limit": limit}
-    with mapped_call():
-        page = await api.get("/channels/{channel_id}/messages", params=params, channel_id=channel)
-        return sorted(page, key=lambda shown: int(shown["id"]))
-
-
-def _shows(shown: Any, message: Outgoing, user: str) -> bool:
-    """Whether a message is the row's: by its nonce where Discord tells it, else by its content."""
-    if shown["author"]["id"] != user:
-        return False
-    if nonce := shown.get("nonce"):
-        return str(nonce) == message.nonce
-    if message.file is not None:
-        sizes = [file["size"] for file in shown.get("attachments", ())]
-        return sizes == [len(message.file.content)]
-    content = shown["content"].strip().removeprefix(RESENT_MARK)
-    return bool(content == message.payload.strip())

@@ -3,7 +3,6 @@
 A thread has the id of the message it is opened from.
 """
 
-import asyncio
 from collections import OrderedDict
 from functools import partial
 from typing import Any
@@ -12,7 +11,7 @@ import discord
 import structlog
 
 from adapters.base import Intake
-from adapters.discord.client import Api, answer_to
+from adapters.discord.client import Api, Pending, answer_to
 from adapters.discord.errors import (
     THREAD_EXISTS,
     TITLE_REFUSED,
@@ -30,16 +29,13 @@ from adapters.discord.inbound import (
     title_of,
 )
 from adapters.errors import AdapterError
-from adapters.messages import (
-    Address,
-)
+from adapters.messages import Address
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
 AUTO_ARCHIVE_MIN = 1440
 _REMEMBERED = 10_000
-LONGEST_WAIT_S = 5.0
 
 
 class ChannelKinds:
@@ -64,9 +60,11 @@ class ChannelKinds:
         known = self.known(channel)
         if known is not None:
             return known
-        place = await answer_to(partial(self._ask, channel), channel=channel, action="channel")
-        self.learn(channel, place)
-        return place
+        channel_kind = await answer_to(
+            partial(self._ask, channel), channel=channel, action="channel"
+        )
+        self.learn(channel, channel_kind)
+        return channel_kind
 
     def known(self, channel: str) -> ChannelKind | None:
         """Return what the id names if that is known already."""
@@ -80,14 +78,14 @@ class ChannelKinds:
         """
         if ref is None or address.thread is not None or not ref.isdecimal():
             return {}
-        place = self.known(address.chat)
-        if place is None or place.dm:
+        channel_kind = self.known(address.chat)
+        if channel_kind is None or channel_kind.dm:
             return {}
         return {"message_reference": {"message_id": ref, "fail_if_not_exists": False}}
 
-    def learn(self, channel: str, place: ChannelKind) -> None:
+    def learn(self, channel: str, channel_kind: ChannelKind) -> None:
         """Remember what an event said about a channel."""
-        self._asked[channel] = place
+        self._asked[channel] = channel_kind
         if len(self._asked) > _REMEMBERED:
             self._asked.popitem(last=False)
 
@@ -205,36 +203,6 @@ class Threads:
                 path, channel_id=address.chat, message_id=address.thread or ""
             )
             return str(starter["content"])
-
-
-class Pending:
-    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
-
-    A key is begun before the message is committed, so that an answer cannot come before it.
-    """
-
-    def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
-
-    def begin(self, key: str) -> None:
-        """Have others wait for the key."""
-        self._events.setdefault(key, asyncio.Event())
-
-    def end(self, key: str) -> None:
-        """Let those go on who wait for the key, however it ended; twice is fine."""
-        event = self._events.pop(key, None)
-        if event is not None:
-            event.set()
-
-    async def wait(self, key: str) -> None:
-        """Wait for the key's end, but not for longer than 5 s."""
-        event = self._events.get(key)
-        if event is not None:
-            try:
-                async with asyncio.timeout(LONGEST_WAIT_S):
-                    await event.wait()
-            except TimeoutError:
-                return
 
 
 def channel_of(address: Address) -> str:

@@ -19,14 +19,14 @@ from adapters.messages import (
 from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits
 from adapters.registry import Host
-from adapters.slack.client import LIMITS, Budgets, Client, signing_secret
+from adapters.slack.client import LIMITS, Client, RateLimits, signing_secret
 from adapters.slack.files import download
 from adapters.slack.find_sent import find_unfinished
 from adapters.slack.inbound import Names
 from adapters.slack.ingest import Ingest
 from adapters.slack.platform import SlackSettings
 from adapters.slack.preview import Previews
-from adapters.slack.reactions import Signs
+from adapters.slack.reactions import Reactions
 from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
 from adapters.slack.send import Sender
@@ -70,14 +70,16 @@ class SlackAdapter:
         self.account: str = settings.name
         self._settings = settings
         self._client = Client(settings)
-        budgets = Budgets(limits, clock)
-        names = Names(self._client, budgets, clock)
+        rate_limits = RateLimits(limits, clock)
+        names = Names(self._client, rate_limits, clock)
         self._ingest = Ingest(settings, intake, commands, names)
         self._receiver = Receiver(settings, self._ingest, intake, clock=clock)
-        self._previews = Previews(self._client, budgets, self._team, clock=clock)
+        self._previews = Previews(self._client, rate_limits, self._team, clock=clock)
         self._under_way = UnderWay()
-        self._sender = Sender(self._client, budgets, self._previews)
-        self._signs = Signs(self._client, budgets, reactions=settings.reactions, clock=clock)
+        self._sender = Sender(self._client, rate_limits, self._previews)
+        self._reactions = Reactions(
+            self._client, rate_limits, reactions=settings.reactions, clock=clock
+        )
 
     @property
     def connected(self) -> bool:
@@ -117,7 +119,7 @@ class SlackAdapter:
         """Show one payload; see `Adapter.send`."""
         message = await self._under_way.settled(message)
         receipt = await self._sender.send(message)
-        await self._signs.show_done(message.address, posted=message.preview_ref is None)
+        await self._reactions.show_done(message.address, posted=message.preview_ref is None)
         return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
@@ -163,11 +165,11 @@ class SlackAdapter:
     async def show_working(self, question: MessageRef) -> None:
         """Show a status line in a thread, until something is said there."""
         if not self._previews.is_live(question.address):
-            await self._signs.show_working(question)
+            await self._reactions.show_working(question)
 
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message; see `Adapter.acknowledge`."""
-        await self._signs.acknowledge(question, mark)
+        await self._reactions.acknowledge(question, mark)
 
     def _team(self) -> str | None:
         identity = self._ingest.identity

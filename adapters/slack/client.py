@@ -66,7 +66,7 @@ sdk_log = logging.getLogger("parley.slack_sdk")
 T = TypeVar("T")
 
 
-class Budgets:
+class RateLimits:
     """The budgets of one app.
 
     Args:

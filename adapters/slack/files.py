@@ -8,7 +8,7 @@ import aiohttp
 
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
-from adapters.slack.client import POST, Budgets, Client
+from adapters.slack.client import POST, Client, RateLimits
 from adapters.slack.errors import (
     CREDENTIALS,
     CallFailed,
@@ -29,13 +29,13 @@ class FileSender:
 
     Args:
         client: The Web API.
-        budgets: A shared file is a message in its channel.
+        limits: A shared file is a message in its channel.
         now: Seconds since the epoch.
     """
 
-    def __init__(self, client: Client, budgets: Budgets, now: Callable[[], float]) -> None:
+    def __init__(self, client: Client, limits: RateLimits, now: Callable[[], float]) -> None:
         self._client = client
-        self._budgets = budgets
+        self._limits = limits
         self._now = now
 
     async def send(self, message: Outgoing, file: OutgoingFile) -> Receipt:
@@ -60,7 +60,7 @@ class FileSender:
         except CallFailed as exc:
             raise edit_error(exc) from exc
         try:
-            async with self._budgets.turn(POST, channel):
+            async with self._limits.turn(POST, channel):
                 await self._client.web.files_completeUploadExternal(
                     files=[{"id": file_id, "title": file.name}],
                     channel_id=channel,

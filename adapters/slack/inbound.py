@@ -30,7 +30,7 @@ from adapters.messages import (
     InboundMessage,
     Poison,
 )
-from adapters.slack.client import USERS, Budgets, Client
+from adapters.slack.client import USERS, Client, RateLimits
 from adapters.slack.errors import CallFailed, Refused
 
 log = structlog.get_logger()
@@ -56,7 +56,7 @@ _FORGET_FAILURES_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class BotIdentity:
     """Who the bot is, from auth.test: its user, its id as a bot, its workspace, its name."""
 
     user: str
@@ -77,7 +77,7 @@ class Reading:
     """
 
     account: str
-    identity: Identity
+    identity: BotIdentity
     allow_bots: frozenset[str] = frozenset()
     commands: frozenset[str] = frozenset()
     command: str = "/parley"
@@ -244,7 +244,7 @@ def _said(event: _Event, raw: str, reading: Reading) -> InboundMessage:
 def _inbound(
     message: _Message, event: _Event, raw: str, reading: Reading, *, edit: str | None = None
 ) -> InboundMessage:
-    address, kind, addressed = _place(message, event, reading)
+    address, kind, addressed = _destination(message, event, reading)
     attachments = tuple(_attachment(file) for file in _files(message) if _is_readable(file))
     text = _text(message, reading)
     key = f"{event.channel}:{message.ts}"
@@ -264,7 +264,7 @@ def _inbound(
     )
 
 
-def _place(
+def _destination(
     message: _Message, event: _Event, reading: Reading
 ) -> tuple[Address, ChatKind, Addressing]:
     """Where the message belongs: a mention opens a thread on itself, direct chats go on as one."""
@@ -414,15 +414,15 @@ class Names:
 
     Args:
         client: The Web API; closed by its owner.
-        budgets: What may be called when.
+        limits: What may be called when.
         clock: Monotonic seconds.
     """
 
     def __init__(
-        self, client: Client, budgets: Budgets, clock: Callable[[], float] = time.monotonic
+        self, client: Client, limits: RateLimits, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
-        self._budgets = budgets
+        self._limits = limits
         self._clock = clock
         self._names: OrderedDict[str, str] = OrderedDict()
         self._quiet_until = float("-inf")
@@ -451,7 +451,7 @@ class Names:
         return bool(user) and user not in self._names and not is_waiting
 
     async def _ask(self, user: str) -> None:
-        chance = self._budgets.chance(USERS, user)
+        chance = self._limits.chance(USERS, user)
         if chance is None:
             return
         try:

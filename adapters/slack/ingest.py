@@ -12,7 +12,15 @@ from adapters.base import Intake
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
-from adapters.slack.inbound import Identity, Names, Reading, people_in, poison, raw_of, read_message
+from adapters.slack.inbound import (
+    BotIdentity,
+    Names,
+    Reading,
+    people_in,
+    poison,
+    raw_of,
+    read_message,
+)
 from adapters.slack.platform import SlackSettings
 
 log = structlog.get_logger()
@@ -71,12 +79,12 @@ class Ingest:
         self._untitled: OrderedDict[Address, None] = OrderedDict()
 
     @property
-    def identity(self) -> Identity | None:
+    def identity(self) -> BotIdentity | None:
         """Who the bot is, once Slack has said so; nothing can be read before."""
         return self._reading.identity if self._reading else None
 
     @identity.setter
-    def identity(self, identity: Identity) -> None:
+    def identity(self, identity: BotIdentity) -> None:
         self._reading = Reading(
             self.account,
             identity,

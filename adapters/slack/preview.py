@@ -22,7 +22,7 @@ from adapters.base import PreviewIntent
 from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering.chunks import PREVIEW_END
-from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Budgets, Client, metadata_of
+from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, RateLimits, metadata_of
 from adapters.slack.errors import CallFailed, Refused, Unanswered, edit_error, mapped
 from adapters.slack.find_sent import STREAMED
 from adapters.slack.render import preview_text
@@ -79,7 +79,7 @@ class Previews:
 
     Args:
         client: The Web API; closed by its owner.
-        budgets: What may be sent when.
+        limits: What may be sent when.
         team: Returns the workspace's id, once it is known.
         clock: Monotonic seconds.
     """
@@ -87,13 +87,13 @@ class Previews:
     def __init__(
         self,
         client: Client,
-        budgets: Budgets,
+        limits: RateLimits,
         team: Callable[[], str | None],
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._budgets = budgets
+        self._limits = limits
         self._team = team
         self._clock = clock
         self._live: OrderedDict[str, _Live] = OrderedDict()
@@ -182,7 +182,7 @@ class Previews:
     ) -> str | None:
         """Begin a stream; None where Slack has none now, or none for this place or reader."""
         address = question.address
-        chance = self._budgets.chance(START, address.chat)
+        chance = self._limits.chance(START, address.chat)
         if chance is None:
             return None
         await intent.begin()
@@ -202,7 +202,7 @@ class Previews:
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
 
     async def _post(self, address: Address, shown: str, intent: PreviewIntent) -> str | None:
-        chance = self._budgets.chance(POST, address.chat)
+        chance = self._limits.chance(POST, address.chat)
         if chance is None:
             return None
         nonce = await intent.begin()
@@ -248,7 +248,7 @@ class Previews:
             await self._end_stream(live)
             return
         added = shown[len(live.shown) :]
-        chance = self._budgets.chance(APPEND, live.address.chat) if added else None
+        chance = self._limits.chance(APPEND, live.address.chat) if added else None
         if chance is None:
             return
         try:
@@ -263,7 +263,7 @@ class Previews:
         live.shown, live.changed = shown, self._clock()
 
     async def _end_stream(self, live: _Live) -> None:
-        chance = self._budgets.chance(STOP, live.address.chat)
+        chance = self._limits.chance(STOP, live.address.chat)
         if chance is None:
             return
         with _closed_before(), chance:
@@ -274,7 +274,7 @@ class Previews:
         now = self._clock()
         if shown is None or shown == live.shown or now - live.changed < EDIT_EVERY_S:
             return
-        chance = self._budgets.chance(UPDATE, live.address.chat)
+        chance = self._limits.chance(UPDATE, live.address.chat)
         if chance is None:
             return
         live.changed = now
@@ -300,7 +300,7 @@ class Previews:
         """Close a stream behind the rest of its text; True if Slack took that."""
         chat = message.address.chat
         with _closed_before():
-            async with self._budgets.turn(STOP, chat):
+            async with self._limits.turn(STOP, chat):
                 await self._client.web.chat_stopStream(
                     channel=chat,
                     ts=ts,
@@ -311,7 +311,7 @@ class Previews:
         return False
 
     async def _update(self, address: Address, ts: str, content: dict[str, Any]) -> None:
-        async with self._budgets.turn(UPDATE, address.chat):
+        async with self._limits.turn(UPDATE, address.chat):
             await self._client.web.chat_update(channel=address.chat, ts=ts, **content)
 
     @contextmanager

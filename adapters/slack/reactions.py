@@ -8,7 +8,7 @@ import structlog
 
 from adapters.errors import SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
-from adapters.slack.client import REACT, STATUS, UNREACT, Budgets, Client
+from adapters.slack.client import REACT, STATUS, UNREACT, Client, RateLimits
 from adapters.slack.errors import CallFailed, Refused
 from adapters.slack.ingest import position_of
 
@@ -27,7 +27,7 @@ _DONE = frozenset({"already_reacted", "no_reaction"})
 _NEVER = frozenset({"missing_scope", "unknown_method"})
 
 
-class Signs:
+class Reactions:
     """The signs of life of one app.
 
     A thread's work is an agent session where Slack takes the app for an agent (then it shows its
@@ -35,7 +35,7 @@ class Signs:
 
     Args:
         client: The Web API; closed by its owner.
-        budgets: What may be called when.
+        limits: What may be called when.
         reactions: Whether messages are reacted to.
         clock: Monotonic seconds.
     """
@@ -43,13 +43,13 @@ class Signs:
     def __init__(
         self,
         client: Client,
-        budgets: Budgets,
+        limits: RateLimits,
         *,
         reactions: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._budgets = budgets
+        self._limits = limits
         self._reactions = reactions
         self._clock = clock
         self._working: OrderedDict[Address, float] = OrderedDict()
@@ -129,7 +129,7 @@ class Signs:
         self, method: str, channel: str, call: Callable[[], Awaitable[object]]
     ) -> CallFailed | None:
         """Make a call if there is room for it; return how it failed, if it did."""
-        chance = self._budgets.chance(method, channel)
+        chance = self._limits.chance(method, channel)
         if chance is None:
             return None
         try:
@@ -144,7 +144,7 @@ class Signs:
     ) -> None:
         """Make a call that ought to come, waiting for its turn."""
         try:
-            async with self._budgets.turn(method, channel):
+            async with self._limits.turn(method, channel):
                 await call()
         except SendDelayed as exc:
             log.debug("slack_sign_failed", channel=channel, reason=str(exc))

@@ -24,7 +24,7 @@ from adapters.slack.backfill import Backfill
 from adapters.slack.buttons import Press, pressed_blocks
 from adapters.slack.client import Client, secret_of
 from adapters.slack.errors import CallFailed, mapped, receiving_error
-from adapters.slack.inbound import Identity
+from adapters.slack.inbound import BotIdentity
 from adapters.slack.ingest import MENTION_DELAY_S, Ingest, Title, Update, is_bare_mention
 from adapters.slack.platform import SlackSettings
 from adapters.slack.socketmode import UNREADABLE, Socket, answered, bolt_app
@@ -185,7 +185,7 @@ class Receiver:
         account = self._settings.name
         log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)
 
-    async def _identify(self, client: Client) -> Identity:
+    async def _identify(self, client: Client) -> BotIdentity:
         try:
             with mapped():
                 me = await client.web.auth_test()
@@ -193,7 +193,7 @@ class Receiver:
             raise receiving_error(exc, "bot_token") from exc
         self._reached_at = self._clock()
         words = [str(me.get(key) or "") for key in ("user_id", "bot_id", "team_id", "user")]
-        return Identity(*words)
+        return BotIdentity(*words)
 
 
 def _checked(settings: SlackSettings) -> str | None:

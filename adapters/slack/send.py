@@ -11,7 +11,7 @@ import structlog
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
-from adapters.slack.client import POST, UPDATE, Budgets, Client, metadata_of, nonce_of
+from adapters.slack.client import POST, UPDATE, Client, RateLimits, metadata_of, nonce_of
 from adapters.slack.errors import (
     CallFailed,
     Limited,
@@ -38,7 +38,7 @@ class Sender:
 
     Args:
         client: The Web API; closed by its owner.
-        budgets: What may be sent when.
+        limits: What may be sent when.
         previews: Knows the messages that answers were shown in while they grew.
         now: Seconds since the epoch.
     """
@@ -46,15 +46,15 @@ class Sender:
     def __init__(
         self,
         client: Client,
-        budgets: Budgets,
+        limits: RateLimits,
         previews: Previews,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._client = client
-        self._budgets = budgets
+        self._limits = limits
         self._previews = previews
-        self._files = FileSender(client, budgets, now)
+        self._files = FileSender(client, limits, now)
         self._now = now
 
     async def send(self, message: Outgoing) -> Receipt:
@@ -74,7 +74,7 @@ class Sender:
         """Note how a question ended, in place of its buttons; see `Adapter.withdraw`."""
         channel = withdrawal.address.chat
         try:
-            async with self._budgets.turn(UPDATE, channel):
+            async with self._limits.turn(UPDATE, channel):
                 await self._client.web.chat_update(
                     channel=channel,
                     ts=withdrawal.message_ref,
@@ -108,7 +108,7 @@ class Sender:
                     return Receipt(shown)
         content = content_of(message, RESENT_MARK if marked else "")
         try:
-            async with self._budgets.turn(POST, message.address.chat):
+            async with self._limits.turn(POST, message.address.chat):
                 answer = await self._client.web.chat_postMessage(
                     channel=message.address.chat,
                     thread_ts=message.address.thread,

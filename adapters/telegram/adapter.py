@@ -21,7 +21,7 @@ from adapters.outbound import UnderWay
 from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import Host
 from adapters.telegram.buttons import Buttons
-from adapters.telegram.client import Client, Flood
+from adapters.telegram.client import Client, RateLimits
 from adapters.telegram.files import Files
 from adapters.telegram.inbound import PLATFORM
 from adapters.telegram.platform import TelegramSettings
@@ -77,14 +77,14 @@ class TelegramAdapter:
         self._settings = settings
         self._client = client = Client(settings)
         pacer = Pacer(limits, clock=clock)
-        flood = Flood(pacer, clock)
-        self._sender = Sender(client, pacer, flood)
+        rate_limits = RateLimits(pacer, clock)
+        self._sender = Sender(client, pacer, rate_limits)
         drafts = settings.preview == "draft"
-        self._previews = Previews(client, pacer, flood, drafts=drafts, clock=clock)
+        self._previews = Previews(client, pacer, rate_limits, drafts=drafts, clock=clock)
         self._under_way = UnderWay()
-        self._reactions = Reactions(client, pacer, flood)
+        self._reactions = Reactions(client, pacer, rate_limits)
         self._files = Files(client, local=settings.base_url is not None)
-        self._buttons = Buttons(client, pacer, flood)
+        self._buttons = Buttons(client, pacer, rate_limits)
         self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons.put)
         self._receiver = Receiver(
             settings, self._ingest, commands, poll_timeout_s=poll_timeout_s, clock=clock

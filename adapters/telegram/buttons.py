@@ -15,7 +15,7 @@ from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOpti
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Choice, Withdrawal
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, Flood, is_group
+from adapters.telegram.client import Client, RateLimits, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 from adapters.telegram.wire import Pressed
@@ -91,10 +91,10 @@ class Buttons:
     who may not press them leaves them there.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
         self._client = client
         self._pacer = pacer
-        self._flood = flood
+        self._limits = limits
         self._waiting: asyncio.Queue[tuple[Press, Admission]] = asyncio.Queue(_WAITING)
         self._chosen: asyncio.Queue[Press] = asyncio.Queue()
         self._taken_off: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -151,13 +151,13 @@ class Buttons:
                     )
                 )
             except SendDelayed as exc:
-                self._flood.heed(chat, exc)
+                self._limits.heed(chat, exc)
                 raise
 
     async def _answer_all(self) -> NoReturn:
         while True:
             press, admission = await self._waiting.get()
-            with self._flood.best_effort("button", press.chat):
+            with self._limits.best_effort("button", press.chat):
                 await self._answer(press, admission)
 
     async def _answer(self, press: Press, admission: Admission) -> None:
@@ -171,7 +171,7 @@ class Buttons:
 
     async def _take_off(self, press: Press) -> None:
         """Replace the buttons; where that fails, the next press tries again."""
-        with self._flood.best_effort("button", press.chat), ExitStack() as undo:
+        with self._limits.best_effort("button", press.chat), ExitStack() as undo:
             undo.callback(self._taken_off.pop, (press.chat, press.message_id), None)
             with await self._pacer.wait(press.chat, group=is_group(press.chat)):
                 await self._replace(press)

@@ -2,8 +2,8 @@
 
 The stock request class tells an error answer apart from a broken connection only by text, and
 warns about itself on each 429; `CheckedRequest` turns both into classes with attributes. It is also
-the one place that every request passes, so that none is ended by who asked for it. `Flood` says
-what is done about a 429, and about requests that are only best effort.
+the one place that every request passes, so that none is ended by who asked for it. `RateLimits`
+says what is done about a 429, and about requests that are only best effort.
 """
 
 import functools
@@ -293,7 +293,7 @@ def _check_flood(status: int, answer: dict[str, Any]) -> None:
         raise TooManyRequests(seconds)
 
 
-class Flood:
+class RateLimits:
     """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
 
     Args:

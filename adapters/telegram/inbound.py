@@ -51,7 +51,7 @@ _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
 _REMEMBERED_ALBUMS = 256
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
-Item = InboundMessage | Move | Poison | None
+Inbound = InboundMessage | Move | Poison | None
 MAX_QUOTE_CHARS = 500
 # A venue holds a location too: the more telling one comes first.
 _UNREADABLE = {
@@ -156,7 +156,7 @@ class Reader:
         self._allow_bots = allow_bots
         self._albums: OrderedDict[tuple[int, str | None], None] = OrderedDict()
 
-    def read(self, updates: Sequence[Any]) -> list[Item]:
+    def read(self, updates: Sequence[Any]) -> list[Inbound]:
         """Return what each update says: Poison if it cannot be decoded, None if nobody spoke."""
         decoded = [self._decode(update) for update in updates]
         for each in decoded:
@@ -182,7 +182,7 @@ class Reader:
         if len(self._albums) > _REMEMBERED_ALBUMS:
             self._albums.popitem(last=False)
 
-    def _item(self, update: Any, decoded: Update) -> Item:
+    def _item(self, update: Any, decoded: Update) -> Inbound:
         if decoded.callback_query is not None:
             return self._press(update, decoded.callback_query)
         if decoded.my_chat_member is not None:
@@ -195,7 +195,7 @@ class Reader:
             return poison(update, self._account, reason)
         return self._message(update, message)
 
-    def _message(self, update: Any, message: Message) -> Item:
+    def _message(self, update: Any, message: Message) -> Inbound:
         content = filled(update.get("message") or update["edited_message"])
         is_edit = update.get("message") is None
         if move := self._move(message):

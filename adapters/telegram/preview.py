@@ -12,7 +12,7 @@ from adapters.base import PreviewIntent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, Flood, is_group, reply_to, topic
+from adapters.telegram.client import Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text
 
@@ -32,7 +32,7 @@ class Previews:
     Args:
         client: The bot; closed by its owner.
         pacer: The budgets of the bot.
-        flood: What is done about a 429.
+        limits: What is done about a 429.
         drafts: Preview by draft in private chats instead of by a message that is edited.
         clock: Monotonic seconds.
     """
@@ -41,14 +41,14 @@ class Previews:
         self,
         client: Client,
         pacer: Pacer,
-        flood: Flood,
+        limits: RateLimits,
         *,
         drafts: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._pacer = pacer
-        self._flood = flood
+        self._limits = limits
         self._drafts = drafts
         self._clock = clock
         self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
@@ -71,7 +71,7 @@ class Previews:
         slot = self._pacer.try_preview(address.chat, group=is_group(address.chat))
         if slot is None:
             return ref
-        with slot, self._flood.best_effort("preview", address.chat):
+        with slot, self._limits.best_effort("preview", address.chat):
             return await self._show(question, shown, ref, intent)
         return ref
 
@@ -84,7 +84,11 @@ class Previews:
         slot = self._pacer.try_typing(address.chat)
         if slot is None:
             return
-        with slot, self._flood.best_effort("typing", address.chat), mapped_edit(self._client.token):
+        with (
+            slot,
+            self._limits.best_effort("typing", address.chat),
+            mapped_edit(self._client.token),
+        ):
             await self._client.bot.send_chat_action(
                 address.chat, ChatAction.TYPING, message_thread_id=topic(address)
             )
@@ -147,7 +151,11 @@ class Previews:
         slot = self._pacer.try_preview(address.chat, group=False)
         if slot is None:
             return
-        with slot, self._flood.best_effort("draft", address.chat), mapped_edit(self._client.token):
+        with (
+            slot,
+            self._limits.best_effort("draft", address.chat),
+            mapped_edit(self._client.token),
+        ):
             await self._client.bot.send_message_draft(
                 int(address.chat), _DRAFT_ID, text, message_thread_id=topic(address)
             )

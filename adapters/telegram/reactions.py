@@ -9,7 +9,7 @@ from telegram.constants import ReactionEmoji
 from adapters.errors import SendRejected
 from adapters.messages import MessageRef, Reaction
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, Flood
+from adapters.telegram.client import Client, RateLimits
 from adapters.telegram.errors import mapped_edit
 
 log = structlog.get_logger()
@@ -32,13 +32,13 @@ class Reactions:
     Args:
         client: The bot; closed by its owner.
         pacer: The budgets of the bot; a reaction costs only the overall one.
-        flood: What is done about a 429.
+        limits: What is done about a 429.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
         self._client = client
         self._pacer = pacer
-        self._flood = flood
+        self._limits = limits
         self._not_allowed: OrderedDict[str, None] = OrderedDict()
 
     async def show(self, question: MessageRef, mark: Reaction) -> None:
@@ -49,7 +49,7 @@ class Reactions:
         chat, ref = question.address.chat, question.message_ref
         if ref is None or chat in self._not_allowed:
             return
-        with self._flood.best_effort("reaction", chat):
+        with self._limits.best_effort("reaction", chat):
             if mark == "received":
                 slot = self._pacer.try_signal(chat)
             else:

@@ -10,7 +10,7 @@ from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Outgoing, OutgoingFile, Receipt
 from adapters.pacing import Pacer
 from adapters.telegram.buttons import keyboard
-from adapters.telegram.client import Client, Flood, is_group, reply_to, topic
+from adapters.telegram.client import Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
 from adapters.telegram.render import RESENT_MARK, units
 
@@ -30,13 +30,13 @@ class Sender:
     Args:
         client: The bot; closed by its owner.
         pacer: The budgets of the bot.
-        flood: What is done about a 429.
+        limits: What is done about a 429.
     """
 
-    def __init__(self, client: Client, pacer: Pacer, flood: Flood) -> None:
+    def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:
         self._client = client
         self._pacer = pacer
-        self._flood = flood
+        self._limits = limits
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
@@ -47,7 +47,7 @@ class Sender:
                     return await self._show_file(message, message.file)
                 return await self._show(message, _Content.of(message.payload))
             except SendDelayed as exc:
-                self._flood.heed(chat, exc)
+                self._limits.heed(chat, exc)
                 raise
 
     async def _show(self, message: Outgoing, content: "_Content") -> Receipt:

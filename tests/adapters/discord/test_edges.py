@@ -10,14 +10,12 @@ import structlog
 from pydantic import SecretStr
 from typing_extensions import override
 
-from adapters.discord import receive, threads
-from adapters.discord import receive as ingest
+from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.backfill import Backfill
-from adapters.discord.client import Http
+from adapters.discord.client import Http, Pending
+from adapters.discord.ingest import Lanes
 from adapters.discord.platform import DiscordSettings
-from adapters.discord.receive import Lanes
-from adapters.discord.threads import Pending
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
 from adapters.pacing import Pacer
@@ -271,7 +269,7 @@ async def test_a_socket_that_never_holds(
 
 async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that hangs while it is opened does not hold up its answer for long."""
-    monkeypatch.setattr(threads, "LONGEST_WAIT_S", 0.01)
+    monkeypatch.setattr(client, "LONGEST_WAIT_S", 0.01)
     waiting = Pending()
     waiting.begin("a")
     answer = asyncio.ensure_future(waiting.wait("a"))
@@ -325,7 +323,7 @@ def backfill(intake: RecordingIntake) -> Any:
 
 async def test_a_lane_that_gets_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is bounded: a new connection reads again what was not taken."""
-    monkeypatch.setattr("adapters.discord.receive.MOST_WAITING", 2)
+    monkeypatch.setattr("adapters.discord.ingest.MOST_WAITING", 2)
     done: list[int] = []
 
     async def job() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from adapters.discord import client, receive
-from adapters.discord import receive as ingest
+from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.errors import AdapterDisconnected
 from tests.adapters.discord.conftest import MakeAdapter, running

@@ -19,7 +19,7 @@ from adapters.discord.inbound import (
     MAX_TITLE_CHARS,
     Bot,
     ChannelKind,
-    Scene,
+    MessageContext,
     file_name,
     kind_of,
     title_of,
@@ -31,22 +31,26 @@ BOT = Bot("main", "42")
 ANN = {"id": "7", "username": "ann", "global_name": "Ann"}
 BEN = {"id": "8", "username": "ben", "global_name": None}
 PARLEY = {"id": "42", "username": "parley", "bot": True}
-CHANNEL = Scene(ChannelKind(guild="900"))
-THREAD = Scene(ChannelKind(parent="100", opens_threads=False, guild="900"))
-DIRECT = Scene(DM)
+CHANNEL = MessageContext(ChannelKind(guild="900"))
+THREAD = MessageContext(ChannelKind(parent="100", opens_threads=False, guild="900"))
+DIRECT = MessageContext(DM)
 
 
 def payload(text: str = "", **fields: Any) -> dict[str, Any]:
     return {"id": "500", "channel_id": "100", "type": 0, "author": ANN, "content": text} | fields
 
 
-def read(text: str = "", scene: Scene = DIRECT, bot: Bot = BOT, **fields: Any) -> InboundMessage:
+def read(
+    text: str = "", scene: MessageContext = DIRECT, bot: Bot = BOT, **fields: Any
+) -> InboundMessage:
     message = to_inbound(payload(text, **fields), bot, scene)
     assert isinstance(message, InboundMessage)
     return message
 
 
-def mention(text: str, scene: Scene = CHANNEL, bot: Bot = BOT, **fields: Any) -> InboundMessage:
+def mention(
+    text: str, scene: MessageContext = CHANNEL, bot: Bot = BOT, **fields: Any
+) -> InboundMessage:
     return read(f"<@42> {text}", scene, bot, mentions=[PARLEY], **fields)
 
 
@@ -92,7 +96,7 @@ def test_a_mention_where_threads_are_off() -> None:
 
 def test_a_mention_where_no_thread_can_be_opened() -> None:
     """The text chat of a voice channel has no threads: it is answered there."""
-    assert mention("hi", Scene(ChannelKind(opens_threads=False))).address.thread is None
+    assert mention("hi", MessageContext(ChannelKind(opens_threads=False))).address.thread is None
 
 
 def test_talk_in_a_channel_is_overheard() -> None:
@@ -129,7 +133,7 @@ def test_a_forum_post() -> None:
 
 def test_a_role_of_the_bot_is_the_bot() -> None:
     """Mentioning a role that the bot has is mentioning it."""
-    scene = Scene(ChannelKind(), roles=frozenset({"55"}))
+    scene = MessageContext(ChannelKind(), roles=frozenset({"55"}))
     message = read("<@&55> hi", scene, mention_roles=["55"])
     assert (message.addressed, message.text) == ("direct", "hi")
 
@@ -150,7 +154,7 @@ def test_markup_becomes_what_people_see() -> None:
     """Mentions, channels, roles, emoji and commands are shown as names; unknown ones stay."""
     names = {"@&1": "staff", "#2": "general"}
     text = "<@8> <@&1> <#2> <a:wave:99> </new:5> <@9>"
-    message = read(text, Scene(DM, name_of=names.get), mentions=[BEN])
+    message = read(text, MessageContext(DM, name_of=names.get), mentions=[BEN])
     assert message.text == "@ben @staff #general :wave: /new <@9>"
 
 

@@ -8,7 +8,7 @@ import pytest
 from aiohttp.test_utils import unused_port
 
 from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.send import LIMITS
+from adapters.discord.client import LIMITS
 from adapters.errors import AdapterError, SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Choice, MessageRef, OutgoingFile, Receipt
 from tests.adapters.discord.conftest import NONCE, MakeAdapter, asked, row, where

@@ -19,7 +19,7 @@ from adapters.slack.buttons import (
     response_url,
 )
 from adapters.slack.inbound import (
-    Identity,
+    BotIdentity,
     Reading,
     escaped,
     mentioned,
@@ -36,7 +36,7 @@ from adapters.slack.socketmode import Envelopes
 NAMES = {"U1": "Ann", "U2": "Bob"}
 READING = Reading(
     "default",
-    Identity("UBOT", "BBOT", "T1", "parley"),
+    BotIdentity("UBOT", "BBOT", "T1", "parley"),
     commands=frozenset({"status", "new"}),
     name_of=NAMES.get,
 )
