@@ -94,9 +94,9 @@ class Pacer:
         self._clock = clock
         self._sleep = sleep
         self._all = _Rate(limits.per_s)
-        self._gate = _Line()
+        self._gate = _WaitingLine()
         self._promised_at = _NEVER
-        self._chats: dict[str, _Chat] = {}
+        self._chats: dict[str, _ChatBudgets] = {}
 
     async def wait(self, chat: str, *, group: bool) -> Slot:
         """Wait for the chat's turn and charge one message to all its budgets.
@@ -197,25 +197,25 @@ class Pacer:
             early_s = self._limits.max_wait_s / 2
             raise SendDelayed("the overall budget is used up", self._promised_at - now - early_s)
 
-    def _is_quiet(self, state: "_Chat", now: float) -> bool:
+    def _is_quiet(self, state: "_ChatBudgets", now: float) -> bool:
         """Whether the overall budget has room and no message waits for it."""
         free_at = max(self._all.free_at(now), state.blocked_until)
         return not self._gate.length and free_at <= now
 
-    def _group_has_room(self, state: "_Chat", now: float) -> bool:
+    def _group_has_room(self, state: "_ChatBudgets", now: float) -> bool:
         if state.minute is None:
             return True
         early = now < state.recent.last_at(now) + self._limits.group_preview_interval_s
         return not early and state.minute.left(now) > self._limits.group_reserve
 
-    def _charge(self, state: "_Chat") -> Slot:
+    def _charge(self, state: "_ChatBudgets") -> Slot:
         return state.charge(self._all.charge(Slot(self._clock)))
 
-    def _chat(self, chat: str) -> "_Chat":
+    def _chat(self, chat: str) -> "_ChatBudgets":
         state = self._chats.get(chat)
         if state is None:
             self._prune()
-            state = self._chats[chat] = _Chat.of(self._limits)
+            state = self._chats[chat] = _ChatBudgets.of(self._limits)
         return state
 
     def _prune(self) -> None:
@@ -270,7 +270,7 @@ class _Window:
         self._slots.append(slot)
 
 
-class _Line:
+class _WaitingLine:
     """Who waits, in order of arrival; `length` counts the one at the head too."""
 
     def __init__(self) -> None:
@@ -289,15 +289,15 @@ class _Line:
 
 
 @dataclass(slots=True)
-class _Chat:
+class _ChatBudgets:
     recent: _Window
     minute: _Window | None
-    line: _Line = field(default_factory=_Line)
+    line: _WaitingLine = field(default_factory=_WaitingLine)
     blocked_until: float = _NEVER
     typing_until: float = _NEVER
 
     @classmethod
-    def of(cls, limits: PaceLimits) -> "_Chat":
+    def of(cls, limits: PaceLimits) -> "_ChatBudgets":
         recent = _Window(limits.chat_burst, limits.chat_burst * limits.chat_interval_s)
         per_min = limits.group_per_min
         return cls(recent, None if per_min is None else _Window(per_min, _MINUTE_S))

@@ -11,7 +11,7 @@ import structlog
 
 from adapters.base import Intake
 from adapters.discord.client import PAGE, Api, answer_to
-from adapters.discord.errors import Refusal, mapped_call
+from adapters.discord.errors import CodedRefusal, mapped_call
 from adapters.discord.inbound import snowflake_of, source_name
 from adapters.messages import Cursor
 from adapters.pacing import Pacer
@@ -104,7 +104,7 @@ class Backfill:
         read = partial(self._read, channel, after)
         try:
             return await answer_to(read, channel=channel, action="history")
-        except Refusal as exc:
+        except CodedRefusal as exc:
             self._gone.add(channel)
             log.info("discord_channel_forgotten", channel=channel, reason=str(exc))
             return []

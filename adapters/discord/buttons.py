@@ -13,8 +13,8 @@ from typing import Any, Literal
 import structlog
 from pydantic import Field, ValidationError
 
-from adapters.discord.client import Api, Pending
-from adapters.discord.errors import ALREADY_ANSWERED, Refusal, mapped_call
+from adapters.discord.client import Api, PendingKeys
+from adapters.discord.errors import ALREADY_ANSWERED, CodedRefusal, mapped_call
 from adapters.discord.inbound import (
     Bot,
     ChannelKind,
@@ -183,7 +183,7 @@ class Buttons:
     """Acknowledges interactions of one account."""
 
     def __init__(self, api: Api) -> None:
-        self.pending = Pending()
+        self.pending = PendingKeys()
         self._api = api
 
     async def take(
@@ -218,7 +218,7 @@ class Buttons:
                     "POST", path, response, webhook_id=callback.id, webhook_token=callback.token
                 )
         except AdapterError as exc:
-            if not (isinstance(exc, Refusal) and exc.code == ALREADY_ANSWERED):
+            if not (isinstance(exc, CodedRefusal) and exc.code == ALREADY_ANSWERED):
                 log.warning("discord_interaction_not_answered", reason=str(exc))
 
 

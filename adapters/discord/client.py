@@ -288,7 +288,7 @@ async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-class Pending:
+class PendingKeys:
     """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
 
     A key is begun before the message is committed, so that an answer cannot come before it.

@@ -72,7 +72,7 @@ _TRANSPORT = (discord.DiscordException, aiohttp.ClientError, OSError)
 _UNREADABLE = (LookupError, TypeError, ValueError, AttributeError, zlib.error)
 
 
-class Refusal(SendRejected):
+class CodedRefusal(SendRejected):
     """Discord's own no, with its JSON error code (0: none)."""
 
     def __init__(self, reason: str, code: int) -> None:
@@ -141,7 +141,7 @@ def _send_error(exc: Exception) -> AdapterError:
         return SendDelayed(_reason(exc))
     final = (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN
     if final or exc.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return Refusal(_reason(exc), exc.code)
+        return CodedRefusal(_reason(exc), exc.code)
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(_reason(exc))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from adapters.discord.buttons import Callback, snowflake_at
 from adapters.discord.client import PAGE, Api
-from adapters.discord.errors import Refusal, mapped_call
+from adapters.discord.errors import CodedRefusal, mapped_call
 from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import channel_of
 from adapters.errors import SendRejected
@@ -33,7 +33,7 @@ async def find_sent(
 
     Raises:
         SendDelayed: The history cannot be read now.
-        Refusal: The bot may not read it.
+        CodedRefusal: The bot may not read it.
     """
     after = max(snowflake_at(time.time() - message.age_s - _SKEW_S), _answered(message))
     async with aclosing(_since(api, channel, after)) as history:
@@ -98,7 +98,7 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
     """Yield what was said behind a message, oldest first, some pages at most.
 
     Raises:
-        Refusal: The bot may not read the history.
+        CodedRefusal: The bot may not read the history.
     """
     for number in range(_MOST_PAGES):
         page = await _read(api, channel, after)
@@ -117,7 +117,7 @@ async def _check_readable(api: Api, channel: str) -> None:
     Source: https://discord.com/developers/docs/resources/message#get-channel-messages
     """
     if not await _read(api, channel, 0, limit=1):
-        raise Refusal("the bot may not read the history", 0)
+        raise CodedRefusal("the bot may not read the history", 0)
 
 
 async def _read(api: Api, channel: str, after: int, limit: int = PAGE) -> list[Any]:

@@ -84,7 +84,7 @@ class Part(BaseModel):
         return {name: value for name, value in data.items() if value is not None}
 
 
-class Member(Part):
+class GuildMember(Part):
     """What a person is called in one server."""
 
     nick: Text | None = None
@@ -98,7 +98,7 @@ class User(Part):
     global_name: Text | None = None
     bot: bool = False
     system: bool = False
-    member: Member | None = None
+    member: GuildMember | None = None
 
     @property
     def name(self) -> str:
@@ -107,7 +107,7 @@ class User(Part):
         return nick or self.global_name or self.username or self.id
 
 
-class File(Part):
+class AttachedFile(Part):
     """An attachment; without a URL it is looked up in its message."""
 
     id: Id
@@ -124,12 +124,12 @@ class Content(Part):
 
     content: Text = ""
     mentions: list[User] = []
-    attachments: list[File] = []
+    attachments: list[AttachedFile] = []
     sticker_items: list[Any] = []
     flags: int = 0
 
 
-class Snapshot(Part):
+class MessageSnapshot(Part):
     """A forwarded message."""
 
     message: Content
@@ -154,13 +154,13 @@ class Message(Content):
     channel_id: Id
     author: User
     type: int = 0
-    member: Member | None = None
+    member: GuildMember | None = None
     mention_roles: list[Id] = []
     webhook_id: Id | None = None
     edited_timestamp: str | None = None
     message_reference: Reference | None = None
     referenced_message: Replied | None = None
-    message_snapshots: list[Snapshot] = []
+    message_snapshots: list[MessageSnapshot] = []
     poll: Any = None
     activity: Any = None
 
@@ -432,7 +432,7 @@ def _parts(message: Message) -> list[Content]:
     return [message, *(each.message for each in message.message_snapshots)]
 
 
-def _attachment(file: File, message: Message) -> Attachment:
+def _attachment(file: AttachedFile, message: Message) -> Attachment:
     mime = (file.content_type or "").partition(";")[0].strip()
     location = {
         "channel": message.channel_id,
@@ -449,14 +449,14 @@ def _attachment(file: File, message: Message) -> Attachment:
     )
 
 
-def _file_kind(file: File, mime: str, message: Message) -> AttachmentKind:
+def _file_kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
     if file.waveform is not None or (message.flags & _IS_VOICE and mime.startswith("audio/")):
         return "voice"
     kind = mime.partition("/")[0]
     return kind if kind in {"image", "audio", "video"} else "file"  # type: ignore[return-value]
 
 
-def _unreadable(message: Message, text: str, files: list[File]) -> str | None:
+def _unreadable(message: Message, text: str, files: list[AttachedFile]) -> str | None:
     for said in _parts(message):
         if said.sticker_items:
             return "a sticker"

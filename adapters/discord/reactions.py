@@ -8,7 +8,7 @@ import structlog
 
 from adapters.discord.buttons import Callback
 from adapters.discord.client import Api
-from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, Refusal, mapped_call
+from adapters.discord.errors import MISSING_ACCESS, MISSING_PERMISSIONS, CodedRefusal, mapped_call
 from adapters.discord.threads import Threads, channel_of
 from adapters.errors import AdapterError, SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
@@ -78,7 +78,7 @@ class Reactions:
         with best_effort(self._pacer, channel, "reaction"):
             try:
                 await self._react(channel, ref, mark)
-            except Refusal as exc:
+            except CodedRefusal as exc:
                 if exc.code in {MISSING_ACCESS, MISSING_PERMISSIONS}:
                     self._forbidden.add(channel)
                     log.info("discord_reactions_forbidden", channel=channel, reason=str(exc))

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from adapters.discord.buttons import Callback, noted
-from adapters.discord.client import Api, Pending
+from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import (
     INVALID_TOKEN,
     THREAD_ARCHIVED,
@@ -20,7 +20,7 @@ from adapters.discord.errors import (
     UNKNOWN_INTERACTION,
     UNKNOWN_MESSAGE,
     UNKNOWN_WEBHOOK,
-    Refusal,
+    CodedRefusal,
     mapped_call,
     mapped_post,
 )
@@ -85,7 +85,7 @@ class Posts:
         await self._threads.pending.wait(address.thread)
         try:
             ref = await self._create(address.thread, body, file)
-        except Refusal as exc:
+        except CodedRefusal as exc:
             if exc.code != UNKNOWN_CHANNEL:
                 raise
             await self._threads.reopen(address)
@@ -161,7 +161,7 @@ class Sender:
         posts: Posts,
         pacer: Pacer,
         channel_kinds: ChannelKinds,
-        acknowledging: Pending,
+        acknowledging: PendingKeys,
     ) -> None:
         self._api = api
         self._posts = posts
@@ -220,7 +220,7 @@ class Sender:
             try:
                 if ref := await self._find(message):
                     return Receipt(ref)
-            except Refusal as exc:
+            except CodedRefusal as exc:
                 # The nonce is what is left, for some minutes; later it would be shown twice.
                 log.warning("discord_look_up_failed", chat=message.address.chat, reason=str(exc))
                 return Receipt(await self._post(message, RESENT_MARK), resent=True)
@@ -231,7 +231,7 @@ class Sender:
         try:
             body = body_of(message.payload, message.choices)
             await self._posts.edit(message.address, ref, body)
-        except Refusal as exc:
+        except CodedRefusal as exc:
             if exc.code not in _NOT_EDITABLE:
                 raise
             log.info("discord_preview_missing", chat=message.address.chat, reason=str(exc))
@@ -260,7 +260,7 @@ class Sender:
                 _remember(self._answered, callback.id, message.nonce)
                 shown = await self._api.callback("PATCH", path, body, **ids)
                 return str(shown["id"])
-        except Refusal as exc:
+        except CodedRefusal as exc:
             if exc.code not in _EXPIRED:
                 raise
             log.info("discord_interaction_expired", chat=message.address.chat, reason=str(exc))

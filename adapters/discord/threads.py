@@ -11,12 +11,12 @@ import discord
 import structlog
 
 from adapters.base import Intake
-from adapters.discord.client import Api, Pending, answer_to
+from adapters.discord.client import Api, PendingKeys, answer_to
 from adapters.discord.errors import (
     THREAD_EXISTS,
     TITLE_REFUSED,
     UNKNOWN_CHANNEL,
-    Refusal,
+    CodedRefusal,
     mapped_call,
 )
 from adapters.discord.inbound import (
@@ -93,7 +93,7 @@ class ChannelKinds:
         try:
             with await self._pacer.wait_signal(channel), mapped_call():
                 return kind_of(await self._api.get("/channels/{channel_id}", channel_id=channel))
-        except Refusal:
+        except CodedRefusal:
             return ChannelKind()
 
 
@@ -128,7 +128,7 @@ class Threads:
     """
 
     def __init__(self, api: Api, intake: Intake, pacer: Pacer) -> None:
-        self.pending = Pending()
+        self.pending = PendingKeys()
         self._api = api
         self._intake = intake
         self._pacer = pacer
@@ -162,14 +162,14 @@ class Threads:
             SendDelayed: It cannot be opened now.
         """
         if await self._existed(address):
-            raise Refusal("the thread was deleted", UNKNOWN_CHANNEL)
+            raise CodedRefusal("the thread was deleted", UNKNOWN_CHANNEL)
         await self._open(address, title_of(await self._starter_text(address)))
 
     async def _open(self, address: Address, title: str) -> None:
         """Open a thread, under a plain title where Discord does not take the message's words."""
         try:
             await self._create(address, title)
-        except Refusal as exc:
+        except CodedRefusal as exc:
             if exc.code not in TITLE_REFUSED or title == PLAIN_TITLE:
                 raise
             await self._create(address, PLAIN_TITLE)
@@ -183,7 +183,7 @@ class Threads:
                 await self._api.call(
                     "POST", path, json=wish, channel_id=address.chat, message_id=thread
                 )
-        except Refusal as exc:
+        except CodedRefusal as exc:
             if exc.code != THREAD_EXISTS:
                 raise
         self.note(thread)

@@ -78,7 +78,9 @@ class Dialect:
 
 def messages(markdown: str, dialect: Dialect) -> list[str]:
     """Return an answer as messages, at least one; never raises."""
-    return list(_Splitter(styled(markdown, dialect.conventions), dialect).payloads()) or [NOTHING]
+    return list(_DialectSplitter(styled(markdown, dialect.conventions), dialect).payloads()) or [
+        NOTHING
+    ]
 
 
 def preview(markdown: str, dialect: Dialect) -> str | None:
@@ -91,7 +93,7 @@ def preview(markdown: str, dialect: Dialect) -> str | None:
     return f"{text}\n{PREVIEW_END}" if text.endswith("```") else text + PREVIEW_END
 
 
-class _Splitter(Splitter):
+class _DialectSplitter(Splitter):
     def __init__(self, text: StyledText, dialect: Dialect) -> None:
         super().__init__(text)
         self._dialect = dialect
@@ -103,7 +105,7 @@ class _Splitter(Splitter):
 
     @override
     def payload(self, start: int, end: int) -> str:
-        message = _Message(self._dialect)
+        message = _MessageWriter(self._dialect)
         for text, marks in self.pieces_between(start, end):
             style = self._styles.get(marks)
             if style is None:
@@ -152,7 +154,7 @@ def _style(marks: Styles, dialect: Dialect) -> _Style:
     return _Style(kind, detail, QUOTE in marks, heading, frozenset(inline))
 
 
-class _Message:
+class _MessageWriter:
     """Writes one message, piece by piece."""
 
     def __init__(self, dialect: Dialect) -> None:

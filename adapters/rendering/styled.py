@@ -91,7 +91,7 @@ def styled(markdown: str, conventions: Conventions) -> StyledText:
     if not is_parsable(markdown):
         return _plain(markdown)
     try:
-        written = _Writer(conventions).written(parse(markdown))
+        written = _TokenWriter(conventions).written(parse(markdown))
     except (TooDeep, RecursionError):
         return _plain(markdown)
     return _plain(markdown) if not written.text.strip() else written
@@ -121,7 +121,7 @@ class _Frame:
     before: Token | None = None
 
 
-class _Writer:
+class _TokenWriter:
     """Walks the tokens and writes their text."""
 
     def __init__(self, conventions: Conventions) -> None:

@@ -17,7 +17,7 @@ import structlog
 from adapters.base import Intake
 from adapters.messages import InboundMessage
 from adapters.slack.client import Client
-from adapters.slack.errors import CallFailed, Limited, Refused, mapped
+from adapters.slack.errors import CallFailed, CallRefused, Limited, mapped
 from adapters.slack.ingest import Ingest, newer_than, ts_of
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class Backfill:
             gap = self._gaps.popleft()
             try:
                 stored += await self._close(client, gap)
-            except Refused as exc:
+            except CallRefused as exc:
                 log.info("slack_backfill_refused", channel=gap.channel, reason=exc.code)
             except CallFailed as exc:
                 # The cursor stays held, so that the next connection begins there again.

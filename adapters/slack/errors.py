@@ -4,7 +4,7 @@ CallFailed
 ├── Limited      too many calls: the same again after `retry_after_s`
 ├── NotTaken     the request did not leave, or Slack says that it did not carry it out for now
 ├── Unanswered   the request went out; nobody knows whether it was carried out
-└── Refused      Slack says no, with a `code`
+└── CallRefused  Slack says no, with a `code`
 """
 
 from collections.abc import Iterator, Mapping
@@ -83,7 +83,7 @@ class Unanswered(CallFailed):
     """The call may have been carried out."""
 
 
-class Refused(CallFailed):
+class CallRefused(CallFailed):
     """Slack will not do it."""
 
 
@@ -114,7 +114,7 @@ def send_error(exc: CallFailed) -> AdapterError:
             return SendDelayed(reason, exc.retry_after_s)
         case Unanswered():
             return SendUnknown(reason)
-        case Refused() if exc.code not in _MENDABLE:
+        case CallRefused() if exc.code not in _MENDABLE:
             return SendRejected(reason)
     return SendDelayed(reason)
 
@@ -132,7 +132,7 @@ def receiving_error(exc: CallFailed, setting: str) -> AdapterError:
         exc: What became of the call.
         setting: Name of the credential that was used.
     """
-    if isinstance(exc, Refused) and exc.code in CREDENTIALS | {"missing_scope"}:
+    if isinstance(exc, CallRefused) and exc.code in CREDENTIALS | {"missing_scope"}:
         return AdapterRefused(f"Slack refuses platforms.slack.{setting}: {exc.code}")
     return AdapterDisconnected(f"Slack: {exc.code}")
 
@@ -158,4 +158,4 @@ def _of_answer(exc: SlackApiError) -> CallFailed:
         return Unanswered(str(code or f"HTTP status {status}"))
     if not isinstance(code, str):
         return Unanswered(f"malformed answer with HTTP status {status}")
-    return NotTaken(code) if code in _NOT_NOW else Refused(code)
+    return NotTaken(code) if code in _NOT_NOW else CallRefused(code)

@@ -12,13 +12,13 @@ from adapters.slack.client import POST, Client, RateLimits
 from adapters.slack.errors import (
     CREDENTIALS,
     CallFailed,
+    CallRefused,
     NotTaken,
-    Refused,
     edit_error,
     mapped,
     send_error,
 )
-from adapters.slack.find_sent import Unreadable, find, is_thread_gone
+from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
 
 RESENT_MARK = "(re-sent)\n"
 _CHUNK_BYTES = 1 << 16
@@ -50,7 +50,7 @@ class FileSender:
             try:
                 if shown := await self._find(message, file):
                     return Receipt(shown)
-            except Unreadable:
+            except HistoryUnreadable:
                 comment = (RESENT_MARK + comment).strip()
         channel, thread = message.address.chat, message.address.thread
         if thread is not None and await is_thread_gone(self._client, channel, thread):
@@ -116,7 +116,7 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
                 headers=client.authorization(url),
                 allow_redirects=False,
             )
-    except Refused as exc:
+    except CallRefused as exc:
         if exc.code in CREDENTIALS:
             raise FetchDelayed(f"Slack: {exc.code}") from exc
         raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc

@@ -10,8 +10,8 @@ from adapters.messages import Address, MessageRef, Outgoing
 from adapters.slack.client import Client, nonce_of
 from adapters.slack.errors import (
     CallFailed,
+    CallRefused,
     Limited,
-    Refused,
     mapped,
 )
 
@@ -38,7 +38,7 @@ _NO_ACCESS = frozenset({"missing_scope", "not_in_channel", "access_denied", "no_
 _THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
 
 
-class Unreadable(Exception):
+class HistoryUnreadable(Exception):
     """The bot may not read there: nobody can say what was posted."""
 
 
@@ -49,7 +49,7 @@ async def find(
 
     Raises:
         SendDelayed: It cannot be said now.
-        Unreadable: It can never be said.
+        HistoryUnreadable: It can never be said.
     """
     oldest = f"{max(now - message.age_s - _MARGIN_S, 0.0):.6f}"
     async with aclosing(_since(client, message.address, oldest)) as history:
@@ -84,7 +84,7 @@ async def find_unfinished(
         raise SendRejected("what was asked has no place in the history")
     try:
         history = [shown async for shown in _since(client, question.address, asked)]
-    except Unreadable as exc:
+    except HistoryUnreadable as exc:
         raise SendRejected("the history cannot be read") from exc
     own = [each for each in history if each.get("user") == user]
     for shown in own:
@@ -107,7 +107,7 @@ async def _since(
 
     Raises:
         SendDelayed: It cannot be read now.
-        Unreadable: It can never be read, or there is more.
+        HistoryUnreadable: It can never be read, or there is more.
     """
     cursor: str | None = None
     for _ in range(_MOST_PAGES):
@@ -118,7 +118,7 @@ async def _since(
         cursor = (page.get("response_metadata") or {}).get("next_cursor")
         if not cursor:
             return
-    raise Unreadable
+    raise HistoryUnreadable
 
 
 async def _page(
@@ -144,9 +144,9 @@ async def _page(
                     include_all_metadata=True,
                 )
             return cast("dict[str, Any]", page.data)
-    except Refused as exc:
+    except CallRefused as exc:
         if exc.code in _NO_ACCESS:
-            raise Unreadable from exc
+            raise HistoryUnreadable from exc
         if exc.code in {"channel_not_found", "thread_not_found"}:
             return {}
         raise SendDelayed(f"Slack: {exc.code}") from exc

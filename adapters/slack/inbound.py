@@ -31,7 +31,7 @@ from adapters.messages import (
     Poison,
 )
 from adapters.slack.client import USERS, Client, RateLimits
-from adapters.slack.errors import CallFailed, Refused
+from adapters.slack.errors import CallFailed, CallRefused
 
 log = structlog.get_logger()
 
@@ -160,7 +160,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class _File(_Part):
+class _SharedFile(_Part):
     id: _Text = ""
     name: _Text = ""
     title: _Text = ""
@@ -180,7 +180,7 @@ class _Shared(_Part):
     from_url: _Text = ""
     is_share: bool | None = False
     is_msg_unfurl: bool | None = False
-    files: list[_File] | None = None
+    files: list[_SharedFile] | None = None
 
 
 class _Edit(_Part):
@@ -201,7 +201,7 @@ class _Message(_Part):
     subtype: _Text = ""
     text: _Text = ""
     thread_ts: _Text = ""
-    files: list[_File] | None = None
+    files: list[_SharedFile] | None = None
     attachments: list[_Shared] | None = None
     edited: _Edit | None = None
     user_profile: _Profile | None = None
@@ -304,16 +304,16 @@ def _name(message: _Message, reading: Reading) -> str:
     return known or message.user or message.bot_id
 
 
-def _files(message: _Message) -> list[_File]:
+def _files(message: _Message) -> list[_SharedFile]:
     shared = [file for each in message.attachments or () for file in each.files or ()]
     return [*(message.files or ()), *shared]
 
 
-def _is_readable(file: _File) -> bool:
+def _is_readable(file: _SharedFile) -> bool:
     return bool(file.id) and not file.is_external and file.mode not in _GONE_FILES
 
 
-def _attachment(file: _File) -> Attachment:
+def _attachment(file: _SharedFile) -> Attachment:
     return Attachment(
         name=file.name or file.title or file.id,
         kind=_kind(file),
@@ -323,7 +323,7 @@ def _attachment(file: _File) -> Attachment:
     )
 
 
-def _kind(file: _File) -> AttachmentKind:
+def _kind(file: _SharedFile) -> AttachmentKind:
     if file.subtype == "slack_audio":
         return "voice"
     match file.mimetype.partition("/")[0]:
@@ -459,7 +459,7 @@ class Names:
                 answer = await self._client.web.users_info(user=user)
         except CallFailed as exc:
             log.debug("slack_name_unknown", reason=exc.code)
-            if isinstance(exc, Refused):
+            if isinstance(exc, CallRefused):
                 _remember_user(self._failed, user, self._clock())
         else:
             _remember_user(self._names, user, _name_in_profile(answer.get("user")) or user)

@@ -33,7 +33,7 @@ _MESSAGES = ("message", "app_mention")
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class IncomingPayload:
     """What one envelope of the socket, or one call of the webhook, brought."""
 
     kind: UpdateKind
@@ -94,7 +94,7 @@ class Ingest:
             self._names.get,
         )
 
-    async def store(self, updates: Sequence[Update]) -> None:
+    async def store(self, updates: Sequence[IncomingPayload]) -> None:
         """Commit a batch of updates; they are durable when this returns.
 
         Messages of the batch are put into the order of their timestamps, since Slack delivers a
@@ -137,7 +137,7 @@ class Ingest:
             raise AdapterDisconnected("the bot's own name is not known yet")
         return self._reading
 
-    def _read(self, update: Update) -> InboundMessage | Poison | Press | None:
+    def _read(self, update: IncomingPayload) -> InboundMessage | Poison | Press | None:
         reading, payload = self._known(), update.payload
         if not isinstance(payload, dict):
             return poison(raw_of(payload), reading, "the payload is no object")
@@ -225,7 +225,7 @@ class Ingest:
         return True
 
 
-def is_bare_mention(update: Update) -> bool:
+def is_bare_mention(update: IncomingPayload) -> bool:
     """Whether a mention came without files, of which only its `message` event tells for sure.
 
     Both come within moments, in any order, and the first one counts.
@@ -234,7 +234,7 @@ def is_bare_mention(update: Update) -> bool:
     return event is not None and event.get("type") == "app_mention" and "files" not in event
 
 
-def _event_of(update: Update) -> dict[str, Any] | None:
+def _event_of(update: IncomingPayload) -> dict[str, Any] | None:
     payload = update.payload
     event = payload.get("event") if isinstance(payload, dict) else None
     return event if isinstance(event, dict) else None

@@ -23,7 +23,7 @@ from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, RateLimits, metadata_of
-from adapters.slack.errors import CallFailed, Refused, Unanswered, edit_error, mapped
+from adapters.slack.errors import CallFailed, CallRefused, Unanswered, edit_error, mapped
 from adapters.slack.find_sent import STREAMED
 from adapters.slack.render import preview_text
 
@@ -195,7 +195,7 @@ class Previews:
                     recipient_user_id=question.sender,
                     markdown_text=beginning,
                 )
-        except Refused as exc:
+        except CallRefused as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=exc.code)
             _remember(self._unstreamed, address, None)
             return None
@@ -256,7 +256,7 @@ class Previews:
                 await self._client.web.chat_appendStream(
                     channel=live.address.chat, ts=live.ts, markdown_text=added
                 )
-        except (Refused, Unanswered):
+        except (CallRefused, Unanswered):
             live.in_doubt = True
             await self._end_stream(live)
             raise

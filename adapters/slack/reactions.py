@@ -9,7 +9,7 @@ import structlog
 from adapters.errors import SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.slack.client import REACT, STATUS, UNREACT, Client, RateLimits
-from adapters.slack.errors import CallFailed, Refused
+from adapters.slack.errors import CallFailed, CallRefused
 from adapters.slack.ingest import position_of
 
 log = structlog.get_logger()
@@ -103,7 +103,7 @@ class Reactions:
                 initiator_user_id=sender,
             ),
         )
-        if isinstance(failed, Refused):
+        if isinstance(failed, CallRefused):
             self._has_sessions = False
 
     async def _status(self, address: Address, status: str) -> None:

@@ -25,7 +25,7 @@ from adapters.slack.buttons import Press, pressed_blocks
 from adapters.slack.client import Client, secret_of
 from adapters.slack.errors import CallFailed, mapped, receiving_error
 from adapters.slack.inbound import BotIdentity
-from adapters.slack.ingest import MENTION_DELAY_S, Ingest, Title, Update, is_bare_mention
+from adapters.slack.ingest import MENTION_DELAY_S, IncomingPayload, Ingest, Title, is_bare_mention
 from adapters.slack.platform import SlackSettings
 from adapters.slack.socketmode import UNREADABLE, Socket, answered, bolt_app
 
@@ -77,7 +77,7 @@ class Webhook:
             call.body = dict(parse_qsl(call.raw_body, keep_blank_values=True))
         return await self._app.async_dispatch(call)
 
-    async def _store(self, update: Update) -> None:
+    async def _store(self, update: IncomingPayload) -> None:
         if is_bare_mention(update):
             await asyncio.sleep(MENTION_DELAY_S)
         await self._ingest.store([update])
@@ -100,7 +100,7 @@ class Webhook:
         except (ValueError, RecursionError):
             await self._ingest.store_poison(body, str(reason))
         else:
-            await self._ingest.store([Update("events_api", payload)])
+            await self._ingest.store([IncomingPayload("events_api", payload)])
 
 
 class Receiver:

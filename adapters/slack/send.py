@@ -14,8 +14,8 @@ from adapters.slack.buttons import choice_blocks, over_blocks, response_url
 from adapters.slack.client import POST, UPDATE, Client, RateLimits, metadata_of, nonce_of
 from adapters.slack.errors import (
     CallFailed,
+    CallRefused,
     Limited,
-    Refused,
     Unanswered,
     edit_error,
     mapped,
@@ -23,7 +23,7 @@ from adapters.slack.errors import (
     send_error,
 )
 from adapters.slack.files import RESENT_MARK, FileSender
-from adapters.slack.find_sent import Unreadable, find, is_thread_gone
+from adapters.slack.find_sent import HistoryUnreadable, find, is_thread_gone
 from adapters.slack.preview import PreviewGone, Previews, ts_of_preview
 
 log = structlog.get_logger()
@@ -101,7 +101,7 @@ class Sender:
         if message.outcome_unknown:
             try:
                 shown = await self._find(message)
-            except Unreadable:
+            except HistoryUnreadable:
                 marked = True
             else:
                 if shown is not None:
@@ -152,7 +152,7 @@ class Sender:
         """Answer a slash command where the bot itself may not write, for its giver alone."""
         url = response_url(message.reply_to)
         is_possible = url is not None and self._client.is_slack(url)
-        if not is_possible or not isinstance(exc, Refused) or exc.code not in _NOT_THERE:
+        if not is_possible or not isinstance(exc, CallRefused) or exc.code not in _NOT_THERE:
             raise send_error(exc) from exc
         try:
             with mapped():
@@ -179,7 +179,7 @@ async def _checked(answer: aiohttp.ClientResponse) -> None:
     if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise Unanswered(f"HTTP status {answer.status}")
     if answer.status != HTTPStatus.OK:
-        raise Refused(f"the command can no longer be answered ({answer.status})")
+        raise CallRefused(f"the command can no longer be answered ({answer.status})")
 
 
 def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:

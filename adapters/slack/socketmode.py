@@ -37,8 +37,8 @@ from adapters.slack.client import Client, sdk_log
 from adapters.slack.errors import CallFailed, mapped, receiving_error
 from adapters.slack.ingest import (
     MENTION_DELAY_S,
+    IncomingPayload,
     Ingest,
-    Update,
     UpdateKind,
     is_bare_mention,
 )
@@ -76,7 +76,7 @@ _BATCH = 100
 class PendingUpdate:
     """An update, and who waits for its commit."""
 
-    update: Update
+    update: IncomingPayload
     stored: asyncio.Future[None]
 
     def is_stored(self) -> None:
@@ -98,7 +98,7 @@ class Envelopes:
         self._mentions: deque[tuple[float, PendingUpdate]] = deque()
         self._hurried = False
 
-    async def store(self, update: Update) -> None:
+    async def store(self, update: IncomingPayload) -> None:
         """Return once an update is committed; those that come in order are stored in order."""
         envelope = PendingUpdate(update, asyncio.get_running_loop().create_future())
         self._waiting.put_nowait(envelope)
@@ -145,7 +145,7 @@ class Envelopes:
         return ripe
 
 
-class Connection(SocketModeClient):
+class SocketConnection(SocketModeClient):
     """One connection; envelopes are handed over in the order of their arrival.
 
     Args:
@@ -159,7 +159,7 @@ class Connection(SocketModeClient):
         self,
         client: Client,
         url: str,
-        deliver: Callable[["Connection", Envelope], Coroutine[Any, Any, None]],
+        deliver: Callable[["SocketConnection", Envelope], Coroutine[Any, Any, None]],
         tasks: asyncio.TaskGroup,
     ) -> None:
         super().__init__(
@@ -312,7 +312,7 @@ class Socket:
     def __init__(self, app_token: str, ingest: Ingest) -> None:
         self._app_token = app_token
         self._ingest = ingest
-        self._connection: Connection | None = None
+        self._connection: SocketConnection | None = None
 
     @property
     def alive(self) -> bool:
@@ -331,12 +331,12 @@ class Socket:
             AdapterRefused: The app token is wrong, or Socket Mode was switched off.
         """
         envelopes = Envelopes()
-        delivery = Delivery(bolt_app(client, self._ingest, envelopes.store), envelopes)
+        delivery = EnvelopeHandler(bolt_app(client, self._ingest, envelopes.store), envelopes)
         url = await self._address(client)
         async with asyncio.TaskGroup() as tasks:
             storing = tasks.create_task(self._store_all(envelopes), name="slack store")
             async with self._connected(
-                Connection(client, url, delivery.deliver, tasks)
+                SocketConnection(client, url, delivery.deliver, tasks)
             ) as connection:
                 aside = tasks.create_task(_awaited(beside), name="slack beside")
                 _note_end(await connection.ended())
@@ -355,7 +355,7 @@ class Socket:
         return str(answer["url"])
 
     @asynccontextmanager
-    async def _connected(self, connection: Connection) -> AsyncIterator[Connection]:
+    async def _connected(self, connection: SocketConnection) -> AsyncIterator[SocketConnection]:
         try:
             await connection.connect()
             self._connection = connection
@@ -375,14 +375,14 @@ class Socket:
                 raise AdapterRefused("the app was removed from its workspace")
 
 
-class Delivery:
+class EnvelopeHandler:
     """Lets Bolt handle envelopes, and acknowledges what it answers with 200."""
 
     def __init__(self, app: AsyncApp, envelopes: Envelopes) -> None:
         self._app = app
         self._envelopes = envelopes
 
-    async def deliver(self, connection: Connection, envelope: Envelope) -> None:
+    async def deliver(self, connection: SocketConnection, envelope: Envelope) -> None:
         """Handle one envelope; what is not answered is delivered again."""
         name = envelope.get("envelope_id")
         if not isinstance(name, str) or await self.status(name, envelope) != HTTPStatus.OK:
@@ -403,7 +403,7 @@ class Delivery:
             answer = await run_async_bolt_app(self._app, SocketModeRequest(kind, name, payload))
         except UNREADABLE:
             # Our own reading is stricter, and sets aside what is of an impossible shape.
-            await self._envelopes.store(Update(kind, payload))
+            await self._envelopes.store(IncomingPayload(kind, payload))
             return HTTPStatus.OK
         return int(answer.status)
 
@@ -424,7 +424,7 @@ def _note_end(reason: str) -> None:
 def bolt_app(
     client: Client,
     ingest: Ingest,
-    store: Callable[[Update], Awaitable[None]],
+    store: Callable[[IncomingPayload], Awaitable[None]],
     signing_secret: str = "",
 ) -> AsyncApp:
     """Return an app whose one global middleware stores updates; it has no token and calls nobody.
@@ -479,10 +479,10 @@ async def answered(storing: Awaitable[None]) -> BoltResponse:
     return BoltResponse(status=HTTPStatus.OK)
 
 
-def _update_of(body: dict[str, Any]) -> Update:
+def _update_of(body: dict[str, Any]) -> IncomingPayload:
     if "event" in body:
-        return Update("events_api", body)
-    return Update("slash_commands" if "command" in body else "interactive", body)
+        return IncomingPayload("events_api", body)
+    return IncomingPayload("slash_commands" if "command" in body else "interactive", body)
 
 
 async def _passed_on(error: Exception) -> NoReturn:

@@ -22,7 +22,7 @@ from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import Host
 from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import Client, RateLimits
-from adapters.telegram.files import Files
+from adapters.telegram.files import FileFetcher
 from adapters.telegram.inbound import PLATFORM
 from adapters.telegram.platform import TelegramSettings
 from adapters.telegram.preview import Previews
@@ -83,7 +83,7 @@ class TelegramAdapter:
         self._previews = Previews(client, pacer, rate_limits, drafts=drafts, clock=clock)
         self._under_way = UnderWay()
         self._reactions = Reactions(client, pacer, rate_limits)
-        self._files = Files(client, local=settings.base_url is not None)
+        self._files = FileFetcher(client, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
         self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons.put)
         self._receiver = Receiver(

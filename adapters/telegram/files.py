@@ -18,7 +18,7 @@ log = structlog.get_logger()
 _LONGEST_S = 120.0
 
 
-class Files:
+class FileFetcher:
     """The files of one bot.
 
     Args:

@@ -135,7 +135,7 @@ class BotIdentity:
     username: str
 
 
-class Reader:
+class UpdateReader:
     """Reads the updates of one account.
 
     An album comes as several messages, of which only one has a caption: what that one says to the

@@ -28,7 +28,13 @@ from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.messages import Admission, Cursor, InboundMessage, Move, Poison
 from adapters.telegram.client import ALLOWED_UPDATES, Client
 from adapters.telegram.errors import UNREADABLE, TooManyRequests, mapped_receiving, redact
-from adapters.telegram.inbound import PRESS_PREFIX, BotIdentity, Reader, source_name, update_id
+from adapters.telegram.inbound import (
+    PRESS_PREFIX,
+    BotIdentity,
+    UpdateReader,
+    source_name,
+    update_id,
+)
 from adapters.telegram.platform import TelegramSettings
 
 log = structlog.get_logger()
@@ -65,12 +71,12 @@ class Ingest:
         self._intake = intake
         self._allow_bots = frozenset(allow_bots)
         self._pressed = pressed
-        self._reader: Reader | None = None
+        self._reader: UpdateReader | None = None
 
     def introduce(self, bot: BotIdentity) -> None:
         """Say who the bot is, as Telegram told; nothing can be decoded before."""
         if self._reader is None or self._reader.bot != bot:
-            self._reader = Reader(self._account, bot, self._allow_bots)
+            self._reader = UpdateReader(self._account, bot, self._allow_bots)
 
     async def store(self, updates: Sequence[Any], last: int | None = None) -> None:
         """Commit a batch of updates; they are durable when this returns.

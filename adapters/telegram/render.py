@@ -52,7 +52,7 @@ def preview_text(markdown: str) -> str | None:
 
 def split(styled: StyledText) -> list[str]:
     """Return the payloads, at least one; a text with nothing visible becomes "…"."""
-    return list(_Splitter(styled).payloads()) or [_payload(NOTHING, [])]
+    return list(_EntitySplitter(styled).payloads()) or [_payload(NOTHING, [])]
 
 
 def units(text: str) -> int:
@@ -64,7 +64,7 @@ def _payload(text: str, entities: list[dict[str, Any]]) -> str:
     return orjson.dumps({"text": text, "entities": entities}).decode()
 
 
-class _Splitter(Splitter):
+class _EntitySplitter(Splitter):
     def __init__(self, styled: StyledText) -> None:
         super().__init__(styled)
         self._wide: list[int] = []

@@ -153,7 +153,7 @@ class CallbackQuery(Part):
     data: Text | None = None
 
 
-class Button(Part):
+class InlineButton(Part):
     """A button below a message; one without data opens something and comes back to nobody."""
 
     text: Text = ""
@@ -163,7 +163,7 @@ class Button(Part):
 class Keyboard(Part):
     """The buttons below a message."""
 
-    inline_keyboard: list[list[Button]] = []
+    inline_keyboard: list[list[InlineButton]] = []
 
 
 class PressedMessage(Part):
@@ -184,7 +184,7 @@ class Pressed(Part):
     message: PressedMessage
 
 
-class Member(Part):
+class MemberStatus(Part):
     """What a member of a chat may do there."""
 
     status: str
@@ -194,7 +194,7 @@ class Membership(Part):
     """The bot was added to a chat, thrown out or blocked."""
 
     chat: Chat
-    new_chat_member: Member
+    new_chat_member: MemberStatus
 
 
 class Update(Part):

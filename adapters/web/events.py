@@ -70,7 +70,7 @@ class Listener:
 
 
 @dataclass(slots=True)
-class _Chat:
+class _OpenChat:
     preview: GrowingAnswer | None = None
     listeners: set[Listener] = field(default_factory=set)
 
@@ -79,14 +79,14 @@ class Hub:
     """The listeners of all chats; every call returns at once."""
 
     def __init__(self) -> None:
-        self._chats: dict[str, _Chat] = {}
+        self._chats: dict[str, _OpenChat] = {}
         self.closed = False
 
     @contextmanager
     def listen(self, chat: str) -> Iterator[Listener]:
         """Register a listener for as long as the block runs; it starts out stale."""
         listener = Listener()
-        self._chats.setdefault(chat, _Chat()).listeners.add(listener)
+        self._chats.setdefault(chat, _OpenChat()).listeners.add(listener)
         try:
             yield listener
         finally:
@@ -100,7 +100,7 @@ class Hub:
 
     def show(self, chat: str, text: str) -> None:
         """Show a growing answer, to those who join later as well; an empty text shows none."""
-        self._chats.setdefault(chat, _Chat()).preview = GrowingAnswer(text) if text else None
+        self._chats.setdefault(chat, _OpenChat()).preview = GrowingAnswer(text) if text else None
         self._wake(chat)
         self._forget_if_unused(chat)
 

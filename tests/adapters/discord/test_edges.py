@@ -13,7 +13,7 @@ from typing_extensions import override
 from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
 from adapters.discord.backfill import Backfill
-from adapters.discord.client import Http, Pending
+from adapters.discord.client import Http, PendingKeys
 from adapters.discord.ingest import Lanes
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
@@ -270,7 +270,7 @@ async def test_a_socket_that_never_holds(
 async def test_waiting_for_what_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that hangs while it is opened does not hold up its answer for long."""
     monkeypatch.setattr(client, "LONGEST_WAIT_S", 0.01)
-    waiting = Pending()
+    waiting = PendingKeys()
     waiting.begin("a")
     answer = asyncio.ensure_future(waiting.wait("a"))
     assert await asyncio.wait([answer], timeout=30) == ({answer}, set())

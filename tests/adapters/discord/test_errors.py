@@ -8,7 +8,7 @@ import aiohttp
 import discord
 import pytest
 
-from adapters.discord.errors import Refusal, mapped_call, mapped_post, mapped_receiving
+from adapters.discord.errors import CodedRefusal, mapped_call, mapped_post, mapped_receiving
 from adapters.errors import (
     AdapterDisconnected,
     AdapterError,
@@ -164,7 +164,7 @@ def test_a_pause_is_told() -> None:
 )
 def test_the_reason_of_a_refusal(raised: Exception, reason: str) -> None:
     """It is ours where we know the code, and never an error page."""
-    with pytest.raises(Refusal) as caught, mapped_call():
+    with pytest.raises(CodedRefusal) as caught, mapped_call():
         raise raised
     assert str(caught.value) == reason
 

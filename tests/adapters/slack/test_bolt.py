@@ -13,9 +13,9 @@ from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
 from adapters.slack.client import Client, api_root
-from adapters.slack.ingest import Update
+from adapters.slack.ingest import IncomingPayload
 from adapters.slack.platform import SlackSettings
-from adapters.slack.socketmode import Connection, Delivery, bolt_app
+from adapters.slack.socketmode import EnvelopeHandler, SocketConnection, bolt_app
 from tests.adapters.slack.conftest import until
 from tests.support.recording_intake import NotStored
 
@@ -56,9 +56,9 @@ class Stores:
     """Takes updates as the envelopes of a socket do."""
 
     def __init__(self) -> None:
-        self.updates: list[Update] = []
+        self.updates: list[IncomingPayload] = []
 
-    async def store(self, update: Update) -> None:
+    async def store(self, update: IncomingPayload) -> None:
         self.updates.append(update)
 
 
@@ -73,7 +73,7 @@ def app_with(store: Any) -> Any:
 def test_a_payload_of_any_shape_is_stored_once(payload: Any) -> None:
     """Where Bolt cannot read it, our own reading gets it; what comes is never refused for ever."""
     stores = Stores()
-    delivery = Delivery(app_with(stores.store), stores)  # type: ignore[arg-type]
+    delivery = EnvelopeHandler(app_with(stores.store), stores)  # type: ignore[arg-type]
     envelope = {"type": "events_api", "envelope_id": "e", "payload": payload}
     assert asyncio.run(delivery.status("e", envelope)) == 200
     (update,) = stores.updates
@@ -104,7 +104,7 @@ class Line:
 async def acknowledged(store: Any, line: Line, **changes: Any) -> list[str]:
     """Deliver one envelope; return what was acknowledged."""
     stores = Stores()
-    delivery = Delivery(app_with(store or stores.store), stores)  # type: ignore[arg-type]
+    delivery = EnvelopeHandler(app_with(store or stores.store), stores)  # type: ignore[arg-type]
     payload = {"event": {"type": "message"}}
     envelope = {"type": "events_api", "envelope_id": "e", "payload": payload} | changes
     await delivery.deliver(line, envelope)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ async def acknowledged(store: Any, line: Line, **changes: Any) -> list[str]:
 async def test_only_what_is_stored_is_acknowledged() -> None:
     """Bolt's answer to an error is no 200, so the socket stays silent."""
 
-    async def failing(_: Update) -> None:
+    async def failing(_: IncomingPayload) -> None:
         raise NotStored("disk full")
 
     assert await acknowledged(None, Line()) == ["e"]
@@ -136,13 +136,13 @@ async def test_an_envelope_that_comes_while_the_run_ends_is_left_to_slack() -> N
     """No task can be started any more; that is no error and leaves nothing behind."""
     delivered: list[Any] = []
 
-    async def deliver(_: Connection, envelope: Any) -> None:
+    async def deliver(_: SocketConnection, envelope: Any) -> None:
         delivered.append(envelope)
 
     client = Client(SlackSettings(bot_token=SecretStr("xoxb-1")))
     async with asyncio.TaskGroup() as tasks:
         pass
-    connection = Connection(client, "ws://127.0.0.1/", deliver, tasks)
+    connection = SocketConnection(client, "ws://127.0.0.1/", deliver, tasks)
     connection.message_queue.put_nowait('{"type": "events_api"}')
     await until(connection.message_queue.empty)
     await connection.close()

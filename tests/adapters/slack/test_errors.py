@@ -21,9 +21,9 @@ from adapters.errors import (
 )
 from adapters.slack.errors import (
     CallFailed,
+    CallRefused,
     Limited,
     NotTaken,
-    Refused,
     Unanswered,
     edit_error,
     mapped,
@@ -143,8 +143,8 @@ BY_CODE = {
     **dict.fromkeys(LIMITED, (Limited, SendDelayed, SendDelayed)),
     **dict.fromkeys(IN_DOUBT, (Unanswered, SendUnknown, SendDelayed)),
     **dict.fromkeys(NOT_NOW, (NotTaken, SendDelayed, SendDelayed)),
-    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (Refused, SendDelayed, SendDelayed)),
-    **dict.fromkeys(FINAL, (Refused, SendRejected, SendRejected)),
+    **dict.fromkeys([*TOKEN_REFUSED, *MENDABLE], (CallRefused, SendDelayed, SendDelayed)),
+    **dict.fromkeys(FINAL, (CallRefused, SendRejected, SendRejected)),
 }
 """What became of the call, and what that means for a post and for an edit."""
 BY_STATUS = {
@@ -178,7 +178,7 @@ CASES: list[tuple[Exception, Outcomes]] = [
     (answer("ratelimited", 429), (Limited, SendDelayed, SendDelayed)),
     *[(answer("internal_error", status), UNANSWERED) for status in (500, 502, 503, 504)],
     (answer("channel_not_found", 500), UNANSWERED),
-    (answer("channel_not_found", 404), (Refused, SendRejected, SendRejected)),
+    (answer("channel_not_found", 404), (CallRefused, SendRejected, SendRejected)),
     *[(exc, NOT_TAKEN) for exc in NOT_SENT],
     *[(exc, UNANSWERED) for exc in (*MAYBE_SENT, *OF_THE_SDK)],
 ]
@@ -226,11 +226,11 @@ def test_an_answer_that_is_no_json_is_in_doubt() -> None:
 @pytest.mark.parametrize(
     ("exc", "kind"),
     [
-        (Refused("channel_not_found"), SendRejected),
-        (Refused("restricted_action_thread_locked"), SendRejected),
-        (Refused("invalid_auth"), SendDelayed),
-        (Refused("account_inactive"), SendDelayed),
-        (Refused("missing_scope"), SendDelayed),
+        (CallRefused("channel_not_found"), SendRejected),
+        (CallRefused("restricted_action_thread_locked"), SendRejected),
+        (CallRefused("invalid_auth"), SendDelayed),
+        (CallRefused("account_inactive"), SendDelayed),
+        (CallRefused("missing_scope"), SendDelayed),
         (Limited("ratelimited", 7.0), SendDelayed),
         (NotTaken("update_failed"), SendDelayed),
         (Unanswered("TimeoutError"), SendUnknown),
@@ -244,12 +244,12 @@ def test_what_it_means_for_a_post(exc: CallFailed, kind: type[AdapterError]) -> 
 def test_an_edit_is_never_in_doubt() -> None:
     """It is simply done again."""
     assert isinstance(edit_error(Unanswered("TimeoutError")), SendDelayed)
-    assert isinstance(edit_error(Refused("is_inactive")), SendRejected)
+    assert isinstance(edit_error(CallRefused("is_inactive")), SendRejected)
 
 
 def test_wrong_credentials_end_the_adapter_and_name_their_setting() -> None:
     """Anything else is a matter of time."""
-    refusal = receiving_error(Refused("invalid_auth"), "app_token")
+    refusal = receiving_error(CallRefused("invalid_auth"), "app_token")
     assert isinstance(refusal, AdapterRefused)
     assert "platforms.slack.app_token" in str(refusal)
     assert isinstance(receiving_error(Unanswered("x"), "bot_token"), AdapterDisconnected)

@@ -30,7 +30,14 @@ from adapters.slack.inbound import (
     unescaped,
     without_address,
 )
-from adapters.slack.ingest import Update, in_order, is_bare_mention, newer_than, position_of, ts_of
+from adapters.slack.ingest import (
+    IncomingPayload,
+    in_order,
+    is_bare_mention,
+    newer_than,
+    position_of,
+    ts_of,
+)
 from adapters.slack.socketmode import Envelopes
 
 NAMES = {"U1": "Ann", "U2": "Bob"}
@@ -531,8 +538,8 @@ async def test_a_mention_without_files_waits_for_its_message() -> None:
     """The message is stored first, whatever came first; at the end nothing waits."""
     clock = [0.0]
     envelopes = Envelopes(lambda: clock[0])
-    mention = Update("events_api", {"event": event(type="app_mention")})
-    message = Update("events_api", {"event": event()})
+    mention = IncomingPayload("events_api", {"event": event(type="app_mention")})
+    message = IncomingPayload("events_api", {"event": event()})
     async with asyncio.TaskGroup() as tasks:
         for update in (mention, message, mention):
             tasks.create_task(envelopes.store(update))
@@ -550,7 +557,7 @@ async def test_a_mention_without_files_waits_for_its_message() -> None:
 
 def test_a_mention_with_files_does_not_wait() -> None:
     """There is nothing to wait for."""
-    assert is_bare_mention(Update("events_api", {"event": {"type": "app_mention"}}))
+    assert is_bare_mention(IncomingPayload("events_api", {"event": {"type": "app_mention"}}))
     full = {"event": {"type": "app_mention", "files": []}}
-    assert not is_bare_mention(Update("events_api", full))
-    assert not is_bare_mention(Update("events_api", []))
+    assert not is_bare_mention(IncomingPayload("events_api", full))
+    assert not is_bare_mention(IncomingPayload("events_api", []))

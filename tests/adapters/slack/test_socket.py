@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from adapters.errors import AdapterDisconnected, AdapterError, AdapterRefused
 from adapters.slack.adapter import SlackAdapter
-from adapters.slack.ingest import Update
+from adapters.slack.ingest import IncomingPayload
 from adapters.slack.socketmode import Envelopes
 from tests.adapters.slack.conftest import (
     Clock,
@@ -366,7 +366,7 @@ async def test_an_error_inside_of_bolt_is_not_acknowledged(
     slack.delivering.ack_s = 0.05
     store, failures = Envelopes.store, [NotStored("disk full")] * 2
 
-    async def failing(self: Envelopes, update: Update) -> None:
+    async def failing(self: Envelopes, update: IncomingPayload) -> None:
         if failures:
             raise failures.pop()
         await store(self, update)

@@ -39,7 +39,7 @@ from adapters.telegram.errors import (
     mapped_receiving,
     mapped_send,
 )
-from adapters.telegram.files import Files
+from adapters.telegram.files import FileFetcher
 from adapters.telegram.platform import TelegramSettings
 from tests.support.bot_api import TOKEN
 from tests.support.exceptions import below, missing_in
@@ -315,5 +315,5 @@ async def fetched(file_server: Answer) -> bytes:
 
     attachment = Attachment(name="a.txt", kind="file", ref='{"file_id": "f"}')
     async with talking(answer) as client:
-        files = Files(client, local=False)
+        files = FileFetcher(client, local=False)
         return await files.fetch(Address("telegram", "default", "7"), attachment, 1_000)

@@ -10,7 +10,7 @@ from aiohttp.test_utils import unused_port
 from adapters.errors import AdapterError, FetchDelayed, FetchRejected
 from adapters.messages import Address, Attachment
 from adapters.telegram.adapter import TelegramAdapter
-from adapters.telegram.inbound import BotIdentity, Reader
+from adapters.telegram.inbound import BotIdentity, UpdateReader
 from tests.adapters.telegram.conftest import MakeAdapter
 from tests.support.bot_api import (
     BLOCKED,
@@ -33,7 +33,7 @@ FOR_NOW = "Bad Request: wrong file_id or the file is temporarily unavailable"
 def attached(api: BotApi, content: bytes, path: str = "documents/a b#1.txt") -> Attachment:
     """Let a person send a file; return what the adapter made of it."""
     update = api.message_update(7, None, document=api.add_file(content, path))
-    read: Any = Reader("default", BotIdentity(42, "parley_bot")).read([update])[0]
+    read: Any = UpdateReader("default", BotIdentity(42, "parley_bot")).read([update])[0]
     attachment: Attachment = read.attachments[0]
     return attachment
 

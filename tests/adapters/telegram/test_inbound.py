@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.messages import Address, InboundMessage, Move, Poison
-from adapters.telegram.inbound import BotIdentity, Reader
+from adapters.telegram.inbound import BotIdentity, UpdateReader
 
 BOT = BotIdentity(42, "parley_bot")
 ANN = {"id": 7, "is_bot": False, "first_name": "Ann", "last_name": "Lee", "username": "ann"}
@@ -25,7 +25,7 @@ def update(text: str | None = None, *, key: str = "message", **fields: Any) -> d
 
 
 def item_of(raw: Any) -> Any:
-    return Reader("main", BOT).read([raw])[0]
+    return UpdateReader("main", BOT).read([raw])[0]
 
 
 def read(*args: Any, **fields: Any) -> InboundMessage:
@@ -262,7 +262,7 @@ def test_a_caption_is_the_text() -> None:
 
 def test_an_album_is_for_the_bot_as_a_whole() -> None:
     """Its caption names the bot; the pictures behind it come without one, other albums do too."""
-    reader = Reader("main", BOT)
+    reader = UpdateReader("main", BOT)
     text = "@parley_bot compare"
     named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
 
@@ -280,14 +280,14 @@ def test_an_album_is_for_the_bot_whichever_picture_says_so() -> None:
     text = "@parley_bot compare"
     album: dict[str, Any] = {"photo": [FILE], "media_group_id": "a", "chat": GROUP}
     named = {"caption": text, "caption_entities": [mark("mention", text, "@parley_bot")]}
-    items: Any = Reader("main", BOT).read([update(**album), update(**album | named)])
+    items: Any = UpdateReader("main", BOT).read([update(**album), update(**album | named)])
     assert [item.addressed for item in items] == ["direct", "direct"]
 
 
 def test_remembered_albums_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the last ones are known."""
     monkeypatch.setattr("adapters.telegram.inbound._REMEMBERED_ALBUMS", 2)
-    reader = Reader("main", BOT)
+    reader = UpdateReader("main", BOT)
     command = mark("bot_command", "/new", "/new")
     for album in "abc":
         fields: Any = {"entities": [command], "chat": GROUP, "media_group_id": album}
@@ -329,7 +329,7 @@ def test_what_nobody_said_to_the_bot(fields: dict[str, Any]) -> None:
 
 def test_other_bots_may_be_listened_to() -> None:
     """One that is named in `allow_bots` counts like a person; the bot itself never does."""
-    reader = Reader("main", BOT, frozenset({"8", "42"}))
+    reader = UpdateReader("main", BOT, frozenset({"8", "42"}))
     other: Any = {"from": {"id": 8, "is_bot": True}}
     myself: Any = {"from": {"id": 42, "is_bot": True}}
     heard, own = reader.read([update("beep", **other), update("me", **myself)])
