@@ -20,7 +20,8 @@ from gateway.cli.common import AFTER, LISTED, AsLines, Limit, Since, first_day, 
 from gateway.cli.console import out, page_of, show_lines, show_next
 from gateway.settings.tree import Settings
 from gateway.storage.reports import cache_efficiency, costs, ledger
-from gateway.storage.reports.costs import GroupPage, Rates
+from gateway.storage.reports.cache_efficiency import Rates
+from gateway.storage.reports.costs import GroupPage
 from gateway.storage.reports.ledger import Group, Span, Spent
 
 if TYPE_CHECKING:

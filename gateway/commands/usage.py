@@ -16,7 +16,7 @@ from gateway.agent_ports.budgets import ROUNDING_USD
 from gateway.commands.registry import StatusFacts, context_text, firing_text
 from gateway.storage.reports import cache_efficiency, ledger
 from gateway.storage.reports.cache_efficiency import BilledAnswer, CachePrices
-from gateway.storage.reports.ledger import Compared, Group, Spent
+from gateway.storage.reports.ledger import Group, Spent
 from gateway.storage.reports.usage import ContextFill, Figures, Insights, UsageReport
 
 INSIGHTS_DAYS = 30
@@ -125,7 +125,7 @@ def _cache_text(report: UsageReport, money: MoneyRules) -> str:
 
 def least_text(answers: Sequence[BilledAnswer], money: MoneyRules) -> str:
     """Return how close the bill came to the least possible; empty where that is not known."""
-    found = cache_efficiency.compare(answers, money.rates).get("", Compared())
+    found = cache_efficiency.compare(answers, money.rates)
     if found.ratio is None:
         return ""
     calls = count(found.calls, "call")

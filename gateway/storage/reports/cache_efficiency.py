@@ -5,12 +5,11 @@
 simulator.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, select
+from sqlalchemy import Connection, select
 
 from agent.models.catalog import ModelFacts, Prices
 from agent.money.cache_simulator import CacheRules, least_after
@@ -37,20 +36,26 @@ class CachePrices(NamedTuple):
             return None
         return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
 
+    def compared(self, calls: int, billed: Usage, least: Usage) -> Compared:
+        """Return what calls were billed and the least, both at this price list."""
+        billed_usd, least_usd = (cost_usd(usage, self.prices) for usage in (billed, least))
+        return Compared(calls, billed_usd or 0.0, least_usd or 0.0)
+
+
+Rates = Callable[[str], CachePrices | None]
+"""What is known of a model by its name."""
+
 
 class BilledAnswer(NamedTuple):
-    """A call for a step of a turn, as the provider reported it; `at` is in epoch seconds.
+    """A call for a step of a turn, as the provider reported it.
 
     Attributes:
-        model: As booked; with `provider` and `conversation` it names a cache.
+        model: As booked; with `provider` it names a cache.
         before_tokens: The prompt of the call before it in that cache; 0 for none.
     """
 
-    conversation: int
-    sender: str
     provider: str
     model: str
-    at: float
     usage: Usage
     before_tokens: int
 
@@ -62,14 +67,20 @@ class BilledAnswer(NamedTuple):
 
 def recent_answers(conn: Connection, conversation_id: int) -> list[BilledAnswer]:
     """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
-    return [_answer(row) for row in conn.execute(*_recent_answers(conversation_id))]
+    rows = conn.execute(*_recent_answers(conversation_id))
+    return [BilledAnswer(row.provider, row.model, usage_in(row), row.before_tokens) for row in rows]
 
 
 @built_once
 def _recent_answers(conversation_id: int) -> Any:
     newest = (
         select(ledger)
-        .where(ledger.c.conversation == conversation_id, *_REPORTED)
+        .where(
+            ledger.c.conversation == conversation_id,
+            ledger.c.purpose == "answer",
+            ledger.c.estimated.is_(False),
+        )
+        # In the order of an index, which ends at the limit: no other call is read.
         .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
         .limit(RECENT_CALLS)
         .subquery("reported")
@@ -77,26 +88,7 @@ def _recent_answers(conversation_id: int) -> Any:
     return select(newest).order_by(newest.c.id)
 
 
-_REPORTED = (ledger.c.purpose == "answer", ledger.c.estimated.is_(False))
-
-
-def _answer(row: Row[Any]) -> BilledAnswer:
-    return BilledAnswer(
-        row.conversation,
-        row.sender,
-        row.provider,
-        row.model,
-        row.at,
-        usage_in(row),
-        row.before_tokens,
-    )
-
-
-def compare(
-    answers: Sequence[BilledAnswer],
-    rates: Callable[[str], CachePrices | None],
-    named: Callable[[BilledAnswer], str] = lambda _: "",
-) -> dict[str, Compared]:
+def compare(answers: Sequence[BilledAnswer], rates: Rates) -> Compared:
     """Return what the prompts were billed and the least, each at the price list of its model.
 
     Left out are models without rates, and those that take no breakpoints and have reported
@@ -104,24 +96,14 @@ def compare(
 
     Args:
         answers: In order.
-        rates: Those of a model by its name.
-        named: The name under which an answer is summed up.
+        rates: What is known of a model by its name.
     """
     by_model = {name: rates(name) for name in {answer.model for answer in answers}}
-    cached = {answer.cache for answer in answers if _used_cache(answer.usage)}
-    found: defaultdict[str, Compared] = defaultdict(Compared)
+    cached = {each.cache for each in answers if each.usage.prompt_tokens > each.usage.input_tokens}
+    found = Compared()
     for answer in answers:
         known = by_model[answer.model]
         if known and (known.rules.marked or answer.cache in cached):
-            found[named(answer)] += _compared(answer, known)
-    return dict(found)
-
-
-def _used_cache(usage: Usage) -> bool:
-    return usage.prompt_tokens > usage.input_tokens
-
-
-def _compared(answer: BilledAnswer, known: CachePrices) -> Compared:
-    least = least_after(answer.before_tokens, answer.usage, known.rules)
-    billed_usd, least_usd = (cost_usd(usage, known.prices) for usage in (answer.usage, least))
-    return Compared(1, billed_usd or 0.0, least_usd or 0.0)
+            least = least_after(answer.before_tokens, answer.usage, known.rules)
+            found += known.compared(1, answer.usage, least)
+    return found

@@ -10,7 +10,7 @@ rest. `size` tells which calls can be compared with the least possible
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -27,11 +27,11 @@ from sqlalchemy import (
     select,
 )
 
-from agent.money.costs import Money, cost_usd
+from agent.money.costs import Money
 from agent.usage import Usage
 from gateway.errors import NotFound
 from gateway.storage.conversation import conversations
-from gateway.storage.reports.cache_efficiency import CachePrices
+from gateway.storage.reports.cache_efficiency import CachePrices, Rates
 from gateway.storage.reports.ledger import (
     Compared,
     Group,
@@ -42,9 +42,6 @@ from gateway.storage.reports.ledger import (
     usage_in,
 )
 from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
-
-Rates = Callable[[str], CachePrices | None]
-"""What is known of a model by its name."""
 
 
 class GroupPage(NamedTuple):
@@ -62,38 +59,36 @@ def by_span(conn: Connection, spans: Sequence[Span], rates: Rates) -> list[Group
 
     They begin and end with a quarter of an hour, as the days of all time zones do.
     """
-    begun = (conn.scalar(select(func.min(spent_slot.c.slot))) or 0) * SLOT_S
-    found = ((span.name, _within(conn, span)) for span in spans if span.end > begun)
+    slot = spent_slot.c.slot
+    begun = (conn.scalar(select(func.min(slot))) or 0) * SLOT_S
+    named = (
+        (span.name, row)
+        for span in spans
+        if span.end > begun
+        for row in conn.execute(_sums(spent_slot, span.start).where(slot < _slot(span.end)))
+    )
     cached = _cached(conn, min((span.start for span in spans), default=0.0))
-    return [Group(name, _spent(rows, rates, cached)) for name, rows in found if rows]
-
-
-def _within(conn: Connection, span: Span) -> Sequence[Row[Any]]:
-    here = spent_slot.c.slot
-    parts = _by_model(spent_slot).where(here >= _slot(span.start), here < _slot(span.end))
-    return conn.execute(parts).all()
+    return [Group(name, spent) for name, spent in _added_up(named, rates, cached).items()]
 
 
 def total(conn: Connection, since: float, rates: Rates) -> Spent:
     """Return what was spent since a moment."""
-    rows = conn.execute(_by_model(spent_slot).where(spent_slot.c.slot >= _slot(since))).all()
-    return _spent(rows, rates, _cached(conn, since))
+    named = (("", row) for row in conn.execute(_sums(spent_slot, since)))
+    return _added_up(named, rates, _cached(conn, since))[""]
 
 
 def of_sender(conn: Connection, sender: str, since: float) -> Spent:
     """Return what one sender spent since a moment; prompts are not compared."""
-    here = (spent_by.c.sender == sender, spent_by.c.slot >= _slot(since))
-    return _spent(conn.execute(_by_model(spent_by).where(*here)), lambda _: None, set())
+    rows = conn.execute(_sums(spent_by, since).where(spent_by.c.sender == sender))
+    return _added_up((("", row) for row in rows), lambda _: None, set())[""]
 
 
 def by_model(conn: Connection, since: float, rates: Rates) -> list[Group]:
     """Return what was spent by model ("provider/name"), the dearest first."""
-    parts: defaultdict[str, list[Row[Any]]] = defaultdict(list)
-    query = _by_model(spent_slot).where(spent_slot.c.slot >= _slot(since))
-    for row in conn.execute(query):
-        parts["/".join(filter(None, (row.provider, row.model)))].append(row)
-    cached = _cached(conn, since)
-    groups = [Group(name, _spent(rows, rates, cached)) for name, rows in parts.items()]
+    rows = conn.execute(_sums(spent_slot, since))
+    named = (("/".join(filter(None, (row.provider, row.model))), row) for row in rows)
+    found = _added_up(named, rates, _cached(conn, since))
+    groups = [Group(name, spent) for name, spent in found.items()]
     return sorted(groups, key=lambda group: (-group.spent.money.usd, group.name))
 
 
@@ -105,18 +100,12 @@ def by_key(
     Raises:
         NotFound: There is no group of the name that the page begins behind.
     """
-    named = spent_by.c[key]
-    names = list(conn.scalars(_dearest(conn, named, since, page)))
-    query = _by_model(spent_by, named).where(named.in_(names), spent_by.c.slot >= _slot(since))
-    parts: dict[Any, list[Row[Any]]] = {name: [] for name in names}
-    for row in conn.execute(query):
-        parts[row[0]].append(row)
+    column = spent_by.c[key]
+    names = list(conn.scalars(_dearest(conn, column, since, page)))
+    rows = conn.execute(_sums(spent_by, since, column).where(column.in_(names)))
+    found = _added_up(((row[0], row) for row in rows), rates, _cached(conn, since))
     titles = conversations.titles(conn, names) if key == "conversation" else {}
-    cached = _cached(conn, since)
-    return [
-        Group(str(name) or "?", _spent(rows, rates, cached), titles.get(name, ""))
-        for name, rows in parts.items()
-    ]
+    return [Group(str(name) or "?", found[name], titles.get(name, "")) for name in names]
 
 
 def _dearest(
@@ -134,11 +123,11 @@ def _dearest(
     return query.order_by(cost.desc(), text).limit(page.limit)
 
 
-def _by_model(table: Table, *keys: ColumnElement[Any]) -> Select[Any]:
+def _sums(table: Table, since: float, *keys: ColumnElement[Any]) -> Select[Any]:
     """Select sums that have the model and the size in common, which decide about the least."""
     common = (*keys, table.c.provider, table.c.model, table.c.size)
     sums = (func.sum(table.c[name]).label(name) for name in MEASURES)
-    return select(*common, *sums).group_by(*common)
+    return select(*common, *sums).where(table.c.slot >= _slot(since)).group_by(*common)
 
 
 def _slot(at: float) -> int:
@@ -153,8 +142,14 @@ def _cached(conn: Connection, since: float) -> set[tuple[str, str]]:
     return {(row.provider, row.model) for row in rows}
 
 
-def _spent(rows: Iterable[Row[Any]], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
-    return sum((_part(row, rates, cached) for row in rows), Spent())
+def _added_up(
+    named: Iterable[tuple[Any, Row[Any]]], rates: Rates, cached: set[tuple[str, str]]
+) -> defaultdict[Any, Spent]:
+    """Return the sum of the rows of each name."""
+    found: defaultdict[Any, Spent] = defaultdict(Spent)
+    for name, row in named:
+        found[name] += _part(row, rates, cached)
+    return found
 
 
 def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
@@ -162,28 +157,16 @@ def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
     known = rates(row.model) if row.size else None
     compared = Compared()
     if known is not None and (known.rules.marked or (row.provider, row.model) in cached):
-        compared = _compared(row, known)
+        billed = Usage(row.answer_input, 0, row.answer_read, row.answer_5m, row.answer_1h)
+        compared = known.compared(row.answers, billed, _least(row, known))
     return Spent(row.calls, usage_in(row), money, compared)
 
 
-def _compared(row: Row[Any], known: CachePrices) -> Compared:
-    """Compare as `cache_simulator.least_after` does: all calls of a row are of one size.
+def _least(row: Row[Any], known: CachePrices) -> Usage:
+    """Return the least as `cache_simulator.least_after` does: all calls of a row are of one size.
 
     The shortest cached prefix of a model is taken for the next smaller of `SIZES`.
     """
-    billed = Usage(
-        row.answer_input,
-        cache_read_tokens=row.answer_read,
-        cache_write_5m_tokens=row.answer_5m,
-        cache_write_1h_tokens=row.answer_1h,
-    )
-    billed_usd, least_usd = (
-        cost_usd(usage, known.prices) for usage in (billed, _least(row, known))
-    )
-    return Compared(row.answers, billed_usd or 0.0, least_usd or 0.0)
-
-
-def _least(row: Row[Any], known: CachePrices) -> Usage:
     prompt_size, known_size = divmod(row.size - 1, len(SIZES) + 1)
     least_size = sum(known.rules.min_tokens >= size for size in SIZES)
     if prompt_size < least_size:

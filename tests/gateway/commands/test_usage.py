@@ -159,7 +159,7 @@ def answered(*usages: Usage) -> tuple[BilledAnswer, ...]:
     """Return calls of the test's model in a row."""
     prompts = [0, *(usage.prompt_tokens for usage in usages)]
     return tuple(
-        BilledAnswer(1, "t:1", "anthropic", "claude-test", 0.0, usage, before_tokens)
+        BilledAnswer("anthropic", "claude-test", usage, before_tokens)
         for usage, before_tokens in zip(usages, prompts, strict=False)
     )
 

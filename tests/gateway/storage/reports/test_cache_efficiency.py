@@ -40,7 +40,7 @@ def before(answers: list[BilledAnswer]) -> list[int]:
     return [answer.before_tokens for answer in answers]
 
 
-def compared(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> dict[str, Compared]:
+def compared(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> Compared:
     return cache_efficiency.compare(recent(store, current), lambda _: CachePrices.of(facts))
 
 
@@ -90,7 +90,7 @@ def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
 ) -> None:
     """Answers are not part of it."""
     book(store, current, WRITTEN, READ + Usage(output_tokens=900, cache_write_5m_tokens=100))
-    found = compared(store, current)[""]
+    found = compared(store, current)
     assert found.calls == 2
     assert found.billed_usd == found.least_usd == pytest.approx(0.013625)
 
@@ -98,7 +98,7 @@ def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
 def test_nothing_is_billed_below_the_least(store: Store, current: Turn) -> None:
     """A single call is cheaper where nothing of it is written."""
     book(store, current, Usage(10_000))
-    found = compared(store, current)[""]
+    found = compared(store, current)
     assert found.billed_usd < found.least_usd
     assert found.ratio == 1.0
 
@@ -106,23 +106,23 @@ def test_nothing_is_billed_below_the_least(store: Store, current: Turn) -> None:
 def test_what_was_written_again_is_above_the_least(store: Store, current: Turn) -> None:
     """A cache that has died, or whose prefix has moved."""
     book(store, current, WRITTEN, WRITTEN)
-    assert compared(store, current)[""].ratio == pytest.approx(2.5 / 1.35)
+    assert compared(store, current).ratio == pytest.approx(2.5 / 1.35)
 
 
 def test_a_claude_without_cache_figures_is_compared(store: Store, current: Turn) -> None:
     """It takes breakpoints; another model may have no cache at all."""
     book(store, current, Usage(10_000), Usage(10_000))
-    assert compared(store, current)[""].ratio == pytest.approx(2.0 / 1.35)
-    assert compared(store, current, OTHER) == {}
+    assert compared(store, current).ratio == pytest.approx(2.0 / 1.35)
+    assert compared(store, current, OTHER) == Compared()
     book(store, current, READ)
-    assert compared(store, current, OTHER)[""].ratio == pytest.approx(2.1 / 1.2)
+    assert compared(store, current, OTHER).ratio == pytest.approx(2.1 / 1.2)
 
 
 def test_free_and_unknown_models_are_left_out(store: Store, current: Turn) -> None:
     """There is no least of nothing."""
     book(store, current, WRITTEN, WRITTEN)
-    assert compared(store, current, ModelFacts("claude-x", prices=FREE)) == {}
-    assert compared(store, current, ModelFacts("claude-x")) == {}
+    assert compared(store, current, ModelFacts("claude-x", prices=FREE)) == Compared()
+    assert compared(store, current, ModelFacts("claude-x")) == Compared()
     assert Compared().ratio is None
 
 
@@ -130,4 +130,4 @@ def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) ->
     """Nothing below it could have been cached."""
     book(store, current, Usage(10_000), Usage(10_000))
     rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
-    assert cache_efficiency.compare(recent(store, current), lambda _: rates)[""].ratio == 1.0
+    assert cache_efficiency.compare(recent(store, current), lambda _: rates).ratio == 1.0

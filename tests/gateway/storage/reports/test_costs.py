@@ -138,18 +138,15 @@ def fully_compared(store: Store, since: float) -> Compared:
     """Compare call by call what `total` compares by sums."""
     answers = [
         BilledAnswer(
-            row.conversation,
-            row.sender,
             row.provider,
             row.model,
-            row.at,
             Usage(*(getattr(row, name) for name in USAGE_NAMES)),
             row.before_tokens,
         )
         for row in store.rows(table)
         if row.at >= since and row.purpose == "answer" and not row.estimated
     ]
-    return cache_efficiency.compare(answers, rates).get("", Compared())
+    return cache_efficiency.compare(answers, rates)
 
 
 USAGE_NAMES = (
