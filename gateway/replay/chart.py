@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 
 from gateway.pipeline.hygiene import HYGIENE_SHARE
-from gateway.storage.reports.history import Call, Shrinking, Timeline
+from gateway.storage.reports.timeline import Call, Shrinking, Timeline
 
 MOST_POINTS = 600
 """Calls that are drawn; of more, each stretch is drawn by its extremes."""

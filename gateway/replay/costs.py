@@ -15,7 +15,7 @@ from agent.prefix import LIFETIMES_S
 from agent.usage import Usage
 from gateway.replay.recorded_model import Bill, Billed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.history import Timeline
+from gateway.storage.reports.timeline import Timeline
 
 EARLY = "idle"
 """The trigger of a compaction that was made because the cache had died."""

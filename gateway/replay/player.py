@@ -33,8 +33,7 @@ from gateway.storage.conversation import sessions
 from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
-from gateway.storage.reports import history
-from gateway.storage.reports import history as timeline
+from gateway.storage.reports import timeline
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
 """What may be said about a turn before its answer."""
@@ -254,7 +253,7 @@ class Player:
         return Replayed(
             # A file's name may hold bytes that are no UTF-8.
             name=storable(recording.name),
-            work=await read(history.work, conversation_id),
+            work=await read(timeline.work, conversation_id),
             timeline=grown,
             billed=self.model.billed(str(conversation_id)),
             duration_s=duration_s,

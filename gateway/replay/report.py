@@ -25,7 +25,7 @@ from gateway.replay.costs import (
 )
 from gateway.replay.recorded_model import Billed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.history import Shrinking, Timeline, Work
+from gateway.storage.reports.timeline import Shrinking, Timeline, Work
 
 PAGE = Path(__file__).parent / "page" / "report.html"
 BEGINNING = "<!doctype html>"

@@ -11,7 +11,7 @@ from gateway.replay.costs import Tariff
 from gateway.replay.recorded_model import Bill, Billed, Placing
 from gateway.replay.report import Conditions, Replayed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.history import Call, Shrinking, Timeline, Work
+from gateway.storage.reports.timeline import Call, Shrinking, Timeline, Work
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
 FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")

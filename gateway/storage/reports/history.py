@@ -1,27 +1,21 @@
-"""What people and operators look at: chats on the web page, status, lineages, titles, timelines.
+"""What people and operators look at: chats on the web page, status, lineages, titles.
 
 Only the title of a conversation's newest lineage is stored; those of earlier ones are read from
-their first questions. A timeline tells how a context grew and shrank: the calls of models, and the
-compactions between them.
+their first questions.
 """
 
-from collections import defaultdict, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-import orjson
 from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
-from agent.usage import Usage
 from agent.view import ViewPlan, load_plan
 from gateway.errors import NotFound
 from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.conversation.conversations import title_of
 from gateway.storage.queue.outbox import choices_of, is_over
-from gateway.storage.reports.ledger import TOKENS, usage_in
 from gateway.storage.schema import (
     alias,
     attachment,
@@ -30,11 +24,9 @@ from gateway.storage.schema import (
     inbox,
     is_pending,
     iso_time,
-    ledger,
     message,
     outbox,
     session,
-    step,
     turn,
 )
 from gateway.storage.statements import built_once
@@ -214,34 +206,6 @@ def status(conn: Connection, conversation_id: int) -> Status:
         turn_running=last is not None and last.state == "running",
         last_outcome=last.outcome if last is not None else None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a conversation took so far; tokens as reported or estimated by the model."""
-
-    messages: int
-    turns: int
-    tool_calls: int
-    tokens_in: int
-    tokens_out: int
-
-
-def work(conn: Connection, conversation_id: int) -> Work:
-    """Return the sums over a conversation's turns; all 0 for an unknown one."""
-    messages = conn.scalar(
-        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
-    )
-    tokens_in = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
-    row = conn.execute(
-        select(
-            func.count(turn.c.id),
-            func.coalesce(func.sum(turn.c.tool_calls), 0),
-            func.coalesce(func.sum(tokens_in), 0),
-            func.coalesce(func.sum(turn.c.output_tokens), 0),
-        ).where(turn.c.conversation == conversation_id)
-    ).one()
-    return Work(messages or 0, *row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,107 +440,3 @@ def _first_questions(conversation_id: int) -> Select[Any]:
         .join(turn, turn.c.id == first.c.turn_id)
         .join(inbox, entry)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One model call whose usage is known.
-
-    Attributes:
-        session_id: The segment that its answer was recorded in.
-    """
-
-    turn_id: int
-    session_id: int
-    usage: Usage
-
-
-@dataclass(frozen=True, slots=True)
-class Shrinking:
-    """A compaction and where it happened: before the call at this position, from 0."""
-
-    before_call: int
-    row: CompactionRow
-
-
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Calls and compactions, each in order."""
-
-    calls: tuple[Call, ...] = ()
-    compactions: tuple[Shrinking, ...] = ()
-
-
-def timeline(conn: Connection, conversation_id: int) -> Timeline:
-    """Return a conversation's timeline; an empty one for an unknown conversation."""
-    calls = _calls(conn, conversation_id)
-    rows = compactions.of_conversation(conn, conversation_id)
-    return Timeline(tuple(calls), tuple(Shrinking(_position(calls, row), row) for row in rows))
-
-
-def _position(calls: Sequence[Call], row: CompactionRow) -> int:
-    """Return how many calls were made before a compaction; ids of segments only grow."""
-    return sum(call.session_id <= row.parent_session_id for call in calls)
-
-
-def _calls(conn: Connection, conversation_id: int) -> list[Call]:
-    """Return the calls in order.
-
-    The journal does not tell the segment of a call; the message that it gave does. The n-th call
-    of a turn gave its n-th assistant message; only the last call of a turn may have given none.
-    """
-    segments = _segments(conn, conversation_id)
-    calls: list[Call] = []
-    for row in conn.execute(_steps(conversation_id)):
-        given_in = segments[row.turn_id]
-        session_id = given_in.popleft() if given_in else row.session_id
-        usage = _usage(row)
-        if usage is not None:
-            calls.append(Call(row.turn_id, session_id, usage))
-    return calls
-
-
-def _steps(conversation_id: int) -> Select[Any]:
-    booked = (
-        (ledger.c.conversation == conversation_id)
-        & (ledger.c.turn_id == step.c.turn_id)
-        & (ledger.c.call_id == step.c.call_id)
-    )
-    return (
-        select(
-            step.c.turn_id,
-            turn.c.session_id,
-            step.c.result,
-            ledger.c.id.label("booked"),
-            *(ledger.c[name] for name in TOKENS),
-        )
-        .select_from(step)
-        .join(turn, turn.c.id == step.c.turn_id)
-        .outerjoin(ledger, booked)
-        .where(turn.c.conversation == conversation_id, step.c.kind == "model")
-        .order_by(step.c.turn_id, step.c.n)
-    )
-
-
-def _usage(row: Row[Any]) -> Usage | None:
-    """Return what a call took; None where nothing was reported, or it is not on record any more."""
-    if row.booked is not None:
-        return usage_in(row)
-    # Before version 0.6 the journal had it.
-    return None if row.result is None else Usage(**orjson.loads(row.result))
-
-
-def _segments(conn: Connection, conversation_id: int) -> dict[int, deque[int]]:
-    """Return, for each turn, the segments of its assistant messages, in order."""
-    found: dict[int, deque[int]] = defaultdict(deque)
-    for turn_id, session_id in conn.execute(
-        select(message.c.turn_id, message.c.session_id)
-        .where(
-            message.c.conversation == conversation_id,
-            message.c.role == "assistant",
-            message.c.turn_id.is_not(None),
-        )
-        .order_by(message.c.seq)
-    ):
-        found[turn_id].append(session_id)
-    return found

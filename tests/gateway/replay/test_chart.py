@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.replay.chart import MOST_POINTS, WIDTH, Scale, change, chart, sampled, short
-from gateway.storage.reports.history import Timeline
+from gateway.storage.reports.timeline import Timeline
 from tests.gateway.replays import shrinking, timeline_of
 
 SCALE = Scale(window_tokens=1000, threshold_tokens=500)

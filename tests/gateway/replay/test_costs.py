@@ -17,7 +17,7 @@ from gateway.replay.costs import (
     totals,
 )
 from gateway.replay.recorded_model import Bill
-from gateway.storage.reports.history import Shrinking, Timeline
+from gateway.storage.reports.timeline import Shrinking, Timeline
 from tests.gateway.replays import FACTS, PRICES, TARIFF, bill, billed, shrinking, timeline_of
 
 UNPRICED = replace(TARIFF, facts=replace(FACTS, prices=None))

@@ -23,7 +23,7 @@ from gateway.replay.report import (
     summarised_by,
     write_report,
 )
-from gateway.storage.reports.history import Timeline
+from gateway.storage.reports.timeline import Timeline
 from tests.gateway.replays import (
     CONDITIONS,
     FACTS,

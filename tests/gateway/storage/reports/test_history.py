@@ -21,7 +21,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox
 from gateway.storage.queue.outbox import file_part, parts_of
 from gateway.storage.reports import history, usage
-from gateway.storage.reports.history import CHATS, NOTICES, Status, Work
+from gateway.storage.reports.history import CHATS, NOTICES, Status
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import iso_time, message, turn
 from gateway.storage.schema import outbox as outbox_table
@@ -220,22 +220,6 @@ def test_the_status_after_an_answer(store: Store) -> None:
     status = store.run(history.status, answer(store, "one"))
     assert (status.turn_running, status.waiting, status.messages) == (False, 0, 2)
     assert (status.last_outcome, status.prompt_tokens) == ("final_text", USAGE.prompt_tokens)
-
-
-def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
-    """Messages, turns, tool calls and tokens over all turns."""
-    current = store.run(turn_of, "one")
-    end = TurnEnd("final_text", model_call(USAGE))
-    store.run(turn_journal.commit, current, [assistant_message("1")], [], end)
-    store.run(admit, inbound("two"))
-    second = store.run(begin_turn, current.lease)
-    store.run(turn_journal.commit, second, [assistant_message("2")], [], end)
-    assert store.run(history.work, current.lease.conversation) == Work(4, 2, 0, 278, 40)
-
-
-def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
-    """All figures are 0."""
-    assert store.run(history.work, 4711) == Work(0, 0, 0, 0, 0)
 
 
 def compacted(store: Store, **changes: Any) -> Turn:

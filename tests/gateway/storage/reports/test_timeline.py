@@ -9,11 +9,12 @@ from agent.view import ViewPlan
 from gateway.storage.conversation import compactions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports import history
-from gateway.storage.reports.history import Timeline
+from gateway.storage.reports import timeline
+from gateway.storage.reports.timeline import Timeline, Work
 from tests.agent.tools.doubles import call
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
+USAGE = Usage(100, 20, 30, 4, 5)
 STEP = ChatMessage(role="assistant", content=None, tool_calls=[call("look", call_id="a")])
 
 
@@ -54,7 +55,7 @@ def compact(store: Store, current: Turn, before: int) -> Turn:
 
 
 def found(store: Store, current: Turn) -> Timeline:
-    return store.run(history.timeline, current.lease.conversation)
+    return store.run(timeline.timeline, current.lease.conversation)
 
 
 def prompts(told: Timeline) -> list[int]:
@@ -113,5 +114,21 @@ def test_other_conversations_do_not_matter(store: Store) -> None:
     """Each has a timeline of its own; an unknown one has an empty one."""
     for chat in ("a", "b"):
         answer(store, store.run(turn_of, "one", chat=chat), 10)
-    assert prompts(store.run(history.timeline, 1)) == [10]
-    assert store.run(history.timeline, 99) == Timeline()
+    assert prompts(store.run(timeline.timeline, 1)) == [10]
+    assert store.run(timeline.timeline, 99) == Timeline()
+
+
+def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
+    """Messages, turns, tool calls and tokens over all turns."""
+    current = store.run(turn_of, "one")
+    end = TurnEnd("final_text", model_call(USAGE))
+    store.run(turn_journal.commit, current, [assistant_message("1")], [], end)
+    store.run(admit, inbound("two"))
+    second = store.run(begin_turn, current.lease)
+    store.run(turn_journal.commit, second, [assistant_message("2")], [], end)
+    assert store.run(timeline.work, current.lease.conversation) == Work(4, 2, 0, 278, 40)
+
+
+def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
+    """All figures are 0."""
+    assert store.run(timeline.work, 4711) == Work(0, 0, 0, 0, 0)
