@@ -15,8 +15,7 @@ from agent.errors import BadRequest, ModelError
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel, Completion, ModelRequest
 from agent.models.images import with_pictures
-from agent.money.calls import call_of, failed_call, lost_call
-from agent.money.costs import forecast
+from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
 from agent.prefix import Prefix
 from agent.prompt_caching import apply_cache_control

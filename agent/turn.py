@@ -13,7 +13,7 @@ from agent.messages import (
     text_of,
 )
 from agent.models.base import ChatModel, TextSink
-from agent.models.choices import choices
+from agent.models.factory import choices
 from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.recovery import Rests, RetryPolicy
@@ -57,7 +57,7 @@ class Agent:
         """Return the agent with the models of a choice first, the others as fallbacks.
 
         The agent itself where nothing was chosen, or there is no such choice
-        (agent/models/choices.py).
+        (agent/models/factory.py).
         """
         chosen = choices(self.models).get(choice) if choice else None
         if not chosen:

@@ -21,7 +21,7 @@ from agent.errors import (
 )
 from agent.messages import text_of, user_message
 from agent.models.base import ChatModel, Completion, ModelRequest
-from agent.money.calls import call_of, failed_call, lost_call
+from agent.money.costs import call_of, failed_call, lost_call
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages, estimate_tools
 from agent.usage import Usage

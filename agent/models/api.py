@@ -1,11 +1,20 @@
-"""What models behind an HTTP API share: keys, time limits, how a failure becomes a ModelError."""
+"""What models behind an HTTP API share: keys, limits of time and size, how a failure is mapped.
+
+No event, error page or list may fill the memory: the SDKs collect an event until its blank line
+and read every other body as a whole. What a stream of many small events brings is bounded where
+it is read: agent/models/draft.py.
+"""
 
 import asyncio
 import math
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import httpx2
+from typing_extensions import override
 
 from agent.errors import (
     BadRequest,
@@ -20,10 +29,6 @@ from agent.errors import (
 from agent.models.base import ModelInfo
 from agent.settings import ModelSettings
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-
-
 CONNECT_TIMEOUT_S = 10.0
 LOOK_UP_TIMEOUT_S = 5.0
 """Longest question about a model: start-up waits for it."""
@@ -33,6 +38,16 @@ PING_PATIENCE = 5
 CHARS_PER_TOKEN = 32
 LEAST_ANSWER_CHARS = 100_000
 """Some servers do not count what a model thinks."""
+
+MAX_BYTES = 8_000_000
+"""Of one event, or of a body that is no stream of events: eight times the longest known list of
+models (OpenRouter's). Whoever sends an answer as one event does not come near either.
+"""
+HEADERS = {"Accept-Encoding": "identity"}
+"""Of every request: compressed bodies could be of any size."""
+
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_LONGEST_END = 4
 
 _LONGEST_REASON = 300
 _UNAVAILABLE = 503
@@ -180,7 +195,7 @@ def error_class(status: int) -> type[ModelError]:
 
 
 def build_error(
-    kind: type[ModelError], status: int, reason: str, headers: "Mapping[str, str]"
+    kind: type[ModelError], status: int, reason: str, headers: Mapping[str, str]
 ) -> ModelError:
     """Return an error of this kind; a RateLimited one carries what the headers ask for.
 
@@ -206,7 +221,7 @@ def describe(status: int, kind: str | None, message: str | None, key: str) -> st
     return line[:_LONGEST_REASON]
 
 
-def retry_after_s(headers: "Mapping[str, str]") -> float | None:
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait that the headers ask for, at least 0; None if they do not say.
 
     Source: RFC 9110 §10.2.3 (seconds or a date); `retry-after-ms` is OpenAI's finer form.
@@ -235,3 +250,43 @@ def _seconds_until(text: str | None) -> float | None:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
+
+
+async def bound(response: httpx2.Response) -> None:
+    """Bound a response whose body was not read yet; a hook of httpx2's client.
+
+    Raises:
+        RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
+    """
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+    is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+    response.stream = _Bounded(response.stream, by_event=is_stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """The body of a response, as far as it may go."""
+
+    def __init__(self, inner: Any, *, by_event: bool) -> None:
+        self._inner = inner
+        self._by_event = by_event
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen, before = 0, b""
+        async for chunk in self._inner:
+            seen += len(chunk)
+            if self._by_event:
+                # The end of an event may come in two pieces.
+                joined = before + chunk
+                ended = max(map(joined.rfind, _EVENT_ENDS))
+                seen = seen if ended < 0 else len(joined) - ended
+                before = joined[1 - _LONGEST_END :]
+            if seen > MAX_BYTES:
+                what = "an event" if self._by_event else "the answer"
+                raise httpx2.RemoteProtocolError(f"{what} has more than {MAX_BYTES:,} bytes")
+            yield chunk
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()

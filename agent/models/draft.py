@@ -1,19 +1,28 @@
-"""One assistant message as it grows out of the deltas of a stream, whatever the provider."""
+"""One assistant message as it grows out of the deltas of a stream, whatever the provider.
+
+The fields of a stream are read with distrust: proxies omit them, null them or change their type.
+What cannot be used is left out; what cannot be read at all ends the call as a cut stream does.
+"""
 
 import re
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent.messages import ChatMessage, FunctionCall, ToolCall
+import orjson
+
+from agent.errors import ModelUnreachable
+from agent.messages import ChatMessage, FunctionCall, ToolCall, encode
 from agent.models.arguments import canonical_arguments, parse_object
 from agent.models.base import Completion, StopReason, TextSink
+from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
+MOST_TOKENS = 1_000_000_000
+"""A report of more is none: no window comes near, and the database could not keep it."""
 PART_CHARS = 100
 """What a call or a block counts beside its text: a stream of empty ones is endless, too."""
 
@@ -40,7 +49,7 @@ class AnswerDraft:
         opaque_calls: Those of the finished calls, by the calls' ids.
     """
 
-    def __init__(self, sink: TextSink, before: "Sequence[ChatMessage]", max_chars: int) -> None:
+    def __init__(self, sink: TextSink, before: Sequence[ChatMessage], max_chars: int) -> None:
         """Start empty; `before` are the messages of the request.
 
         `max_chars` is for text, thoughts, calls and opaque fields together.
@@ -170,3 +179,68 @@ def mend_surrogates(text: str) -> str:
     Servers that split an emoji's JSON escape over two deltas make them.
     """
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+@contextmanager
+def readable(provider: str) -> Iterator[None]:
+    """Take a stream that cannot be read for one that was cut.
+
+    Raises:
+        ModelUnreachable: Something in it is not what it should be.
+    """
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as exc:
+        raise ModelUnreachable(f"{provider}: malformed stream ({type(exc).__name__})") from exc
+
+
+def storable(completion: Completion) -> Completion:
+    """Return an answer that can be stored as it is.
+
+    Raises:
+        TypeError: There is something in it that Parley's JSON does not hold: an integer of more
+            than 64 bits, half a surrogate pair, or more levels than it writes.
+    """
+    encode(completion.message)
+    return completion
+
+
+def text_in(value: object) -> str:
+    """Return a text: itself, or that of the text parts in a list; "" where there is none."""
+    if isinstance(value, list):
+        parts = (part for part in value if isinstance(part, dict) and part.get("type") == "text")
+        return "".join(text_in(part.get("text")) for part in parts)
+    return value if isinstance(value, str) else ""
+
+
+def arguments_in(value: object) -> str:
+    """Return the arguments of a call, or a piece of them, as JSON text: some send the object."""
+    if isinstance(value, dict):
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    return text_in(value)
+
+
+def tokens_in(report: object, name: str, default: int = 0) -> int:
+    """Return a number of tokens out of a report; `default` where it holds none."""
+    value = getattr(report, name, None)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return default
+    return value if 0 <= value <= MOST_TOKENS else default
+
+
+def usd_in(value: object) -> float | None:
+    """Return an amount of money; None for what is none: below 0, infinite, not a number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if 0 <= value <= sys.float_info.max else None
+
+
+def usage_so_far(reported: Usage, streamed: str, model: str) -> Usage | None:
+    """Return what a broken stream is billed, its output estimated; None if nothing was reported.
+
+    Thoughts that the provider keeps to itself are not in the estimate.
+    """
+    if not reported.prompt_tokens:
+        return None
+    written = max(reported.output_tokens, estimate_tokens(streamed, model))
+    return replace(reported, output_tokens=written)

@@ -1,5 +1,9 @@
-"""From `model:` settings to models. Only the chosen provider's SDK is imported."""
+"""From `model:` settings to models, and the names under which people choose among them.
 
+Only the chosen provider's SDK is imported.
+"""
+
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
@@ -15,7 +19,7 @@ _CLASSES: dict[str, str] = {
     "openai": _OPENAI,
     "openrouter": _OPENAI,
     "nous": _OPENAI,
-    "offline": "agent.offline.model:OfflineModel",
+    "offline": "agent.offline:OfflineModel",
 }
 
 
@@ -67,3 +71,21 @@ def _keys(settings: ModelSettings) -> list[str]:
     secrets = (settings.api_key, *settings.api_keys)
     found = (secret.get_secret_value().strip() for secret in secrets if secret)
     return list(dict.fromkeys(key for key in found if key))
+
+
+def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
+    """Return the models by the name under which they are chosen, in their order.
+
+    The keys of one model are one choice. Where several providers have models of one name, the
+    provider stands before it.
+    """
+    providers: dict[str, set[str]] = {}
+    for model in models:
+        providers.setdefault(model.name, set()).add(model.provider)
+    found: dict[str, list[ChatModel]] = {}
+    for model in models:
+        is_one = len(providers[model.name]) == 1
+        found.setdefault(model.name if is_one else f"{model.provider}/{model.name}", []).append(
+            model
+        )
+    return found

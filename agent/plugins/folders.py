@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from agent.errors import PluginRefused
-from agent.prompt.front_matter import load_plain
+from agent.prompt.skills import load_plain
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
 """Nothing in them means something to a file system or to Python's import."""

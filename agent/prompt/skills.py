@@ -12,11 +12,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import yaml
+from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.prompt.front_matter import load_plain
 from agent.safety.threats import Finding, scan
 
 FILE = "SKILL.md"
@@ -271,3 +272,26 @@ def _replace(folder: Path, text: str) -> None:
         draft.replace(folder / FILE)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def load_plain(text: str) -> Any:
+    """Return what a YAML document without aliases says.
+
+    Raises:
+        yaml.YAMLError: It is none, is nested too deep, or has aliases: a few of them make a short
+            text huge.
+    """
+    try:
+        # S506: it is a safe loader, which takes even less.
+        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506
+    except (ValueError, LookupError, AttributeError, RecursionError) as exc:
+        # What a value raises that is not of the type which its tag names.
+        raise yaml.YAMLError(f"a value in it is none: {type(exc).__name__}") from exc
+
+
+class _PlainLoader(yaml.SafeLoader):
+    @override
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not taken")
+        return super().compose_node(parent, index)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from agent import messages
 from agent.models.base import ChatModel
 from agent.models.catalog import Prices
-from agent.models.choices import choices
+from agent.models.factory import choices
 from agent.ports import Compaction
 from agent.turn import Agent
 from gateway.access.policy import Access

@@ -9,7 +9,7 @@ import structlog
 from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine, Limits
 from agent.messages import ChatMessage
-from agent.models.choices import choices
+from agent.models.factory import choices
 from agent.turn import Agent
 from gateway.commands.registry import StatusFacts, crowding_text
 from gateway.context.prompts import Prompts

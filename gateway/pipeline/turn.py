@@ -21,7 +21,7 @@ from agent.errors import (
 )
 from agent.loop import run_turn
 from agent.messages import ChatMessage, text_of
-from agent.models.choices import choices
+from agent.models.factory import choices
 from agent.ports import ModelCall
 from agent.turn import Agent, TurnPorts, TurnState, partial_text
 from gateway.agent_ports.budgets import Budgets, TurnSpending

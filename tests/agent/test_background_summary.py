@@ -25,13 +25,13 @@ from agent.messages import (
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.models.images import Images, image_part, with_pictures
-from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.prefix import Prefix, PrefixWatch
 from agent.request import marked
 from agent.settings import CachingSettings
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel
 from tests.support.gateway import agent_of
+from tests.support.scripted_model import ScriptedModel, Step, tool_call
 
 WINDOW = 20_000
 LIMITS = Limits(WINDOW, protect_last_n=4)

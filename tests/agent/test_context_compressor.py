@@ -13,10 +13,10 @@ from agent.context_compressor import ContextCompressor, prepare_summary, thoroug
 from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_message
 from agent.view import Entry, Summary, View, ViewPlan
 from tests.support.conversations import faults
+from tests.support.scripted_model import tool_call
 
 WINDOW = 40_000
 TARGET = 12_000

@@ -21,7 +21,7 @@ from agent.edits import (
     without_thinking,
 )
 from agent.messages import ChatMessage, ToolCall, encode, text_of, tool_message, user_message
-from agent.models.scripted import tool_call
+from tests.support.scripted_model import tool_call
 from tests.support.shared import SHARED
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

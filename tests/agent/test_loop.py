@@ -29,7 +29,6 @@ from agent.messages import (
 )
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
-from agent.models.scripted import Cut, Script, ScriptedModel, Step, tool_call
 from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
 from agent.recovery import Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
@@ -43,6 +42,7 @@ from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits
 from tests.support.conversations import faults
 from tests.support.model_server import SinkSpy
+from tests.support.scripted_model import Cut, Script, ScriptedModel, Step, tool_call
 
 SYSTEM_TEXT = "You are a test."
 SYSTEM = ChatMessage(role="system", content=SYSTEM_TEXT)

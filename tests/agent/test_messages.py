@@ -18,7 +18,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.scripted import tool_call
+from tests.support.scripted_model import tool_call
 
 any_text = st.text(st.characters(codec="utf-8"))
 raw_text = st.text(st.characters() | st.sampled_from("\ud800\udfff\x00"))

@@ -15,7 +15,6 @@ from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import ScriptedModel, Step
 from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.usage import Usage
@@ -36,6 +35,7 @@ from tests.agent.context.test_planner import (
     view_of,
 )
 from tests.agent.tools.doubles import HangingModel, NoLimits
+from tests.support.scripted_model import ScriptedModel, Step
 
 PRICED = ModelFacts("scripted", prices=Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6))
 """A dollar for a token that is read."""

@@ -17,7 +17,6 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import ChatModel
-from agent.models.scripted import tool_call
 from agent.prompt_caching import (
     KEY,
     MAX_BREAKPOINTS,
@@ -31,6 +30,7 @@ from agent.usage import CacheLayout
 from agent.view import Summary
 from gateway.wiring import caching_line
 from tests.support.conversations import PNG, conversation_of, summary_message
+from tests.support.scripted_model import tool_call
 
 MARK = {"type": "ephemeral"}
 SYSTEM = ChatMessage(role="system", content="You help.")

@@ -19,8 +19,8 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel
-from agent.models.scripted import ScriptedModel
 from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
+from tests.support.scripted_model import ScriptedModel
 
 
 class Flaky(ScriptedModel):

@@ -6,12 +6,12 @@ from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import Script, ScriptedModel
 from agent.prompt_caching import is_marked
 from agent.settings import AgentSettings, CachingSettings
 from agent.usage import CacheLayout, Usage
 from agent.view import Edit, ViewPlan
 from tests.agent.test_loop import QUESTION, Bench, asked, look, seen
+from tests.support.scripted_model import Script, ScriptedModel
 
 DOLLAR_A_TOKEN = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)
 PRICED = ModelFacts("claude", min_cache_tokens=10, prices=DOLLAR_A_TOKEN)

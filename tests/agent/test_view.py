@@ -16,7 +16,6 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.scripted import tool_call
 from agent.view import (
     NOTE,
     REFERENCE,
@@ -31,6 +30,7 @@ from agent.view import (
     summary_messages,
 )
 from tests.support.conversations import summary_message
+from tests.support.scripted_model import tool_call
 
 Stored = list[tuple[int, ChatMessage]]
 

@@ -14,7 +14,6 @@ from aiohttp.test_utils import TestServer
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.scripted import Step, tool_call
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.registry import Tool, ToolContext
 from agent.tools.sandbox import confinement, search
@@ -26,6 +25,7 @@ from gateway.pipeline import notices
 from gateway.storage import schema
 from tests.support.bombs import FORKS
 from tests.support.gateway import RecordingModel, Running, agent_of, running
+from tests.support.scripted_model import Step, tool_call
 
 pytestmark = pytest.mark.skipif(
     confinement.why_not() is not None, reason="nothing would hold the bombs"

@@ -10,12 +10,12 @@ from agent.edits import IMAGE
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
 from agent.models.images import LEAP, MAX_IMAGES, UNSEEN
-from agent.models.scripted import Step
 from gateway.storage.conversation.message_content import look_at
 from tests.support.gateway import RecordingModel, Running, running
 from tests.support.long_chats import LongChatModel, compactions
 from tests.support.pictures import png
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.scripted_model import Step
 
 LABELS = {UNSEEN["text"]: "unseen", IMAGE: "pruned"}
 BAD = 66

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, update
 from agent.errors import ContextOverflow
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.scripted import Step, tool_call
 from agent.settings import AgentSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.builtin import read_conversation
@@ -45,6 +44,7 @@ from tests.support.long_chats import (
     unnoted,
     until_compacted,
 )
+from tests.support.scripted_model import Step, tool_call
 
 pytestmark = pytest.mark.untraced
 

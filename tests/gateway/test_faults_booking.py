@@ -12,7 +12,6 @@ from agent.errors import ModelError, ModelNotFound, ModelRefused
 from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.tokens.estimate import estimate_tokens
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.usage import Usage
@@ -23,6 +22,7 @@ from gateway.storage.queue import leases
 from gateway.storage.reports import ledger as books
 from tests.support.faulty_models import Counting
 from tests.support.gateway import HeldModel, Running, agent_of, running, serving
+from tests.support.scripted_model import ScriptedModel, Step, tool_call
 
 PRICED = ModelFacts("claude", prices=Prices(1.0, 1.25, 2.0, 0.1, 5.0))
 """A dollar for a million tokens that are read."""

@@ -10,7 +10,6 @@ import pytest
 from agent.messages import ChatMessage
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import Step, tool_call
 from agent.prefix import report_stale_thinking
 from agent.tools.registry import Tool
 from agent.turn import Agent
@@ -19,6 +18,7 @@ from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting
 from tests.support.gateway import RecordingModel, agent_of, running
 from tests.support.long_chats import SUMMARY, is_summary
+from tests.support.scripted_model import Step, tool_call
 
 DOLLAR_A_TOKEN = Prices(1.0, 1.25, 2.0, 0.1, 5.0)
 """US dollars for a million; a thousandth of a cent for ten tokens that are read."""

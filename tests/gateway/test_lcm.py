@@ -10,7 +10,6 @@ import orjson
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.scripted import Step, tool_call
 from agent.view import ViewPlan, load_plan
 from gateway.agent_ports.journal import Archive
 from gateway.cli.lineageview import node_lines
@@ -26,6 +25,7 @@ from tests.support.long_chats import (
     sent,
     until_compacted,
 )
+from tests.support.scripted_model import Step, tool_call
 
 LCM: dict[str, Any] = {"context": {"engine": "lcm"}, "compression": {"protect_last_n": 2}}
 

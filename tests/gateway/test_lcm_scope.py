@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from agent.engines.lcm import tools
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.models.scripted import tool_call
 from agent.view import ViewPlan, load_plan
 from gateway.agent_ports.journal import Archive
 from gateway.storage import schema
 from gateway.storage.conversation import delegates, sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.transcript import END, MessagePlace
 from gateway.storage.conversation.turns import Turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import BASE, Store, begin_anew, copy_database, turn_of
 
 _copies = count()

@@ -21,7 +21,6 @@ from agent.errors import (
 )
 from agent.messages import assistant_message
 from agent.models.base import Completion
-from agent.models.scripted import Step
 from agent.view import Summary, load_plan
 from gateway.agent_ports.journal import Reader
 from gateway.storage import schema
@@ -40,6 +39,7 @@ from tests.support.long_chats import (
     until_compacted,
 )
 from tests.support.model_server import Fault, Reply
+from tests.support.scripted_model import Step
 from tests.support.thorough import products
 
 pytestmark = pytest.mark.untraced

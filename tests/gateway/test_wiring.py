@@ -25,7 +25,6 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel, ModelInfo
-from agent.models.scripted import ScriptedModel
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn import Agent
 from gateway.commands.registry import DESCRIPTIONS, StatusFacts
@@ -43,6 +42,7 @@ from gateway.wiring import (
     learn_windows,
 )
 from tests.support.gateway import running, settings_of
+from tests.support.scripted_model import ScriptedModel
 
 
 def no_facts(_: str | None) -> StatusFacts:

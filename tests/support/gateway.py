@@ -20,7 +20,6 @@ from typing_extensions import override
 from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-from agent.models.scripted import Script, ScriptedModel
 from agent.recovery import RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.gate import ApprovalMode, ApprovalRules
@@ -33,6 +32,7 @@ from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
 from gateway.storage.queue.blame import Death
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
+from tests.support.scripted_model import Script, ScriptedModel
 
 NO_WAIT = RetryPolicy(retry_for_s=5, backoff_s=(0,))
 """Tries again at once, for longer than any test lasts."""

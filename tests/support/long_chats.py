@@ -13,12 +13,12 @@ from typing_extensions import override
 from agent.errors import ContextOverflow
 from agent.messages import ChatMessage, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.models.scripted import Script, Step
 from agent.tokens.estimate import estimate_messages, estimate_tools
 from agent.view import MARKER, NOTE
 from gateway.storage import schema
 from tests.support.conversations import faults
 from tests.support.gateway import RecordingModel, Running, newest_question
+from tests.support.scripted_model import Script, Step
 
 WINDOW_TOKENS = 8_000
 SUMMARY = (

@@ -3,7 +3,6 @@
 from sqlalchemy import Connection, update
 
 from agent.messages import ChatMessage, ToolCall, decode
-from agent.models.scripted import tool_call
 from agent.ports import Effect
 from agent.usage import Usage
 from gateway.storage.conversation import turn_journal
@@ -14,6 +13,7 @@ from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import conversation, ledger, message, session, step, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
+from tests.support.scripted_model import tool_call
 from tests.support.storage import BASE, Store, claim_one, find_running, model_call
 
 USAGE = Usage(100, 20, 30, 4, 5)

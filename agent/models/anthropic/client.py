@@ -14,15 +14,16 @@ from agent.errors import (
     ModelNotFound,
     ModelUnreachable,
 )
-from agent.models import bodies
 from agent.models.anthropic.errors import anthropic_errors
 from agent.models.anthropic.stream import AnthropicAnswer
 from agent.models.anthropic.wire import request_body
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
+    HEADERS,
     LOOK_UP_TIMEOUT_S,
     StreamClock,
     answer_chars,
+    bound,
     extra_fields,
     label_of,
     model_info,
@@ -31,8 +32,7 @@ from agent.models.api import (
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, context_length, facts_of
-from agent.models.draft import AnswerDraft
-from agent.models.reading import readable
+from agent.models.draft import AnswerDraft, readable
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings
 from agent.usage import CacheLayout
@@ -67,8 +67,8 @@ class AnthropicModel:
             base_url=settings.base_url,
             max_retries=0,
             timeout=anthropic.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
-            default_headers=bodies.HEADERS,
-            http_client=anthropic.DefaultAsyncHttpxClient(event_hooks={"response": [bodies.bound]}),
+            default_headers=HEADERS,
+            http_client=anthropic.DefaultAsyncHttpxClient(event_hooks={"response": [bound]}),
         )
         # Proxies that only look like the API may refuse the field.
         self._is_diagnosed = is_official(str(self._client.base_url))

@@ -4,8 +4,8 @@ The text of a message decides only inside one status and type, where the API has
 """
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import anthropic
 import httpx2
@@ -22,9 +22,6 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.api import CLEAR_STATUS, build_error, describe, error_class
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BY_TYPE: dict[str | None, type[ModelError]] = {
     "authentication_error": CredentialsRefused,
@@ -61,7 +58,7 @@ _BY_TEXT: dict[type[ModelError], tuple[tuple[str, type[ModelError]], ...]] = {
 
 
 @contextmanager
-def anthropic_errors(key: str) -> "Iterator[None]":
+def anthropic_errors(key: str) -> Iterator[None]:
     """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
 
     Source: ErrorType and ErrorDetails in anthropic.types.shared, SDK 2.12.0.

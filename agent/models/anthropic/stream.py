@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING
 import httpx2
 
 from agent.errors import ContextOverflow, ModelUnreachable
-from agent.models.anthropic.thinking import Block, Place, opaque_fields
+from agent.models.anthropic.wire import Block, Place, opaque_fields
 from agent.models.api import StreamClock
 from agent.models.base import Completion, StopReason
-from agent.models.draft import AnswerDraft, CallDraft
-from agent.models.reading import arguments_in, storable, text_in, tokens_in, usage_so_far
+from agent.models.draft import (
+    AnswerDraft,
+    CallDraft,
+    arguments_in,
+    storable,
+    text_in,
+    tokens_in,
+    usage_so_far,
+)
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 

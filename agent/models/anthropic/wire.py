@@ -3,19 +3,24 @@
 Every text is a block, whether it is marked or not, so a breakpoint of the prompt cache changes no
 byte of the prefix. A marker on what cannot carry one (empty text, thinking, a message without
 anything) moves to the block before it, in its message if there is one.
+
+Claude's signed thinking is kept with the message that it led to, and is sent back in its place:
+`opaque["anthropic"]` holds the blocks as they came. Where one of them did not stand in front of
+everything, `opaque["anthropic_places"]` says for each what came before it: characters of the text,
+and tool calls. The API takes the blocks back only in their order.
 """
 
 import re
+from collections.abc import Iterable
 from hashlib import blake2s
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.messages import ChatMessage, ToolCall, ToolSchema
-from agent.models.anthropic.thinking import with_thinking
 from agent.models.arguments import parse_object
 from agent.models.base import ModelRequest
 from agent.models.catalog import output_limit
-from agent.models.parts import (
+from agent.models.wire import (
     Part,
     Remembered,
     canonical_schema,
@@ -27,11 +32,11 @@ from agent.models.parts import (
 )
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS, is_marked, marker_of
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-
 Block = dict[str, Any]
+Place = tuple[int, int]
+"""What came before a block of thinking: characters of the text, tool calls."""
+
+_THINKING = frozenset({"thinking", "redacted_thinking"})
 
 # Source: the API refuses other ids ("String should match pattern '^[a-zA-Z0-9_-]+$'").
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
@@ -67,7 +72,7 @@ def wire_id(call_id: str) -> str:
     return f"{_FOREIGN.sub('_', call_id)[:_READABLE_ID]}_{digest}"
 
 
-def _laid_out(messages: "Iterable[ChatMessage]") -> tuple[list[Block], list[dict[str, Any]]]:
+def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[str, Any]]]:
     """Return the system blocks and the turns: of user and assistant by turns, none without blocks.
 
     Tool results become one user message, in the order of their calls; text of the user that
@@ -183,7 +188,7 @@ def _result(message: ChatMessage) -> Block:
     return block
 
 
-def _nested(parts: "Iterable[Part]") -> str | list[Block]:
+def _nested(parts: Iterable[Part]) -> str | list[Block]:
     """Return the content of a tool result: text alone is a string."""
     blocks = [block for part in parts if (block := _block(part))]
     if any(block["type"] != "text" for block in blocks):
@@ -203,3 +208,65 @@ def _in_call_order(calls: list[Block], blocks: list[Block]) -> list[Block]:
     """Return the blocks with tool results first, ordered as the calls; the rest stays behind."""
     order = {block["id"]: place for place, block in enumerate(calls) if "id" in block}
     return sorted(blocks, key=lambda block: order.get(block.get("tool_use_id"), len(calls)))
+
+
+def opaque_fields(thoughts: Iterable[tuple[Block, Place]]) -> dict[str, Any]:
+    """Return what a message keeps of its thinking: blocks with a signature, and their places."""
+    kept = [(block, place) for block, place in thoughts if _is_replayable(block)]
+    if not kept:
+        return {}
+    fields: dict[str, Any] = {"anthropic": [block for block, _ in kept]}
+    if any(place != (0, 0) for _, place in kept):
+        fields["anthropic_places"] = [list(place) for _, place in kept]
+    return fields
+
+
+def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
+    """Return the blocks of an assistant message with its thinking where it stood.
+
+    Thinking that nothing follows is left out: the API refuses a message that ends with it.
+
+    Args:
+        message: The message, as stored.
+        said: Its text and tool_use blocks in the order of the wire; not changed. A text block that
+            thinking stood in the middle of is split, and a marker on it stays with its end.
+    """
+    opaque = message.get("opaque") or {}
+    thoughts: list[Block] = opaque.get("anthropic") or []
+    places = opaque.get("anthropic_places") or [(0, 0)] * len(thoughts)
+    blocks = list(said)
+    for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
+        index = _behind_calls(blocks, calls) if calls else _behind_text(blocks, chars)
+        blocks.insert(index, thought)
+    while blocks and blocks[-1].get("type") in _THINKING:
+        blocks.pop()
+    return blocks
+
+
+def _behind_calls(blocks: list[Block], calls: int) -> int:
+    """Return the index behind so many calls, the end if there are fewer."""
+    ends = [n + 1 for n, block in enumerate(blocks) if block.get("type") == "tool_use"]
+    return ends[calls - 1] if calls <= len(ends) else len(blocks)
+
+
+def _behind_text(blocks: list[Block], chars: int) -> int:
+    """Return the index behind so many characters of text; the block around it is split."""
+    for index, block in enumerate(blocks):
+        if chars <= 0 or block.get("type") == "tool_use":
+            return index
+        size = len(block.get("text", ""))
+        if chars < size:
+            blocks[index : index + 1] = _split(block, chars)
+            return index + 1
+        chars -= size
+    return len(blocks)
+
+
+def _split(block: Block, chars: int) -> list[Block]:
+    text = block["text"]
+    return [{"type": "text", "text": text[:chars]}, {**block, "text": text[chars:]}]
+
+
+def _is_replayable(block: Block) -> bool:
+    # Without its signature the API does not take a block back.
+    return block["type"] == "redacted_thinking" or bool(block.get("signature"))

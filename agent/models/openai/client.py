@@ -1,6 +1,7 @@
-"""Any server that speaks OpenAI's Chat Completions: one streaming call (step 5 of the path)."""
+"""Any server that speaks OpenAI's Chat Completions: one streaming call, and its list of models."""
 
 import asyncio
+from typing import Any
 from urllib.parse import urlsplit
 
 import openai
@@ -12,27 +13,26 @@ from agent.errors import (
     ModelNotFound,
     ModelUnreachable,
 )
-from agent.models import bodies
 from agent.models.api import (
     CONNECT_TIMEOUT_S,
+    HEADERS,
     LOOK_UP_TIMEOUT_S,
     StreamClock,
     answer_chars,
     api_key,
+    bound,
     extra_fields,
     label_of,
+    model_info,
     refuse_key,
     required_key,
 )
 from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, context_length, facts_of
-from agent.models.draft import AnswerDraft
+from agent.models.draft import AnswerDraft, readable
 from agent.models.openai.errors import openai_errors
-from agent.models.openai.listing import info_from_list
-from agent.models.openai.opaque import origin_of
 from agent.models.openai.stream import OpenAIAnswer
-from agent.models.openai.wire import request_body
-from agent.models.reading import readable
+from agent.models.openai.wire import origin_of, request_body
 from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings
 from agent.usage import CacheLayout
@@ -42,6 +42,17 @@ _PRESETS = {
     "openrouter": "https://openrouter.ai/api/v1",
     "nous": "https://inference-api.nousresearch.com/v1",
 }
+
+# In order: what is loaded before what could be. A model's training window says nothing about the
+# server's. Source: the servers' own answers, as their projects document them.
+_WINDOW_KEYS = (
+    ("loaded_context_length",),  # LM Studio
+    ("max_model_len",),  # vLLM, SGLang
+    ("meta", "n_ctx"),  # llama.cpp
+    ("context_length",),  # OpenRouter, Together, Moonshot
+    ("context_window",),  # Groq
+    ("max_context_length",),  # Mistral, LM Studio
+)
 
 
 class OpenAIModel:
@@ -73,8 +84,8 @@ class OpenAIModel:
             base_url=base_url,
             max_retries=0,
             timeout=openai.Timeout(idle, connect=min(idle, CONNECT_TIMEOUT_S)),
-            default_headers=bodies.HEADERS,
-            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [bodies.bound]}),
+            default_headers=HEADERS,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [bound]}),
         )
         # Loads the SDK's types now and not inside the first turn.
         self._completions = self._client.chat.completions
@@ -142,3 +153,34 @@ def _key(settings: ModelSettings, *, official: bool) -> str:
     if official:
         return required_key(settings, "OPENAI_API_KEY")
     return required_key(settings) if settings.provider in _PRESETS else api_key(settings)
+
+
+def info_from_list(listing: object, name: str) -> ModelInfo | None:
+    """Return what a list says about a model, None where it says nothing.
+
+    A server with a single model answers with that one, whatever it is called in the request
+    (llama.cpp).
+
+    Args:
+        listing: The parsed answer to GET /models, which may be anything.
+        name: The provider's name of the model.
+    """
+    entries = _entries(listing)
+    named = [entry for entry in entries if entry.get("id") == name]
+    entry = next(iter(named or (entries if len(entries) == 1 else [])), None)
+    if entry is None:
+        return None
+    found = (_at(entry, path) for path in _WINDOW_KEYS)
+    return model_info(next((value for value in found if value), None))
+
+
+def _entries(listing: object) -> list[dict[str, Any]]:
+    # Together sends the list without an envelope.
+    models = listing.get("data") if isinstance(listing, dict) else listing
+    return [each for each in models if isinstance(each, dict)] if isinstance(models, list) else []
+
+
+def _at(entry: object, path: tuple[str, ...]) -> object:
+    for key in path:
+        entry = entry.get(key) if isinstance(entry, dict) else None
+    return entry

@@ -4,8 +4,9 @@ The text of a message decides only inside one status, where compatible servers h
 """
 
 import json
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 import openai
@@ -21,9 +22,6 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.api import build_error, describe, error_class
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 _BY_CODE: dict[str | None, type[ModelError]] = {
     "insufficient_quota": CreditUsedUp,
@@ -54,7 +52,7 @@ _FORBIDDEN = 403
 
 
 @contextmanager
-def openai_errors(key: str) -> "Iterator[None]":
+def openai_errors(key: str) -> Iterator[None]:
     """Map what the SDK raises to agent/errors.py; the messages do not hold `key`."""
     try:
         yield
@@ -71,7 +69,7 @@ def openai_errors(key: str) -> "Iterator[None]":
 
 
 def _from_api_error(
-    exc: openai.APIError, status: int, headers: "Mapping[str, str]", key: str
+    exc: openai.APIError, status: int, headers: Mapping[str, str], key: str
 ) -> ModelError:
     body = exc.body if isinstance(exc.body, dict) else {}
     message = body.get("message")

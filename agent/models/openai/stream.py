@@ -8,9 +8,17 @@ import openai
 from agent.errors import ModelUnreachable
 from agent.models.api import StreamClock
 from agent.models.base import Completion, StopReason
-from agent.models.draft import AnswerDraft, CallDraft
-from agent.models.openai.opaque import OpaqueParts
-from agent.models.reading import arguments_in, storable, text_in, tokens_in, usage_so_far, usd_in
+from agent.models.draft import (
+    AnswerDraft,
+    CallDraft,
+    arguments_in,
+    storable,
+    text_in,
+    tokens_in,
+    usage_so_far,
+    usd_in,
+)
+from agent.models.openai.wire import OpaqueParts
 from agent.models.reasoning import ReasoningFilter
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage

@@ -27,13 +27,13 @@ from agent.context_engine import (
 )
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.models.scripted import ScriptedModel
 from agent.ports import PlannerState
 from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime
 from tests.support.conversations import faults
+from tests.support.scripted_model import ScriptedModel
 
 WINDOW = 20_000
 THRESHOLD = 10_000

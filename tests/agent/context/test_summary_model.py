@@ -22,11 +22,11 @@ from agent.errors import (
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import Cut, ScriptedModel, Step
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Usage
 from tests.agent.tools.doubles import HangingModel, PassingTime
+from tests.support.scripted_model import Cut, ScriptedModel, Step
 
 LIMIT_S = 10.0
 

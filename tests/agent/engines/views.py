@@ -7,10 +7,10 @@ from typing import Any
 
 from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.plugins.engines.loading import PLUGINS
 from agent.tokens.estimate import estimate_message
 from agent.view import Entry, View, ViewPlan
+from tests.support.scripted_model import tool_call
 
 FIXED_TOKENS = 50
 SYSTEM = "You are Parley."

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from agent.messages import ChatMessage, ToolCall, tool_message, user_message
 from agent.models.base import StopReason
 from agent.models.draft import PART_CHARS, AnswerDraft, CallDraft
-from agent.models.scripted import tool_call
 from tests.agent.models.sink import CollectingSink
+from tests.support.scripted_model import tool_call
 
 QUESTION = user_message("Where is it?")
 

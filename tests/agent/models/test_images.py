@@ -21,7 +21,7 @@ from agent.models.images import (
     image_part,
     with_pictures,
 )
-from agent.models.scripted import ScriptedModel
+from tests.support.scripted_model import ScriptedModel
 
 SEEING = ScriptedModel(())
 BLIND = ScriptedModel((), facts=ModelFacts("blind", vision=False))

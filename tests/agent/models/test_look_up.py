@@ -6,15 +6,14 @@ from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnre
 from agent.models.anthropic import client as anthropic_model
 from agent.models.base import ModelInfo
 from agent.models.openai import client as openai_model
-from agent.models.openai.client import OpenAIModel
-from agent.models.openai.listing import info_from_list
-from agent.models.scripted import ScriptedModel
-from agent.offline.model import OfflineModel
+from agent.models.openai.client import OpenAIModel, info_from_list
+from agent.offline import OfflineModel
 from agent.settings import ModelSettings
 from tests.agent.models.clients import BOTH, Double, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, ModelServer
 from tests.support.openai_server import OpenAIServer
+from tests.support.scripted_model import ScriptedModel
 
 
 async def look_up(server: ModelServer) -> ModelInfo | None:

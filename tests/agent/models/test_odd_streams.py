@@ -12,8 +12,8 @@ from agent.errors import ModelError, ModelUnreachable
 from agent.messages import ChatMessage
 from agent.models.anthropic import wire as anthropic_wire
 from agent.models.base import Completion, ModelRequest
+from agent.models.draft import MOST_TOKENS
 from agent.models.openai import wire as openai_wire
-from agent.models.reading import MOST_TOKENS
 from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 from tests.agent.models.clients import ASK, BOTH, CLOCK, Double, ask, connected

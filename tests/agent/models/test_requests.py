@@ -9,14 +9,14 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import FREE
 from agent.models.factory import build_models
 from agent.models.openai.client import OpenAIModel
-from agent.models.scripted import ScriptedModel
-from agent.offline.model import OfflineModel
+from agent.offline import OfflineModel
 from agent.prompt_caching import apply_cache_control
 from agent.settings import ModelSettings
 from tests.agent.models.clients import ASK, BOTH, CLOCK, KEY, Double, ask, connected
 from tests.support.anthropic_server import AnthropicServer
 from tests.support.model_server import Fault, Reply, SinkSpy
 from tests.support.openai_server import OpenAIServer
+from tests.support.scripted_model import ScriptedModel
 
 
 def settings(**values: object) -> ModelSettings:

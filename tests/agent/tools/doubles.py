@@ -13,7 +13,6 @@ from agent.context.summary_model import Timing
 from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.models.scripted import ScriptedModel
 from agent.ports import (
     Compaction,
     JournaledEffect,
@@ -24,6 +23,7 @@ from agent.ports import (
 )
 from agent.tools.registry import ToolContext
 from agent.view import Summary
+from tests.support.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import orjson
 
-from agent.models.scripted import tool_call
 from agent.tools.builtin import calculate, current_time, delegate_task
 from agent.tools.lacking import Lacking
 from agent.tools.registry import Delegated, ToolContext, ToolRegistry
 from tests.agent.tools.doubles import context as tool_context
+from tests.support.scripted_model import tool_call
 
 BOX = ToolRegistry([calculate.TOOL, current_time.TOOL, delegate_task.TOOL])
 LESS = Lacking(BOX, {"delegate_task", "memory"})

@@ -12,12 +12,12 @@ import pytest
 from agent.errors import ModelUnreachable
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.scripted import Step, tool_call
 from gateway.access import pairing
 from gateway.pipeline import delivery
 from tests.e2e.platforms.driver import Driver
 from tests.e2e.platforms.scenario import Scene, scene
 from tests.support.gateway import HeldModel, newest_question
+from tests.support.scripted_model import Step, tool_call
 
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

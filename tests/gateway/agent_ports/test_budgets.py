@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from agent.errors import SpendLimitReached
 from agent.models.catalog import ModelFacts
-from agent.models.scripted import ScriptedModel
 from agent.usage import Usage
 from gateway.agent_ports.budgets import Budgets, day_of, refuse_unpriced, today, unpriced
 from gateway.errors import SettingsError
@@ -25,6 +24,7 @@ from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database
 from gateway.storage.reports import ledger
 from gateway.storage.schema import ledger as ledger_table
+from tests.support.scripted_model import ScriptedModel
 from tests.support.storage import admit, copy_database, inbound, model_call
 
 BERLIN = ZoneInfo("Europe/Berlin")

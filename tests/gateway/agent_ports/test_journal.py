@@ -10,7 +10,6 @@ from sqlalchemy import Row, update
 
 from agent.errors import SpendLimitReached
 from agent.messages import ChatMessage, assistant_message, tool_message
-from agent.models.scripted import tool_call
 from agent.ports import PlannerState
 from agent.usage import Usage
 from agent.view import Summary, ViewPlan
@@ -23,6 +22,7 @@ from gateway.storage.conversation import compactions, sessions, turn_journal
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.engine import Database
 from gateway.storage.queue import leases
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     compaction,
     load_view,

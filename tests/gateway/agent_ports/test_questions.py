@@ -17,7 +17,6 @@ from adapters.errors import SendDelayed
 from adapters.messages import Attachment
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.models.scripted import Step, tool_call
 from agent.settings import AgentSettings
 from agent.tools import gate
 from agent.tools.builtin import clarify, delegate_task
@@ -45,6 +44,7 @@ from tests.support.gateway import (
     serving,
 )
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.scripted_model import Step, tool_call
 
 GUEST: dict[str, Any] = {"sender": "u2", "sender_name": "Gus"}
 MEMBER: dict[str, Any] = {"sender": "u3", "sender_name": "Mem"}

@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 from agent.errors import ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.models.scripted import Step, tool_call
 from agent.tools.builtin import session_search
 from agent.tools.registry import Findings, SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
@@ -30,6 +29,7 @@ from gateway.storage.engine import Database
 from gateway.storage.schema import conversation, message
 from gateway.storage.search import index, query
 from tests.support.gateway import RecordingModel, agent_of, running
+from tests.support.scripted_model import Step, tool_call
 from tests.support.searching import chat, found, said, talk, tell
 from tests.support.storage import Store, begin_anew, copy_database
 

@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import update
 
 from agent.messages import assistant_message, tool_message
-from agent.models.scripted import tool_call
 from agent.ports import JournaledEffect, ToolStatus
 from agent.safety.redaction import MASK
 from agent.tools.registry import Inquiry
@@ -20,6 +19,7 @@ from gateway.storage.reports import audit
 from gateway.storage.reports.audit import AuditFilter, AuditRow
 from gateway.storage.schema import conversation, step
 from tests.support.command_line import Run, one_line
+from tests.support.scripted_model import tool_call
 from tests.support.storage import Store, turn_of
 
 SECRET = "swordfish-9"

@@ -13,7 +13,6 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address
 from agent.messages import ChatMessage, assistant_message, decode, tool_message
-from agent.models.scripted import tool_call
 from agent.usage import Usage
 from agent.view import Edit, Summary, ViewPlan
 from gateway.cli import main, sessionsexport
@@ -23,6 +22,7 @@ from gateway.storage.queue import leases
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.schema import session
 from tests.support.command_line import Result, Run, one_line
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     Store,
     admit,

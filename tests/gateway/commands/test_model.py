@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 from agent.errors import CredentialsRefused
 from agent.messages import text_of
 from agent.models.catalog import FREE, ModelFacts, Prices
-from agent.models.choices import choices
-from agent.models.scripted import ScriptedModel
+from agent.models.factory import choices
 from gateway.commands import registry
 from gateway.commands.model import NO_ROOM, found, price_text
 from gateway.pipeline.notices import CONTEXT
@@ -22,6 +21,7 @@ from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports.usage import Totals
 from tests.support.gateway import RecordingModel, Running, agent_of, running
+from tests.support.scripted_model import ScriptedModel
 
 WINDOW = 200_000
 PRICES = Prices(3.0, 3.75, 6.0, 0.3, 15.0)

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from adapters.messages import Address
 from agent.messages import ChatMessage, text_of
-from agent.models.scripted import ScriptedModel, tool_call
 from agent.prompt.system import SystemPrompt, Told
 from agent.settings import AgentSettings, PrefillMessage
 from agent.tools.builtin.current_time import TOOL as CLOCK
@@ -25,6 +24,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.people import notebook
 from gateway.storage.schema import member, memory, now_s, session
 from tests.support.gateway import RecordingModel, agent_of, running
+from tests.support.scripted_model import ScriptedModel, tool_call
 from tests.support.storage import Store, admit, inbound
 
 EXAMPLES = (

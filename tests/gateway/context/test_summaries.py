@@ -15,7 +15,6 @@ from agent.messages import text_of
 from agent.models.anthropic.wire import request_body
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import find_facts
-from agent.models.scripted import Step
 from agent.money.cache_simulator import cache_for
 from agent.money.prompt_blocks import blocks_of
 from agent.prefix import LIFETIMES_S
@@ -27,6 +26,7 @@ from gateway.storage import schema
 from gateway.storage.conversation import compactions
 from tests.support.gateway import Running, running
 from tests.support.long_chats import SUMMARY, LongChatModel, chatted, fact, reply, until_compacted
+from tests.support.scripted_model import Step
 
 FEW = {"protect_last_n": 2}
 WINDOW_TOKENS = 36_000

@@ -13,7 +13,6 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
 from agent.engines.rounds import RoundsEngine
 from agent.errors import LongContextRefused
-from agent.models.scripted import ScriptedModel
 from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.settings import CachingSettings
@@ -27,6 +26,7 @@ from gateway.wiring import build_context
 from tests.agent.tools.doubles import MemoryCompactions, NoLimits
 from tests.support.gateway import agent_of, running, settings_of
 from tests.support.long_chats import LongChatModel, chatted, reply
+from tests.support.scripted_model import ScriptedModel
 
 MODEL = ScriptedModel([], context_length=50_000)
 REPORTED = Session(

@@ -20,7 +20,6 @@ from adapters.base import Adapter, ContextGauge
 from adapters.errors import AdapterRefused, SendRejected
 from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
-from agent.models.scripted import ScriptedModel
 from agent.settings import AgentSettings
 from gateway.app import assembled
 from gateway.commands.registry import StatusFacts
@@ -39,6 +38,7 @@ from tests.support.gateway import (
     settings_of,
 )
 from tests.support.recording_adapter import RecordingAdapter, Watch
+from tests.support.scripted_model import ScriptedModel
 
 
 async def hello(_: web.Request) -> web.Response:

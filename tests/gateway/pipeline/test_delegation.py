@@ -18,7 +18,6 @@ from agent.loop import OUTCOME_UNKNOWN, WRAP_UP
 from agent.messages import ChatMessage, ToolCall, decode, text_of
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, Prices
-from agent.models.scripted import Step, tool_call
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
 from agent.recovery import RetryPolicy
@@ -31,6 +30,7 @@ from gateway.storage import maintenance, schema
 from gateway.storage.conversation import delegates
 from gateway.storage.reports import history
 from tests.support.gateway import HeldModel, Running, agent_of, fail_once, running
+from tests.support.scripted_model import Step, tool_call
 
 Reply = Callable[[ModelRequest], Step]
 TASK = "count the words"

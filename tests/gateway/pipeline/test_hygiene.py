@@ -11,7 +11,6 @@ from sqlalchemy import update
 from agent.context.planner import PAUSED
 from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest
-from agent.models.scripted import Step
 from agent.ports import PlannerState
 from agent.settings import AgentSettings
 from agent.usage import Usage
@@ -28,6 +27,7 @@ from tests.support.long_chats import (
     question,
     summary_of,
 )
+from tests.support.scripted_model import Step
 
 NEVER_IN_THE_LOOP = {"threshold": 1.0, "protect_last_n": 2}
 """The in-loop compressor waits for a full window, which leaves the field to hygiene."""

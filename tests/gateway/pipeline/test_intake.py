@@ -8,12 +8,12 @@ from sqlalchemy import Connection
 
 from adapters.messages import Address, Admission, Cursor, Move, Poison
 from agent.errors import CredentialsRefused
-from agent.models.scripted import ScriptedModel
 from gateway.errors import StorageUnavailable
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
 from gateway.storage.queue import inbox
 from tests.support.gateway import HeldModel, Running, agent_of, message, running
+from tests.support.scripted_model import ScriptedModel
 
 
 async def notices(chat: Running) -> list[str]:

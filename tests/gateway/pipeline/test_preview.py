@@ -27,7 +27,6 @@ from adapters.telegram.render import preview_text as on_telegram
 from agent.errors import ModelRefused
 from agent.messages import ToolCall, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.models.scripted import Script, tool_call
 from agent.ports import Effect
 from agent.safety.redaction import Redactor
 from agent.tools.registry import Arguments, Tool, ToolContext
@@ -43,6 +42,7 @@ from gateway.pipeline.preview import (
 from gateway.storage import schema
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, echo, running
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.scripted_model import Script, tool_call
 
 HERE = MessageRef(Address("telegram", "default", "c1"))
 

@@ -25,7 +25,6 @@ from agent.errors import (
 )
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
-from agent.models.scripted import ScriptedModel, Step, tool_call
 from agent.ports import Effect
 from agent.recovery import RetryPolicy
 from agent.tools.builtin import read_conversation
@@ -43,6 +42,7 @@ from gateway.storage.queue.blame import Death, How
 from gateway.storage.queue.leases import Lease
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
 from tests.support.recording_adapter import RecordingAdapter
+from tests.support.scripted_model import ScriptedModel, Step, tool_call
 
 GIVE_UP_AT_ONCE = RetryPolicy(retry_for_s=0, backoff_s=(1,))
 

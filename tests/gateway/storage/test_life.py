@@ -27,7 +27,6 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.scripted import tool_call
 from agent.usage import Usage
 from agent.view import Entry as Message
 from agent.view import Summary, ViewPlan
@@ -40,6 +39,7 @@ from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import conversation, message, metadata, session, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     BASE,
     RECEIPT,

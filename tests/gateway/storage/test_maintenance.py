@@ -17,7 +17,6 @@ from sqlalchemy import Connection
 from adapters.messages import Poison
 from agent.context_engine import Node
 from agent.messages import assistant_message
-from agent.models.scripted import tool_call
 from agent.tools.registry import Inquiry, TodoItem
 from agent.usage import Usage
 from agent.view import Summary, ViewPlan
@@ -39,6 +38,7 @@ from gateway.storage.migrations import open_database
 from gateway.storage.people import members, notebook
 from gateway.storage.queue import inbox, leases
 from gateway.storage.schema import conversation, message, metadata, quarantine, replica
+from tests.support.scripted_model import tool_call
 from tests.support.searching import feed
 from tests.support.storage import (
     Store,

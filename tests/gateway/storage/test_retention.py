@@ -16,7 +16,6 @@ from sqlalchemy import Connection, Table, delete, select, update
 from adapters.messages import Attachment
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.images import image_part
-from agent.models.scripted import tool_call
 from agent.tools.registry import Inquiry
 from agent.usage import Usage
 from agent.view import Summary, ViewPlan
@@ -29,6 +28,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.migrations import open_database
 from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.retention import Pruned
+from tests.support.scripted_model import tool_call
 from tests.support.searching import feed, found
 from tests.support.storage import (
     BASE,

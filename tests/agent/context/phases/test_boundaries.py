@@ -23,10 +23,10 @@ from agent.context.phases.boundaries import (
 from agent.context.phases.sizes import Sizes
 from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, ViewPlan, render
 from tests.support.conversations import faults
+from tests.support.scripted_model import tool_call
 
 WINDOW = 20_000
 TAIL_TOKENS = 2_000

@@ -22,10 +22,10 @@ from agent.context.phases.sizes import Sizes
 from agent.context_engine import CompressionRequest, Limits, Trigger
 from agent.library import CompactionResult, compact_messages
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_message, estimate_messages
 from agent.view import Edit, Entry, ViewPlan
 from tests.support.conversations import HAN, PNG, faults, plain
+from tests.support.scripted_model import tool_call
 
 WINDOW = 200_000
 TARGET = 60_000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.context.phases.sanitise import NO_RESULT, OPENING, sanitise
 from agent.messages import ChatMessage, assistant_message, text_of, tool_message, user_message
-from agent.models.scripted import tool_call
+from tests.support.scripted_model import tool_call
 
 SYSTEM = ChatMessage(role="system", content="Be kind.")
 HI = user_message("hi")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from agent.context.phases.sizes import Sizes
 from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.support.conversations import summary_message
+from tests.support.scripted_model import tool_call
 
 SYSTEM = "You are a test."
 CALLS = [tool_call("look", {}, "c1")]

@@ -21,11 +21,11 @@ from agent.context.phases.summary_prompts import SECTIONS, Order, build_prompt, 
 from agent.context_engine import CompressionRequest, Limits
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.safety.redaction import MASK
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.view import MARKER, NOTE, Entry, ViewPlan
 from tests.support.effort import effort
+from tests.support.scripted_model import tool_call
 from tests.support.shared import SHARED
 
 GOOD = """\

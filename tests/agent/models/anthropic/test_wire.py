@@ -1,4 +1,4 @@
-"""The body for Anthropic's API: markers of the cache, contents of every kind, stable bytes."""
+"""The body for Anthropic's API: markers, contents of every kind, stable bytes, signed thinking."""
 
 import copy
 from typing import Any, cast
@@ -18,17 +18,20 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.models.anthropic.wire import request_body
+from agent.models.anthropic.wire import opaque_fields, request_body, with_thinking
 from agent.models.base import ModelRequest
-from agent.models.scripted import tool_call
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
 from agent.view import Summary, View, ViewPlan
+from tests.agent.models.clients import ASK, CLOCK, ask
+from tests.support.anthropic_server import AnthropicServer, signature
 from tests.support.conversations import PNG, conversation_of
+from tests.support.model_server import Reply
+from tests.support.scripted_model import tool_call
 
 MARK = {"type": "ephemeral"}
 THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
 SYSTEM = ChatMessage(role="system", content="You help.")
-ASK = user_message("hello")
+HELLO = user_message("hello")
 MODEL = "claude-sonnet-5"
 
 
@@ -63,7 +66,7 @@ def test_results_stand_in_the_order_of_their_calls() -> None:
     calls = [tool_call("look", {}, name) for name in ("a", "b")]
     asked = ChatMessage(role="assistant", content=None, tool_calls=calls)
     results = [tool_message(name, "look", name) for name in ("b", "a")]
-    answered = turns_of([SYSTEM, ASK, asked, *results, user_message("and?")])[-1]
+    answered = turns_of([SYSTEM, HELLO, asked, *results, user_message("and?")])[-1]
     assert [block.get("tool_use_id") for block in answered["content"]] == ["a", "b", None]
 
 
@@ -79,7 +82,7 @@ def test_markers_reach_the_blocks() -> None:
     """Of a marked request system, text, call and result carry their markers."""
     messages = [
         SYSTEM,
-        ASK,
+        HELLO,
         ChatMessage(role="assistant", content=None, tool_calls=[tool_call("look", {}, "t1")]),
         tool_message("t1", "look", "found"),
     ]
@@ -118,7 +121,7 @@ def test_a_marker_on_empty_text_moves_to_the_call_behind_it() -> None:
     """Thinking cannot carry it, the first call of the message can."""
     calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
     message = thinking([text("", cache_control=MARK)], tool_calls=calls)
-    blocks = turns_of([ASK, message])[1]["content"]
+    blocks = turns_of([HELLO, message])[1]["content"]
     assert [(block["type"], block.get(KEY)) for block in blocks] == [
         ("thinking", None),
         ("tool_use", MARK),
@@ -130,7 +133,7 @@ def test_a_marked_message_without_text_is_marked_at_its_last_call() -> None:
     """The end of the message is the end of its calls."""
     calls = [tool_call("look", {}, "t1"), tool_call("look", {}, "t2")]
     message = thinking(None, tool_calls=calls, cache_control=MARK)
-    blocks = turns_of([ASK, message])[1]["content"]
+    blocks = turns_of([HELLO, message])[1]["content"]
     assert [block.get(KEY) for block in blocks] == [None, None, MARK]
 
 
@@ -144,7 +147,7 @@ def test_a_marked_message_without_text_is_marked_at_its_last_call() -> None:
 )
 def test_the_marker_of_a_message_that_is_left_out_moves_before_it(message: ChatMessage) -> None:
     """Nothing of the message goes out: the last block before it is marked."""
-    body = body_of([SYSTEM, ASK, message])
+    body = body_of([SYSTEM, HELLO, message])
     assert body["messages"] == [{"role": "user", "content": [text("hello", cache_control=MARK)]}]
     assert body_of([SYSTEM, message])["system"] == [text("You help.", cache_control=MARK)]
     assert marked_blocks(body_of([message])) == []
@@ -159,7 +162,7 @@ def test_never_more_than_four_markers() -> None:
 
 def test_the_messages_are_not_changed() -> None:
     """Markers move on the wire alone."""
-    messages = [ASK, thinking([text("", cache_control=MARK)]), thinking("a", cache_control=MARK)]
+    messages = [HELLO, thinking([text("", cache_control=MARK)]), thinking("a", cache_control=MARK)]
     before = copy.deepcopy(messages)
     body_of(messages)
     assert messages == before
@@ -240,6 +243,94 @@ def test_tool_schemas_are_canonical() -> None:
     one = ToolSchema("b", "B.", {"type": "object", "properties": {"y": {}, "x": {}}})
     two = ToolSchema("b", "B.", {"properties": {"x": {}, "y": {}}, "type": "object"})
     other = ToolSchema("a", "A.", {"type": "object"})
-    bodies = [request_body(ModelRequest([ASK], (each, other)), MODEL) for each in (one, two)]
+    bodies = [request_body(ModelRequest([HELLO], (each, other)), MODEL) for each in (one, two)]
     assert orjson.dumps(bodies[0]) == orjson.dumps(bodies[1])
     assert [tool["name"] for tool in bodies[0]["tools"]] == ["b", "a"]
+
+
+HIDDEN = {"type": "redacted_thinking", "data": "x"}
+
+
+def use(call_id: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call_id, "name": "current_time", "input": {}}
+
+
+def thought(content: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": content, "signature": signature(content)}
+
+
+def message(*places: tuple[int, int]) -> ChatMessage:
+    opaque = opaque_fields((thought(str(n)), place) for n, place in enumerate(places))
+    return ChatMessage(role="assistant", content="", opaque=opaque)
+
+
+def order(*places: tuple[int, int]) -> list[str]:
+    said = [text("Hello you"), use("a"), use("b")]
+    blocks = with_thinking(message(*places), said)
+    assert said == [text("Hello you"), use("a"), use("b")]
+    return [block.get("thinking") or block.get("text") or block["id"] for block in blocks]
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ([(0, 0)], ["0", "Hello you", "a", "b"]),
+        ([(0, 0), (0, 0)], ["0", "1", "Hello you", "a", "b"]),
+        ([(0, 0), (9, 0)], ["0", "Hello you", "1", "a", "b"]),
+        ([(6, 0)], ["Hello ", "0", "you", "a", "b"]),
+        ([(0, 0), (3, 0), (6, 0)], ["0", "Hel", "1", "lo ", "2", "you", "a", "b"]),
+        ([(9, 0), (9, 1)], ["Hello you", "0", "a", "1", "b"]),
+        ([(99, 0)], ["Hello you", "0", "a", "b"]),
+        ([(9, 2)], ["Hello you", "a", "b"]),
+        ([(9, 7)], ["Hello you", "a", "b"]),
+    ],
+)
+def test_places(places: list[tuple[int, int]], expected: list[str]) -> None:
+    """Thinking stands where it stood, and never at the end of a message."""
+    assert order(*places) == expected
+
+
+def test_messages_of_earlier_versions_have_no_places() -> None:
+    """Their thinking stands in front."""
+    stored = ChatMessage(role="assistant", content="", opaque={"anthropic": [HIDDEN, HIDDEN]})
+    assert with_thinking(stored, [text("Hi")]) == [HIDDEN, HIDDEN, text("Hi")]
+
+
+def test_places_behind_a_text_that_became_shorter() -> None:
+    """Nothing follows there any more, so the thinking is left out."""
+    assert with_thinking(message((0, 0), (9, 0)), [text("Hi")]) == [thought("0"), text("Hi")]
+
+
+def test_a_marker_stays_with_the_end_of_a_split_text() -> None:
+    """A breakpoint covers the whole text."""
+    marker = {"type": "ephemeral"}
+    first, _, last = with_thinking(message((2, 0)), [text("Hello", cache_control=marker)])
+    assert (first, last) == (text("He"), text("llo", cache_control=marker))
+
+
+def test_only_what_can_be_replayed_is_kept() -> None:
+    """Signed and redacted blocks are; places only where they are needed."""
+    unsigned = {"type": "thinking", "thinking": "hm", "signature": ""}
+    assert opaque_fields([(unsigned, (0, 0))]) == {}
+    assert opaque_fields([(unsigned, (0, 0)), (HIDDEN, (0, 0))]) == {"anthropic": [HIDDEN]}
+    kept = opaque_fields([(HIDDEN, (0, 0)), (HIDDEN, (4, 1))])
+    assert kept["anthropic_places"] == [[0, 0], [4, 1]]
+
+
+async def test_interleaved_thinking_is_replayed_as_it_came() -> None:
+    """The blocks of the next request are those of the answer."""
+    blocks = [
+        thought("one"),
+        text("Looking. "),
+        thought("two"),
+        text("Still."),
+        use("a"),
+        HIDDEN,
+        use("b"),
+    ]
+    async with AnthropicServer() as server:
+        server.script(Reply(extra={"blocks": blocks}, stop="tool_use"), Reply(text="Noon."))
+        first = (await ask(server, ModelRequest(ASK, (CLOCK,)))).message
+        results = [tool_message(name, "current_time", "12:00") for name in "ab"]
+        await ask(server, ModelRequest([*ASK, first, *results], (CLOCK,)))
+        assert server.requests[1].body["messages"][1]["content"] == blocks

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.plugins.engines.checks import ResultRefused, checked, problems
 from agent.view import NOTE, Edit, Entry, Summary, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
+from tests.support.scripted_model import tool_call
 
 ENTRIES = conversation(8)  # seqs 1 to 32; requests at 1, 5, 9, … 29
 SUMMARY = Summary("what was done", 2, 24, role="assistant")

@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
 from agent.errors import ToolError
 from agent.messages import ToolSchema
-from agent.models.scripted import tool_call
 from agent.plugins.engines.tools import EngineTools
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
 from tests.agent.tools.doubles import NOW, MemoryReader
+from tests.support.scripted_model import tool_call
 
 GREP = ToolSchema("grep", "Searches what was archived.", {"type": "object"})
 

@@ -7,7 +7,6 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from agent.messages import assistant_message, text_of
-from agent.models.scripted import tool_call
 from agent.tools.registry import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import delegates, turn_journal
@@ -15,6 +14,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.schema import conversation, turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import ACCOUNTS, BASE, Store, find_running, model_call, turn_of
 
 CALL = tool_call("delegate_task", {"task": "t"}, "d1")

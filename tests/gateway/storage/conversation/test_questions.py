@@ -12,7 +12,6 @@ from sqlalchemy import Connection, update
 
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
-from agent.models.scripted import tool_call
 from agent.tools.registry import Inquiry
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import Inquiries, Timeouts
@@ -28,6 +27,7 @@ from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import leases
 from gateway.storage.schema import inquiry, outbox, turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import BASE, Store, admit, begin_anew, find_running, inbound, turn_of
 
 APPROVAL = Inquiry("approval", "c1", "act", "May I?")

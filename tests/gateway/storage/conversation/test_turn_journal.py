@@ -9,7 +9,6 @@ import orjson
 import pytest
 
 from agent.messages import assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.ports import Effect
 from gateway.storage.conversation import attachments, sessions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -18,6 +17,7 @@ from gateway.storage.queue import outbox
 from gateway.storage.schema import blob, conversation, ledger, message, session, step, turn
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox as outbox_table
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     BASE,
     Store,

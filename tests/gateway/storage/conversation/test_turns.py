@@ -12,7 +12,6 @@ from sqlalchemy import update
 from sqlalchemy.exc import IntegrityError
 
 from agent.messages import assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.prefix import Prefix
 from agent.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
@@ -24,6 +23,7 @@ from gateway.storage.queue import dead_letters, inbox
 from gateway.storage.queue.leases import Lease
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import message, session, turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     BASE,
     Store,

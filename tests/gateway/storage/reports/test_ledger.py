@@ -6,7 +6,6 @@ import pytest
 from sqlalchemy import update
 
 from agent.messages import assistant_message, tool_message
-from agent.models.scripted import tool_call
 from agent.ports import ModelCall
 from agent.usage import Usage
 from agent.view import Summary
@@ -19,6 +18,7 @@ from gateway.storage.reports import ledger as books
 from gateway.storage.reports import usage
 from gateway.storage.reports.usage import Totals
 from gateway.storage.schema import SLOT_S, ledger, step, turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     Store,
     admit,

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Usage
 from agent.view import ViewPlan
@@ -23,6 +22,7 @@ from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import Context, Figures, Insights, UsageReport, insights
 from gateway.storage.schema import turn
+from tests.support.scripted_model import tool_call
 from tests.support.storage import (
     Store,
     admit,

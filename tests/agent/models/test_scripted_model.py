@@ -7,9 +7,9 @@ import pytest
 from agent.errors import ModelUnreachable, RateLimited
 from agent.messages import assistant_message, text_of, user_message
 from agent.models.base import Completion, ModelRequest
-from agent.models.scripted import Cut, ScriptedModel, ScriptExhausted, tool_call
 from agent.usage import Usage
 from tests.agent.models.sink import CollectingSink
+from tests.support.scripted_model import Cut, ScriptedModel, ScriptExhausted, tool_call
 
 REQUEST = ModelRequest([user_message("hi")])
 

@@ -1,19 +1,13 @@
-"""What both wires share."""
+"""What both wires share: markers on parts, surplus markers, remembered builds."""
 
 from unittest.mock import Mock
 
 import pytest
 
 from agent.messages import ChatMessage, ToolSchema, user_message
-from agent.models.parts import (
-    ENTRY_BYTES,
-    Remembered,
-    canonical_schema,
-    content_parts,
-    text_bytes,
-)
-from agent.models.scripted import tool_call
+from agent.models.wire import ENTRY_BYTES, Remembered, canonical_schema, content_parts, text_bytes
 from agent.view import NOTE
+from tests.support.scripted_model import tool_call
 
 
 def test_the_same_object_is_built_once() -> None:
@@ -27,7 +21,7 @@ def test_the_same_object_is_built_once() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond its limit everything is forgotten, and built again."""
-    monkeypatch.setattr("agent.models.parts.KNOWN_BYTES", 3 * ENTRY_BYTES)
+    monkeypatch.setattr("agent.models.wire.KNOWN_BYTES", 3 * ENTRY_BYTES)
     build = Mock(return_value=[])
     remembered = Remembered[ChatMessage, list[str]](build, text_bytes)
     messages = [user_message(str(n)) for n in range(3)]

@@ -1,8 +1,11 @@
-"""What the offline model says: a table of rules from the newest user text to an answer.
+"""The embedded demo model: no key, no network, the same answer to the same request.
 
-Rules are tried from top to bottom; a rule may decline by returning None.
+What it says stands in a table of rules from the newest user text to an answer. They are tried from
+top to bottom; a rule may decline by returning None.
 """
 
+import asyncio
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -11,11 +14,19 @@ from typing import Any
 
 import orjson
 
-from agent.messages import ChatMessage, text_of
-from agent.models.base import ModelRequest
-from agent.offline.texts import ABILITIES, ABOUT, JOKE, NOTICE, PARAGRAPHS, SAMPLE, ZONES
+from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
+from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
+from agent.models.catalog import FREE, ModelFacts
+from agent.settings import ModelSettings
 from agent.tools.builtin import calculate
+from agent.usage import CacheLayout
 
+DEFAULT_CONTEXT_TOKENS = 200_000
+NOTICE = (
+    "\n\n---\n*I am Parley's built-in offline demo model, not a real language model. For real "
+    "answers set `ANTHROPIC_API_KEY` or `OPENAI_API_KEY`, or `model:` in `parley.yaml`, and "
+    "restart Parley.*"
+)
 COUNT_LIMIT = 500
 READ_CHARS = 2000
 """How much of a text the rules look at; bounds the time that their patterns take."""
@@ -30,6 +41,64 @@ class ToolRequest:
 
 
 Reply = str | tuple[ToolRequest, ...]
+
+
+class OfflineModel:
+    """Streams word by word, calls offered tools, and says in its first answer what it is.
+
+    `max_output_tokens` is not enforced: every answer is short or of a known size.
+    """
+
+    provider = "offline"
+    name = "parley-offline"
+    label = name
+    cache_layout: CacheLayout | None = None
+    facts = ModelFacts(name, prices=FREE)
+
+    def __init__(self, settings: ModelSettings, *, word_delay_s: float = 0.02) -> None:
+        """Take the window's size from the settings; `word_delay_s` passes after each word."""
+        self.context_length = settings.context_length or DEFAULT_CONTEXT_TOKENS
+        self._word_delay_s = word_delay_s
+
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        """Answer, or call tools if they are offered and allowed. Never fails."""
+        reply = reply_to(request)
+        if isinstance(reply, str):
+            await self._stream(reply, sink)
+            answer = assistant_message(reply)
+            return Completion(answer, "stop", estimate_usage(request, answer), self.name)
+        answer = _with_calls(request, reply)
+        return Completion(answer, "tool_calls", estimate_usage(request, answer), self.name)
+
+    async def look_up(self) -> ModelInfo | None:
+        """Return None: there is nobody to ask."""
+        return None
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    async def _stream(self, text: str, sink: TextSink) -> None:
+        for word in re.findall(r"\S+\s*|\s+", text):
+            sink.push(word)
+            await asyncio.sleep(self._word_delay_s)
+
+
+def _with_calls(request: ModelRequest, wanted: tuple[ToolRequest, ...]) -> ChatMessage:
+    calls = [
+        ToolCall(
+            id=_call_id(request, number),
+            type="function",
+            function={"name": tool.name, "arguments": orjson.dumps(tool.arguments).decode()},
+        )
+        for number, tool in enumerate(wanted)
+    ]
+    return ChatMessage(role="assistant", content=None, tool_calls=calls)
+
+
+def _call_id(request: ModelRequest, number: int) -> str:
+    """Return an id that differs from call to call within a view."""
+    seed = f"{request.conversation}:{len(request.messages)}:{number}"
+    return f"call_{hashlib.sha256(seed.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +366,74 @@ def _unknown(talk: Talk) -> str:
 def _says(text: str) -> Answer:
     return lambda _match, _talk: text
 
+
+ABILITIES = (
+    "- tell the time: *What time is it in Tokyo?*\n"
+    "- calculate: *What is 12 * 7?*\n"
+    "- remember this conversation: *What was my first message?*, *Summarise our conversation*\n"
+    "- look something up in it: *Look up Paris in our conversation*\n"
+    "- stream a long answer: *Count to 100*, *Write a long story*\n"
+    "- show formatting: *Show me a table*"
+)
+ABOUT = (
+    "I am Parley's offline demo model: a small table of rules that runs inside the gateway, "
+    "without a network. Ask me *what can you do?*"
+)
+JOKE = "Why did the message cross the network twice? Nobody had written down the receipt."
+SAMPLE = """\
+## Formatting
+
+**Bold**, *italic*, `code` and a [link](https://example.org).
+
+| planet | moons | day in hours |
+|---|---:|---:|
+| Earth | 1 | 24 |
+| Mars | 2 | 24.6 |
+| Jupiter | 95 | 9.9 |
+
+```python
+def greet(name: str) -> str:
+    return f"Hello, {name}!"
+```
+
+> A quotation.
+
+1. first
+2. second"""
+PARAGRAPHS = (
+    "The message came in at dusk, when the lamps along the canal were being lit one by one.",
+    "Nobody had asked for it, and yet everybody in the station had been waiting for it.",
+    "The keeper wrote it down at once, because what is written down cannot be lost.",
+    "Then the power failed, as it does on such evenings, and the room went dark.",
+    "When the light came back the page was still there, with every word in its place.",
+    "So the keeper read it again, answered it, and put the answer into the outgoing tray.",
+)
+ZONES = {
+    "amsterdam": "Europe/Amsterdam",
+    "athens": "Europe/Athens",
+    "beijing": "Asia/Shanghai",
+    "berlin": "Europe/Berlin",
+    "cairo": "Africa/Cairo",
+    "chicago": "America/Chicago",
+    "delhi": "Asia/Kolkata",
+    "dubai": "Asia/Dubai",
+    "hong kong": "Asia/Hong_Kong",
+    "istanbul": "Europe/Istanbul",
+    "london": "Europe/London",
+    "los angeles": "America/Los_Angeles",
+    "madrid": "Europe/Madrid",
+    "moscow": "Europe/Moscow",
+    "new york": "America/New_York",
+    "paris": "Europe/Paris",
+    "rome": "Europe/Rome",
+    "san francisco": "America/Los_Angeles",
+    "sao paulo": "America/Sao_Paulo",
+    "singapore": "Asia/Singapore",
+    "sydney": "Australia/Sydney",
+    "tokyo": "Asia/Tokyo",
+    "vienna": "Europe/Vienna",
+    "zurich": "Europe/Zurich",
+}
 
 _OUR = r"(?:our|the|this) (?:conversation|chat)"
 _TABLE: tuple[tuple[str, Answer], ...] = (

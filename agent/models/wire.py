@@ -5,17 +5,14 @@ On the way a marker that is on no part yet stands as a part that is nothing but 
 
 import re
 import sys
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
 import orjson
 
 from agent.messages import ChatMessage, ToolSchema
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS
 from agent.view import NOTE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
 
 Part = dict[str, Any]
 
@@ -41,7 +38,7 @@ class Remembered(Generic[K, V]):
     are forgotten.
     """
 
-    def __init__(self, build: "Callable[[K], V]", text_bytes: "Callable[[K], int]") -> None:
+    def __init__(self, build: Callable[[K], V], text_bytes: Callable[[K], int]) -> None:
         """`text_bytes` tells how much memory the texts of an object take."""
         self._build = build
         self._text_bytes = text_bytes
@@ -99,7 +96,7 @@ def content_parts(message: ChatMessage) -> list[Part]:
     return parts
 
 
-def settled(parts: "Iterable[Part]") -> tuple[list[Part], dict[str, str] | None]:
+def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
     """Return the parts with their markers on those that can carry one, and a marker left over.
 
     A part that is nothing but a marker hands it to the one before it, else to the next.
@@ -119,7 +116,7 @@ def settled(parts: "Iterable[Part]") -> tuple[list[Part], dict[str, str] | None]
     return placed, homeless
 
 
-def drop_surplus(parts: "Iterable[Part]") -> None:
+def drop_surplus(parts: Iterable[Part]) -> None:
     """Take the markers off that a provider would refuse: the first and the last three stay."""
     marked = [part for part in parts if KEY in part]
     for part in marked[1 : 1 - MAX_BREAKPOINTS]:

@@ -14,8 +14,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion, ModelRequest
-from agent.offline.answers import COUNT_LIMIT, NOTICE
-from agent.offline.model import OfflineModel
+from agent.offline import COUNT_LIMIT, NOTICE, OfflineModel
 from agent.settings import ModelSettings
 from agent.tools.builtin.calculate import evaluate
 from tests.agent.models.sink import CollectingSink
