@@ -1,7 +1,7 @@
 """The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,10 @@ class PoolUse:
     in_use: int
     limit: int | None
     replaced: int
+
+
+Renderer = Callable[[str], list[str]]
+"""Splits markdown into payloads, each within the platform's limits; pure, never empty."""
 
 
 class PreviewIntent:

@@ -16,12 +16,13 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict
 
 import adapters
-from adapters.base import Adapter, History, Intake
+from adapters.base import Adapter, History, Intake, Renderer
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has
 no accounts: whoever comes in has been checked by the chat itself, and counts as an owner."""
 LAST = 100
+DEFAULT_ACCOUNT = "default"
 
 
 class PlatformSection(BaseModel):
@@ -39,7 +40,7 @@ class AccountSettings(PlatformSection):
 
     switch: ClassVar[str] = "token"
 
-    name: str = "default"
+    name: str = DEFAULT_ACCOUNT
     reactions: bool = True
     allow_bots: tuple[str, ...] = ()
 
@@ -122,6 +123,20 @@ def account_types() -> dict[str, type[AccountSettings]]:
 def by_name() -> dict[str, Platform]:
     """Return all platforms by name."""
     return {each.name: each for each in platforms()}
+
+
+def account_of(settings: PlatformSection) -> str:
+    """Return the name of the account of a block; the built-in chat has one account."""
+    return settings.name if isinstance(settings, AccountSettings) else DEFAULT_ACCOUNT
+
+
+def renderer(platform: str, settings: PlatformSection) -> Renderer:
+    """Return how an account shows text: `renderer(settings)` of the platform's `adapter`.
+
+    It is `Adapter.render` of the adapter that will be built from these settings, known before.
+    """
+    render: Renderer = import_module(f"adapters.{platform}.adapter").renderer(settings)
+    return render
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:

@@ -1,8 +1,8 @@
 """Runs a gateway, from the settings to its end: the only file that connects concrete classes.
 
-`run`, inside of `own_home`, is the whole story, `assembled` the list of parts in the order of the
-path of a message, and `serve` what runs side by side and in which order it stops. Parts that the
-settings name are built in gateway/wiring.py.
+`run` is the whole story; its caller holds the home (`own_home` in gateway/lifecycle/home.py).
+`assembled` is the list of parts, `serve` is what runs side by side and in which order it stops.
+Parts that the settings name are built in gateway/wiring.py.
 """
 
 import asyncio
@@ -16,18 +16,16 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from adapters.base import Adapter, Intake
+from adapters.base import Adapter
 from adapters.registry import BUILT_IN
 from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
@@ -38,20 +36,18 @@ from gateway import descriptors
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners
 from gateway.agent_ports.budgets import Budgets, refuse_unpriced
-from gateway.agent_ports.files import Attachments
+from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import Toolkit, Workspaces
 from gateway.commands.model import ModelCommand
-from gateway.commands.registry import StatusFacts
 from gateway.commands.status_figures import start_warnings, status_facts
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import with_engine_tools
-from gateway.errors import SettingsError
 from gateway.http import control
 from gateway.http.server import ChatHistory, Health, HttpServer
-from gateway.lifecycle import crash_journal, start_checks
+from gateway.lifecycle import start_checks
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.lifecycle.home import keep_modes, restore_modes
 from gateway.lifecycle.pruning import Pruner
@@ -66,14 +62,15 @@ from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import Worker
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
-from gateway.storage.engine import Database, lock_database
+from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_locked
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.wiring import (
     NO_PLUGINS,
-    build_adapters,
+    Accounts,
+    build_accounts,
     build_agent,
     build_context,
     build_line,
@@ -101,26 +98,40 @@ DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What is done beside the path of a message: nothing on it waits for these parts."""
+
+    preparations: Preparations
+    files: Attachments
+    inquiries: Inquiries
+    indexer: Indexer
+    pruner: Pruner
+    recall: Recall
+    reactions: Acks
+
+
+@dataclass(frozen=True, slots=True)
+class Platforms:
+    """The connected accounts, and who looks after them."""
+
+    adapters: Mapping[Account, Adapter]
+    supervised: Sequence[Supervised]
+    watch: Watch
+
+
+@dataclass(frozen=True, slots=True)
 class Gateway:
     """A running gateway's parts, in the order of the path of a message."""
 
     settings: Settings
     database: Database
-    adapters: dict[Account, Adapter]
+    platforms: Platforms
     intake: GatewayIntake
     worker: Worker
     delivery: Delivery
-    preparations: Preparations
-    files: Attachments
-    inquiries: Inquiries
-    indexer: Indexer
-    recall: Recall
-    acks: Acks
-    watch: Watch
-    supervised: list[Supervised]
+    beside: Beside
     server: HttpServer
-    model: Callable[[str | None], StatusFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,29 +153,13 @@ class Welcome:
     checks: tuple[Finding, ...] = ()
 
 
-@contextmanager
-def own_home(settings: Settings) -> Iterator[CrashJournal]:
-    """Have PARLEY_HOME for this process alone; without it nothing there may be touched.
-
-    Its crash journal is kept meanwhile.
-
-    Raises:
-        SettingsError: It cannot be created.
-        DatabaseLocked: Another process has it.
-        StorageUnavailable: The lock cannot be made.
-    """
-    prepare_home(settings.home)
-    with lock_database(database_path(settings)), crash_journal.kept(settings.home) as journal:
-        yield journal
-
-
 async def run(
     settings: Settings, on_ready: Callable[[Welcome], None], journal: CrashJournal
 ) -> None:
     """Run a gateway until SIGTERM or SIGINT; a second signal does not wait for turns.
 
     Args:
-        settings: All of them; the caller has `own_home` of them.
+        settings: All of them; the caller has `own_home` with them.
         on_ready: Called once messages are accepted.
         journal: Of this process.
 
@@ -195,12 +190,12 @@ async def run(
         agent = build_agent(settings, line, plugins, foreign)
         caching = caching_text(agent.models[0], agent.caching)
         async with assembled(
-            settings, database, agent, build_adapters, plugins, death=journal.owed
+            settings, database, agent, build_accounts(settings), plugins, death=journal.owed
         ) as gateway:
             journal.settled()
             settle_memory()
             code = await owner_code(database, settings)
-            warnings = start_warnings(plugins.missing_guards, gateway.model(None))
+            warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
             await serve(
                 gateway,
                 stop,
@@ -269,13 +264,14 @@ async def serve(
             once messages are accepted.
         beside: Returns what else runs to the end.
     """
+    supervised = gateway.platforms.supervised
     port = await gateway.server.start()
     async with asyncio.TaskGroup() as tasks:
         to_the_end = _started(tasks, _until_the_end(gateway) | beside())
         working = tasks.create_task(gateway.worker.run(), name="worker")
         to_the_stop = _started(tasks, _until_a_stop(gateway))
-        found = await start_checks.of_platforms(gateway.supervised, stop)
-        log.info("gateway_ready", port=port, adapters=[each.name for each in gateway.supervised])
+        found = await start_checks.of_platforms(supervised, stop)
+        log.info("gateway_ready", port=port, adapters=[each.name for each in supervised])
         on_ready(port, found)
         await stop.wait()
         log.info("gateway_stopping", grace_s=gateway.settings.queue.grace_s)
@@ -296,17 +292,16 @@ async def serve(
 
 def _until_a_stop(gateway: Gateway) -> Work:
     """Return what brings messages in, and what is done beside their path."""
-    receiving = {supervised.name: supervised.run() for supervised in gateway.supervised}
+    platforms, beside = gateway.platforms, gateway.beside
+    receiving = {supervised.name: supervised.run() for supervised in platforms.supervised}
     return receiving | {
-        "files": gateway.files.run(),
-        "inquiries": gateway.inquiries.run(),
-        "prepare summaries": gateway.preparations.run(),
-        "search index": gateway.indexer.run(),
-        "watch": gateway.watch.run(),
+        "files": beside.files.run(),
+        "inquiries": beside.inquiries.run(),
+        "prepare summaries": beside.preparations.run(),
+        "search index": beside.indexer.run(),
+        "watch": platforms.watch.run(),
         "modes": keep_modes(gateway.settings),
-        "prune": Pruner(
-            gateway.database, gateway.settings.retention, gateway.settings.storage.raw_days
-        ).run(),
+        "prune": beside.pruner.run(),
     }
 
 
@@ -314,8 +309,8 @@ def _until_the_end(gateway: Gateway) -> Work:
     """Return what tells of turns that have ended: of the last ones, too."""
     return {
         "delivery": gateway.delivery.run(),
-        "reactions": gateway.acks.run(),
-        "plugins": gateway.recall.run(),
+        "reactions": gateway.beside.reactions.run(),
+        "plugins": gateway.beside.recall.run(),
     }
 
 
@@ -326,7 +321,7 @@ def _started(tasks: asyncio.TaskGroup, work: Work) -> list[asyncio.Task[Any]]:
 async def _wait_idle(gateway: Gateway) -> None:
     """Return when all that was committed is delivered, and plugins were told of it."""
     await gateway.delivery.wait_idle()
-    await gateway.recall.wait_idle()
+    await gateway.beside.recall.wait_idle()
 
 
 async def _finish_turns(
@@ -344,28 +339,30 @@ async def assembled(
     settings: Settings,
     database: Database,
     agent: Agent,
-    make_adapters: Callable[[Settings, Intake, ChatHistory], Sequence[Adapter]],
+    accounts: Accounts,
     plugins: Plugins = NO_PLUGINS,
     *,
     death: Death | None = None,
 ) -> AsyncIterator[Gateway]:
     """Connect the parts. Whatever an earlier process left unfinished becomes ready.
 
+    Each part is complete once it is built. Who is to hear of something says so beside it.
+
     Args:
         settings: All of them.
         database: Open, and used by nobody else.
         agent: What answers.
-        make_adapters: Returns the adapters of the platforms that are on.
+        accounts: Of the platforms that are on.
         plugins: What was loaded of them.
         death: How that process ended; None where nothing is known of it.
     """
+    access, wakeups, traffic = Access(settings.access), Wakeups(), Traffic()
     context = build_context(settings, agent)
-    agent = with_engine_tools(agent, context)
+    agent = with_pictures_of(database, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]
     refuse_unpriced(settings.budget, models)
     prompts = build_prompts(settings, plugins)
     facts = status_facts(agent, context, prompts)
-    access, wakeups, traffic = Access(settings.access), Wakeups(), Traffic()
     rules = IntakeRules(
         access,
         settings.queue,
@@ -375,30 +372,36 @@ async def assembled(
         settings.attachments,
         settings.commands,
     )
-    renderers: dict[Account, Callable[[str], list[str]]] = {}
-    intake = GatewayIntake(database, rules, renderers, wakeups, traffic)
+    intake = GatewayIntake(database, rules, accounts.renderers, wakeups, traffic)
     adapters = {
         (adapter.platform, adapter.account): adapter
-        for adapter in make_adapters(settings, intake, ChatHistory(database, facts))
+        for adapter in accounts.connect(intake, ChatHistory(database, facts))
     }
-    renderers.update((account, adapter.render) for account, adapter in adapters.items())
     await intake.tell_approved()
     await _warn_of_lost_accounts(database, adapters)
 
-    files = Attachments(database, adapters, settings.attachments, wakeups)
-    agent.images.load = files.load_image
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
-    preparations = Preparations(database, agent, context, budgets.exhausted)
-    indexer = Indexer(database)
-    recall = Recall(database, plugins, access)
     timeouts = Timeouts(settings.tools.approval_timeout_s, settings.tools.clarify_timeout_s)
-    inquiries = Inquiries(database, adapters, timeouts, wakeups, access)
+    beside = Beside(
+        Preparations(database, agent, context, budgets.exhausted),
+        Attachments(database, adapters, settings.attachments, wakeups),
+        Inquiries(database, adapters, timeouts, wakeups, access),
+        Indexer(database),
+        Pruner(database, settings.retention, settings.storage.raw_days),
+        Recall(database, plugins, access),
+        Acks(adapters),
+    )
+    wakeups.files.listen(beside.files.notify)
+    wakeups.transcript.listen(beside.indexer.notify)
+    wakeups.reaction.listen(beside.reactions.show)
+    stops = Stops()
+    wakeups.stop.listen(stops.stop)
     toolkit = Toolkit(
         database,
         access,
-        files,
-        inquiries,
-        indexer,
+        beside.files,
+        beside.inquiries,
+        beside.indexer,
         memory=settings.tools.memory,
         hooks=lambda: plugins.hooks_of_turn(agent.tools.restricted),
         skills=prompts.files.shelf,
@@ -413,16 +416,16 @@ async def assembled(
         budgets=budgets,
         max_attempts=settings.queue.max_attempts,
         operator_files=prompts.files,
-        recall=recall,
+        recall=beside.recall,
         freezer=Freezer(
             settings.queue,
             settings.sessions,
             settings.attachments.text_chars,
             prompts.bases(agent),
-            renderers,
+            accounts.renderers,
         ),
-        stops=Stops(),
-        preparations=preparations,
+        stops=stops,
+        preparations=beside.preparations,
         toolkit=toolkit,
         delegation=Delegation(
             database, context, budgets, settings.tools.delegation, toolkit.for_turn
@@ -433,44 +436,21 @@ async def assembled(
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica, trials = await _registered(database, settings, death or Death())
     worker = Worker(database, replica, turns, settings.queue, list(adapters), trials)
-    delivery = Delivery(
-        database,
-        replica,
-        adapters,
-        traffic,
-        Burials(Owners(access, renderers), settings.delivery.retry_for_s),
-    )
-    acks, watch = Acks(adapters), Watch(database, adapters, traffic)
-    wakeups.work, wakeups.stop = worker.notify, turns.stops.stop
-    wakeups.ready, wakeups.files = worker.wake, files.notify
-    wakeups.transcript = indexer.notify
-    wakeups.outbox, wakeups.reaction = delivery.notify, acks.show
-    supervised = [Supervised(adapter) for adapter in adapters.values()]
+    wakeups.work.listen(worker.notify)
+    wakeups.ready.listen(worker.wake)
+    burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
+    delivery = Delivery(database, replica, adapters, traffic, burials)
+    wakeups.outbox.listen(delivery.notify)
+    watch = Watch(database, adapters, traffic)
+    platforms = Platforms(adapters, [Supervised(each) for each in adapters.values()], watch)
     server = _server(
         settings,
-        supervised,
-        Health(database, replica, supervised, watch),
+        platforms.supervised,
+        Health(database, replica, platforms.supervised, watch),
         control.routes(database, wakeups, intake.tell_approved),
     )
     async with _closed_at_the_end(models, server, adapters.values()):
-        yield Gateway(
-            settings,
-            database,
-            adapters,
-            intake,
-            worker,
-            delivery,
-            preparations,
-            files,
-            inquiries,
-            indexer,
-            recall,
-            acks,
-            watch,
-            supervised,
-            server,
-            facts,
-        )
+        yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
 
 
 @asynccontextmanager
@@ -537,15 +517,3 @@ def _server(
         public=public,
         private=[*private, *hidden],
     )
-
-
-def prepare_home(home: Path) -> None:
-    """Create PARLEY_HOME for its owner alone.
-
-    Raises:
-        SettingsError: It cannot be created.
-    """
-    try:
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as exc:
-        raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc

@@ -8,32 +8,47 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Generic, ParamSpec
 
 from adapters.messages import MessageRef, Reaction
 from gateway.storage.conversation.turns import Turn
 
-
-def _nobody(*_: object) -> None:
-    """Nobody listens yet."""
+P = ParamSpec("P")
 
 
-@dataclass(slots=True)
+class Hint(Generic[P]):
+    """One kind of hint. Calling it calls all who listen, at once; without listeners it is lost."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[P, None]] = []
+
+    def listen(self, listener: Callable[P, None]) -> None:
+        """Call this one, too, from now on."""
+        self._listeners.append(listener)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Give the hint."""
+        for listener in self._listeners:
+            listener(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
 class Wakeups:
-    """Who is told what; `app.py` connects them."""
+    """All hints by name; `app.py` says who listens."""
 
-    work: Callable[[int], None] = field(default=_nobody)
+    work: Hint[int] = field(default_factory=Hint)
     """A conversation's inbox has something new."""
-    ready: Callable[[int], None] = field(default=_nobody)
+    ready: Hint[int] = field(default_factory=Hint)
     """A conversation's files are there, or never will be; nothing new came."""
-    files: Callable[[], None] = field(default=_nobody)
+    files: Hint[[]] = field(default_factory=Hint)
     """A message came with files, or one that waits for its files was dropped."""
-    stop: Callable[[int, int], None] = field(default=_nobody)
+    stop: Hint[int, int] = field(default_factory=Hint)
     """A conversation's turns up to this inbox seq are cancelled."""
-    reaction: Callable[[MessageRef, Reaction], None] = field(default=_nobody)
+    reaction: Hint[MessageRef, Reaction] = field(default_factory=Hint)
     """A message of a person is to be marked."""
-    transcript: Callable[[int], None] = field(default=_nobody)
+    transcript: Hint[int] = field(default_factory=Hint)
     """A conversation's transcript has grown."""
-    outbox: Callable[[int], None] = field(default=_nobody)
+    outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
 
 

@@ -7,16 +7,25 @@ Each key of a model is a model of its own in the line, so that recovery can go f
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
 import structlog
 
-from adapters.base import Adapter, Intake
-from adapters.registry import BUILT_IN, Host, PlatformSection, account_types, build
+from adapters.base import Adapter, Intake, Renderer
+from adapters.registry import (
+    BUILT_IN,
+    Host,
+    PlatformSection,
+    account_of,
+    account_types,
+    build,
+    renderer,
+)
 from agent.context.summary_model import Summariser
 from agent.context_engine import Limits
 from agent.errors import ModelError
@@ -319,19 +328,44 @@ def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:
     )
 
 
-def build_adapters(settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
-    """Return the adapters of all configured platforms, the web chat first.
+@dataclass(frozen=True, slots=True)
+class Accounts:
+    """The accounts that a gateway is to serve, before their adapters are there.
+
+    Attributes:
+        renderers: How each of them shows text. The intake replies in the transaction that admits a
+            message, so it must know them before there is an adapter that could call it.
+        connect: Returns their adapters, which hand what they receive to the intake.
+    """
+
+    renderers: Mapping[tuple[str, str], Renderer]
+    connect: Callable[[Intake, ChatHistory], Sequence[Adapter]]
+
+
+def build_accounts(settings: Settings) -> Accounts:
+    """Return all configured accounts, the web chat first.
 
     The web chat is always there: `parley chat` reaches it through the Unix socket also where
     `web.enabled` is false and the page is not served.
     """
-    menu = tuple(registry.DESCRIPTIONS.items())
-    host = Host(intake, chats, menu, settings.attachments.max_bytes)
     blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
     for platform in account_types():
         accounts = settings.platforms.accounts(platform)
         blocks += [(platform, account) for account in accounts if account.is_on]
-    return [build(platform, block, host) for platform, block in blocks]
+
+    def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
+        menu = tuple(registry.DESCRIPTIONS.items())
+        host = Host(intake, chats, menu, settings.attachments.max_bytes)
+        return [build(platform, block, host) for platform, block in blocks]
+
+    renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
+    return Accounts(renderers, connect)
+
+
+def accounts_of(*adapters: Adapter) -> Accounts:
+    """Return the accounts of adapters that are there already, and that receive nothing."""
+    renderers = {(each.platform, each.account): each.render for each in adapters}
+    return Accounts(renderers, lambda _intake, _chats: adapters)
 
 
 def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.errors import SendDelayed
 from adapters.messages import (
     Address,
@@ -30,6 +30,11 @@ from adapters.slack.reactions import Reactions
 from adapters.slack.receive import Receiver, Webhook
 from adapters.slack.render import render
 from adapters.slack.send import Sender
+
+
+def renderer(_settings: SlackSettings) -> Renderer:
+    """Return how text is shown, the same for all accounts."""
+    return render
 
 
 def build(settings: SlackSettings, host: Host) -> "SlackAdapter":

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.errors import SendRejected
 from adapters.messages import (
     Address,
@@ -34,6 +34,11 @@ from adapters.telegram.send import Sender
 POLL_TIMEOUT_S = 30
 LIMITS = PaceLimits(per_s=30, chat_interval_s=1.0, group_per_min=20)
 """Source: https://core.telegram.org/bots/faq#my-bot-is-hitting-limits-how-do-i-avoid-this"""
+
+
+def renderer(_settings: TelegramSettings) -> Renderer:
+    """Return how text is shown, the same for all accounts."""
+    return render
 
 
 def build(settings: TelegramSettings, host: Host) -> "TelegramAdapter":

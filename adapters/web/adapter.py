@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, History, Intake, PreviewIntent
+from adapters.base import UNANNOUNCED, History, Intake, PreviewIntent, Renderer
 from adapters.errors import FetchRejected
 from adapters.messages import (
     Address,
@@ -22,7 +22,7 @@ from adapters.messages import (
     Receipt,
     Withdrawal,
 )
-from adapters.registry import Host
+from adapters.registry import DEFAULT_ACCOUNT, Host
 from adapters.web import requests
 from adapters.web.events import EventStreams, Hub
 from adapters.web.files import file_response, posted_with_files
@@ -53,11 +53,16 @@ def build(settings: WebSettings, host: Host) -> "WebAdapter":
     )
 
 
+def renderer(_settings: WebSettings) -> Renderer:
+    """Return how the page is given text: in one piece, it has no limit."""
+    return lambda markdown: [markdown]
+
+
 class WebAdapter:
     """The web chat. `close` ends the open streams: call it before the server stops."""
 
     platform: str = "web"
-    account: str = "default"
+    account: str = DEFAULT_ACCOUNT
     idempotent_sends = True
     preview_interval_s = 0.05
 

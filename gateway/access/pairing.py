@@ -16,6 +16,7 @@ from typing import Literal
 import structlog
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import by_name
 from agent import messages
@@ -30,7 +31,7 @@ from gateway.storage.people import members
 from gateway.storage.people.members import Member, Request
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import source_of
-from gateway.storage.queue.outbox import Renderer, parts_of
+from gateway.storage.queue.outbox import parts_of
 
 PENDING_PER_ACCOUNT = 100
 """Requests that wait; of more, the oldest expire."""

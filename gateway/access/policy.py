@@ -10,6 +10,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from adapters.messages import Choice, InboundMessage
 from adapters.registry import BUILT_IN
 from agent.tools.registry import FOR_OWNERS
@@ -17,7 +18,7 @@ from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.people import members
 from gateway.storage.queue import outbox
-from gateway.storage.queue.outbox import Renderer, parts_of
+from gateway.storage.queue.outbox import parts_of
 
 Standing = Literal["owner", "member", "guest", "stranger"]
 """owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have

@@ -10,13 +10,16 @@ import hashlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
 from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
 from agent.errors import ToolError
+from agent.models.images import Images
+from agent.turn import Agent
 from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
@@ -96,16 +99,6 @@ class Attachments:
     def files(self, turn: Turn) -> "TurnFiles":
         """Return where the tools of a turn put the files that they make."""
         return TurnFiles(self._database, turn, self._settings.max_bytes)
-
-    async def load_image(self, conversation: str, attachment_id: int) -> str | None:
-        """Return the data URL of a picture of this conversation: `agent.models.images`."""
-        found = await self._database.read(
-            attachments.of_conversation, int(conversation), attachment_id
-        )
-        picture = found and look_at(found.content)
-        if found is None or picture is None:
-            return None
-        return await asyncio.to_thread(_data_url, picture.mime, found.content)
 
     async def _look(self, tasks: asyncio.TaskGroup) -> None:
         """End what nobody waits for any more, and begin what there is room for."""
@@ -268,6 +261,20 @@ class TurnFiles:
             raise ToolError(f"an answer has at most {MAX_FILES_OF_TURN} files")
         log.info("file_offered", attachment=stored.id, bytes=stored.size_bytes)
         return stored.name
+
+
+def with_pictures_of(database: Database, agent: Agent) -> Agent:
+    """Return the agent with what is stored here as the source of the pictures that it shows."""
+    return replace(agent, images=Images(partial(load_image, database)))
+
+
+async def load_image(database: Database, conversation: str, attachment_id: int) -> str | None:
+    """Return the data URL of a picture of this conversation: `agent.models.images.ImageLoader`."""
+    found = await database.read(attachments.of_conversation, int(conversation), attachment_id)
+    picture = found and look_at(found.content)
+    if found is None or picture is None:
+        return None
+    return await asyncio.to_thread(_data_url, picture.mime, found.content)
 
 
 def _data_url(mime: str, content: bytes) -> str:

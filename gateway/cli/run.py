@@ -13,6 +13,7 @@ from gateway.app import Welcome
 from gateway.cli.common import loaded
 from gateway.cli.console import err, warn
 from gateway.lifecycle import start_checks
+from gateway.lifecycle.home import own_home
 from gateway.logging.setup import configure_logging
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
@@ -29,7 +30,7 @@ def run(
     """Start the gateway; Ctrl-C stops it once the running answers are finished."""
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
-    with app.own_home(settings) as journal:
+    with own_home(settings) as journal:
         configure_logging(settings.logging, settings.home, secret_values(settings))
         for warning in found.warnings:
             warn(warning)

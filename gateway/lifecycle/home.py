@@ -1,24 +1,58 @@
-"""Modes of Parley's own files, put back where a command of the tool `terminal` has changed them.
+"""PARLEY_HOME: made for its owner, held by one process, and kept closed to others.
 
-The kernel keeps commands from opening these files, not from changing their modes: closed to Parley
-they stop it, open to others they give everything away.
+The kernel keeps commands of the tool `terminal` from opening Parley's own files, not from changing
+their modes: closed to Parley they stop it, open to others they give everything away. So the modes
+are put back.
 """
 
 import asyncio
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 
 from gateway.agent_ports.tools import Workspaces
+from gateway.errors import SettingsError
+from gateway.lifecycle import crash_journal
+from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.settings.tree import Settings
+from gateway.storage.engine import lock_database
 from gateway.storage.migrations import database_path
 
 log = structlog.get_logger()
 
 LOOK_EVERY_S = 10.0
+
+
+@contextmanager
+def own_home(settings: Settings) -> Iterator[CrashJournal]:
+    """Have PARLEY_HOME for this process alone; without it nothing there may be touched.
+
+    Its crash journal is kept meanwhile.
+
+    Raises:
+        SettingsError: It cannot be created.
+        DatabaseLocked: Another process has it.
+        StorageUnavailable: The lock cannot be made.
+    """
+    prepare_home(settings.home)
+    with lock_database(database_path(settings)), crash_journal.kept(settings.home) as journal:
+        yield journal
+
+
+def prepare_home(home: Path) -> None:
+    """Create PARLEY_HOME for its owner alone.
+
+    Raises:
+        SettingsError: It cannot be created.
+    """
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise SettingsError(f"PARLEY_HOME {home} cannot be created: {exc.strerror}") from exc
 
 
 async def keep_modes(settings: Settings) -> None:

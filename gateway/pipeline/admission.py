@@ -10,6 +10,7 @@ from typing import Literal
 
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
 from gateway.access.pairing import Doorkeeper, Happening
@@ -27,7 +28,7 @@ from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue import inbox as overheard
 from gateway.storage.queue.inbox import InboxKind
-from gateway.storage.queue.outbox import Renderer, parts_of
+from gateway.storage.queue.outbox import parts_of
 
 TOO_MANY = (
     "Those were too many messages in one minute: I leave out what comes now."

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import structlog
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from adapters.messages import (
     Address,
     Admission,
@@ -35,7 +36,6 @@ from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
 from gateway.storage.engine import Database
 from gateway.storage.queue import inbox
-from gateway.storage.queue.outbox import Renderer
 
 __all__ = ["GatewayIntake", "IntakeRules"]
 
@@ -54,7 +54,7 @@ class GatewayIntake:
         traffic: Traffic,
     ) -> None:
         self._database = database
-        self._rules = rules
+        self.rules = rules
         self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
@@ -119,7 +119,7 @@ class GatewayIntake:
             inbox.move(conn, move)
         for cursor in beside.cursors:
             inbox.advance(conn, cursor)
-        desk = Desk(conn, self._rules, self._door, self._renderers)
+        desk = Desk(conn, self.rules, self._door, self._renderers)
         admissions = [desk.admit(message) for message in messages]
         return _Admitted(admissions, desk.wake, desk.happened, desk.marks, desk.decided)
 
@@ -133,7 +133,7 @@ class GatewayIntake:
             self._wakeups.work(admission.conversation)
             if message.attachments:
                 self._wakeups.files()
-            if self._rules.queue.mode == "interrupt":
+            if self.rules.queue.mode == "interrupt":
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from adapters.base import Renderer
 from agent.messages import Content
 from gateway.commands import registry
 from gateway.pipeline import notices
@@ -24,7 +25,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease
-from gateway.storage.queue.outbox import OutboxPart, Renderer, parts_of
+from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 LONGEST_NUMBER = 18
 """Digits; longer numbers do not fit into the database's integers."""

@@ -34,6 +34,7 @@ from gateway.storage.conversation.sessions import age
 from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import timeline
+from gateway.wiring import accounts_of
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
 """What may be said about a turn before its answer."""
@@ -166,7 +167,7 @@ class House:
         async with (
             open_database(settings.home / "replay.db") as database,
             assembled(
-                settings, database, self._agent(), lambda *_: [adapter], death=Death("stopped")
+                settings, database, self._agent(), accounts_of(adapter), death=Death("stopped")
             ) as self.gateway,
             asyncio.TaskGroup() as tasks,
         ):

@@ -50,9 +50,10 @@ def test_finding_the_platforms_loads_no_sdk() -> None:
 
 @PLATFORMS
 def test_its_name_is_its_folder(platform: Platform) -> None:
-    """And its adapter offers `build`."""
+    """And its adapter offers `build` and `renderer`."""
     text = (ROOT / "adapters" / platform.name / "adapter.py").read_text("utf-8")
     assert "\ndef build(" in text
+    assert "\ndef renderer(" in text
 
 
 @PLATFORMS

@@ -19,13 +19,15 @@ from agent.models.base import ChatModel
 from agent.recovery import RetryPolicy
 from agent.tools.catalog import builtin_tools
 from agent.turn import Agent
-from gateway.app import Gateway, assembled, prepare_home, settle_memory
+from gateway.app import Gateway, assembled, settle_memory
+from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging
 from gateway.replay.null_adapter import NullAdapter
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_database
+from gateway.wiring import accounts_of
 from tests.bench.echo import EchoModel
 
 
@@ -57,7 +59,7 @@ async def running(
     async with (
         logged_database(settings) as database,
         assembled(
-            settings, database, agent_of(settings, model or EchoModel()), lambda *_: [adapter]
+            settings, database, agent_of(settings, model or EchoModel()), accounts_of(adapter)
         ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
@@ -67,9 +69,9 @@ async def running(
             for part in (
                 gateway.worker,
                 gateway.delivery,
-                gateway.indexer,
-                gateway.inquiries,
-                gateway.recall,
+                gateway.beside.indexer,
+                gateway.beside.inquiries,
+                gateway.beside.recall,
             )
         ]
         yield gateway

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 
 from gateway.app import assembled, serve
-from gateway.wiring import build_adapters
+from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, bench_settings, logged_database
 
@@ -51,7 +51,7 @@ async def open_web_chat(home: Path) -> AsyncIterator[WebChat]:
     agent = agent_of(settings, EchoModel())
     async with (
         logged_database(settings) as database,
-        assembled(settings, database, agent, build_adapters) as gateway,
+        assembled(settings, database, agent, build_accounts(settings)) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
         tasks.create_task(

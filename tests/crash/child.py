@@ -46,6 +46,7 @@ from adapters.messages import (
     Withdrawal,
 )
 from adapters.pacing import PaceLimits
+from adapters.registry import PlatformSection, account_of, renderer
 from adapters.slack.platform import SlackSettings
 from adapters.telegram.platform import TelegramSettings
 from adapters.web.platform import WebSettings
@@ -74,7 +75,7 @@ from gateway import app
 from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable
 from gateway.http.server import ChatHistory
-from gateway.lifecycle import crash_journal
+from gateway.lifecycle import crash_journal, home
 from gateway.lifecycle.crash_journal import CrashJournal
 from gateway.pipeline import next_turn, worker
 from gateway.pipeline.next_turn import burst
@@ -83,6 +84,7 @@ from gateway.storage import migrations
 from gateway.storage.engine import Database, connect
 from gateway.storage.queue import blame
 from gateway.storage.queue.inbox import InboxEntry
+from gateway.wiring import Accounts
 from tests.crash.mutants import MUTANTS, replace_in
 from tests.support.crash import Spec
 from tests.support.crash_platform import ask, tell
@@ -199,7 +201,7 @@ class Life:
     def prepare(self) -> Settings:
         """Patch this process as its spec says; return the settings."""
         spec = self.spec
-        replace_in(app, build_agent=self._agent, build_adapters=self._adapters)
+        replace_in(app, build_agent=self._agent, build_accounts=self._accounts)
         replace_in(Database, write=observed(Database.write, self.points))
         replace_in(migrations, connect=self._connect)
         replace_in(worker, RETRY_AFTER_S=spec.retry_after_s)
@@ -208,7 +210,7 @@ class Life:
         replace_in(crash_journal, BEAT_S=spec.beat_s)
         replace_in(Access, weakest=lambda *_: "member")
         if not spec.locked:
-            replace_in(app, lock_database=lambda _: nullcontext())
+            replace_in(home, lock_database=lambda _: nullcontext())
         if spec.mutant is not None:
             MUTANTS[spec.mutant](self)
         return Settings(
@@ -310,19 +312,27 @@ class Life:
 
         return Tool(name, f"Do {name}.", TOOLS[name], Line, run)
 
-    def _adapters(self, settings: Settings, intake: Intake, chats: ChatHistory) -> list[Adapter]:
+    def _accounts(self, settings: Settings) -> Accounts:
         if self.spec.real is None:
-            return [LoopbackAdapter(self, intake)]
-        platform, block = self.spec.real
-        if platform == "web":
-            web = import_module("adapters.web.adapter").WebAdapter
-            return [self._observed(web(settings.web, intake, chats))]
-        return [self._observed(self._real(platform, block, intake))]
+            render = LoopbackAdapter.split
+            here = ("loopback", "default")
+            return Accounts({here: render}, lambda intake, _: [LoopbackAdapter(self, intake)])
+        platform, given = self.spec.real
+        block = settings.web if platform == "web" else BLOCKS[platform].model_validate(given)
 
-    def _real(self, platform: str, block: dict[str, Any], intake: Intake) -> Any:
+        def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
+            if platform == "web":
+                web = import_module("adapters.web.adapter").WebAdapter
+                return [self._observed(web(block, intake, chats))]
+            return [self._observed(self._real(platform, block, intake))]
+
+        here = (platform, account_of(block))
+        return Accounts({here: renderer(platform, block)}, connect)
+
+    def _real(self, platform: str, block: PlatformSection, intake: Intake) -> Any:
         make = getattr(import_module(f"adapters.{platform}.adapter"), f"{platform.title()}Adapter")
         options = {"poll_timeout_s": 1} if platform == "telegram" else {}
-        adapter = make(BLOCKS[platform].model_validate(block), intake, MENU, limits=FAST, **options)
+        adapter = make(block, intake, MENU, limits=FAST, **options)
         adapter.preview_interval_s = 0.0 if self.spec.style == "edit" else 60.0
         return adapter
 
@@ -502,9 +512,12 @@ class LoopbackAdapter:
     async def close(self) -> None:
         """Nothing to give back."""
 
-    def render(self, markdown: str) -> list[str]:
+    @staticmethod
+    def split(markdown: str) -> list[str]:
         """Split where the script says so."""
         return markdown.split(PAYLOADS)
+
+    render = split
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload."""

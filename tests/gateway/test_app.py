@@ -328,7 +328,7 @@ async def test_the_summary_model_is_closed_with_the_others(tmp_path: Path) -> No
     """A model of its own has connections of its own."""
     block = {"provider": "anthropic", "api_key": "k", "model": "tiny"}
     async with running(tmp_path, auxiliary={"compression": block}) as chat:
-        summariser = chat.gateway.preparations._parts.summariser
+        summariser = chat.gateway.beside.preparations._parts.summariser
         assert summariser is not None
         client = summariser.models[0]._client  # type: ignore[attr-defined]
         assert not client.is_closed()

@@ -33,7 +33,7 @@ from gateway.http.server import ChatHistory
 from gateway.settings.tree import Settings
 from gateway.wiring import (
     Configured,
-    build_adapters,
+    build_accounts,
     build_agent,
     build_context,
     build_line,
@@ -127,11 +127,13 @@ async def test_the_web_chat_is_always_there(tmp_path: Path) -> None:
     """A bot only with its token."""
     async with running(tmp_path, at_work=False) as chat:
         intake, chats = chat.gateway.intake, ChatHistory(chat.gateway.database, no_facts)
-        [page] = build_adapters(settings_of(tmp_path, web={"enabled": False}), intake, chats)
+        [page] = build_accounts(settings_of(tmp_path, web={"enabled": False})).connect(
+            intake, chats
+        )
         assert page.platform == "web"
         bot = TelegramSettings(name="two", token=SecretStr("1:a"))
         settings = settings_of(tmp_path, platforms={"telegram": [bot]})
-        adapters = build_adapters(settings, intake, chats)
+        adapters = build_accounts(settings).connect(intake, chats)
         assert [(it.platform, it.account) for it in adapters] == [
             ("web", "default"),
             ("telegram", "two"),
@@ -144,7 +146,7 @@ async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
     """From the one list that all platforms have their menus from."""
     async with running(tmp_path, at_work=False) as chat:
         settings, chats = settings_of(tmp_path), ChatHistory(chat.gateway.database, no_facts)
-        [adapter] = build_adapters(settings, chat.gateway.intake, chats)
+        [adapter] = build_accounts(settings).connect(chat.gateway.intake, chats)
         app = web.Application()
         assert isinstance(adapter, WebAdapter)
         app.add_routes(adapter.routes())

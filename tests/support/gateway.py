@@ -31,6 +31,7 @@ from gateway.settings.tree import Settings
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
 from gateway.storage.queue.blame import Death
+from gateway.wiring import accounts_of
 from tests.support.recording_adapter import WAIT_S, RecordingAdapter, Watch
 from tests.support.scripted_model import Script, ScriptedModel
 
@@ -248,9 +249,9 @@ async def running(
         always = (
             gateway.delivery.run,
             gateway.worker.run,
-            gateway.preparations.run,
-            gateway.files.run,
-            gateway.inquiries.run,
+            gateway.beside.preparations.run,
+            gateway.beside.files.run,
+            gateway.beside.inquiries.run,
         )
         parts = always if at_work else ()
         work = [tasks.create_task(run(), name=run.__qualname__) for run in parts]
@@ -329,7 +330,7 @@ async def _put_together(
     async with (
         log_lines(platform.watch) as lines,
         open_database(database_path(settings)) as database,
-        assembled(settings, database, agent, lambda *_: [platform], death=death) as gateway,
+        assembled(settings, database, agent, accounts_of(platform), death=death) as gateway,
     ):
         yield Running(gateway, agent, platform, lines)
 

@@ -31,7 +31,7 @@ from agent.messages import assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.usage import Usage
 from gateway.app import Gateway, assembled, serve, settle_memory, share_arenas
-from gateway.wiring import build_adapters
+from gateway.wiring import build_accounts
 from tests.bench.echo import EchoModel
 from tests.bench.running import agent_of, logged_database
 from tests.support.cancelling import Slowed
@@ -134,11 +134,13 @@ async def _run(soak: Soak) -> None:
     stop = asyncio.Event()
     async with (
         logged_database(settings) as database,
-        assembled(settings, database, agent_of(settings, Writer()), build_adapters) as gateway,
+        assembled(
+            settings, database, agent_of(settings, Writer()), build_accounts(settings)
+        ) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
         settle_memory()
-        for adapter in gateway.adapters.values():
+        for adapter in gateway.platforms.adapters.values():
             adapter.preview_interval_s = PREVIEW_INTERVAL_S
         tasks.create_task(_answer(gateway, stop))
         await serve(gateway, stop, asyncio.Event(), _ready)
@@ -170,14 +172,14 @@ async def _rest(gateway: Gateway) -> None:
 
 def _is_busy(gateway: Gateway) -> bool:
     """Whether a reaction, a preview or another request is on its way, or about to be."""
-    accounts = gateway.acks._accounts.values()
+    accounts = gateway.beside.reactions._accounts.values()
     marks = any(account._chats for account in accounts)
     previews = any(task.get_name() == "preview" for task in asyncio.all_tasks())
     return marks or previews or any(use.in_use for use in _uses(gateway))
 
 
 def _uses(gateway: Gateway) -> list[PoolUse]:
-    return [use for adapter in gateway.adapters.values() if (use := adapter.pool)]
+    return [use for adapter in gateway.platforms.adapters.values() if (use := adapter.pool)]
 
 
 def _figures(gateway: Gateway) -> dict[str, Any]:

@@ -7,13 +7,14 @@ Notices of dead letters (`gateway.burials`) have keys that begin with `DEAD_NOTI
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, Row, and_, func, or_, select, update
 
+from adapters.base import Renderer
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import conversation, is_unsent, now_s, outbox
@@ -25,7 +26,6 @@ of them, and at a message a second the chat would be busy for minutes. A longer 
 """
 WHOLE_ANSWER = "answer.md"
 
-Renderer = Callable[[str], list[str]]
 """`Adapter.render`: markdown to payloads within the platform's limits."""
 DEAD_NOTICE = "dead:"
 """Begins the key of a row that tells of dead letters; such a row never becomes one itself."""

@@ -16,7 +16,7 @@ from agent.turn import Agent
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
-from gateway.wiring import build_adapters
+from gateway.wiring import build_accounts
 from tests.e2e.platforms.driver import Driver, Room
 from tests.support.gateway import HeldModel, log_lines, settings_of
 from tests.support.recording_adapter import Watch
@@ -84,7 +84,7 @@ async def scene(
     async with (
         log_lines(watch) as lines,
         open_database(database_path(settings)) as opened,
-        assembled(settings, opened, _agent(model, errand), build_adapters) as gateway,
+        assembled(settings, opened, _agent(model, errand), build_accounts(settings)) as gateway,
         asyncio.TaskGroup() as tasks,
     ):
         following = tasks.create_task(_follow(driver.changed, watch))

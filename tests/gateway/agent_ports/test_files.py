@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,14 @@ from adapters.errors import FetchDelayed
 from adapters.messages import Address, Attachment
 from agent.errors import ToolError
 from gateway.agent_ports import files as attachments
-from gateway.agent_ports.files import AT_ONCE, MAX_FILES_OF_TURN, WITHIN_S, Attachments, Lane
+from gateway.agent_ports.files import (
+    AT_ONCE,
+    MAX_FILES_OF_TURN,
+    WITHIN_S,
+    Attachments,
+    Lane,
+    load_image,
+)
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
@@ -68,7 +76,8 @@ class Place:
 
     def use(self, adapters: dict[tuple[str, str], Adapter]) -> None:
         """Fetch from these."""
-        wakeups = Wakeups(ready=self.ready.append)
+        wakeups = Wakeups()
+        wakeups.ready.listen(self.ready.append)
         self.attachments = Attachments(self.database, adapters, self.settings, wakeups, self._sleep)
 
     async def enter(self, *refs: str, size_bytes: int | None = None, **where: Any) -> int:
@@ -380,7 +389,7 @@ async def test_a_picture_is_loaded_as_a_data_url(place: Place) -> None:
     place.platform.files = {"a": png(), "b": b"no picture"}
     conversation = await place.enter("a", "b")
     await place.fetch()
-    load = place.attachments.load_image
+    load = partial(load_image, place.database)
     url = await load(str(conversation), 1)
     assert url is not None
     assert url.startswith("data:image/png;base64,iVBORw0KGgo")

@@ -165,9 +165,11 @@ async def sweeping(chat: Running, *, is_due: bool = True) -> AsyncIterator[None]
     if is_due:
         await chat.execute(update(schema.inquiry).values(expires_at=1.0))
     gateway = chat.gateway
-    wakeups = Wakeups(ready=gateway.worker.wake, outbox=gateway.delivery.notify)
+    wakeups = Wakeups()
+    wakeups.ready.listen(gateway.worker.wake)
+    wakeups.outbox.listen(gateway.delivery.notify)
     access = Access(AccessSettings())
-    waiting = Inquiries(gateway.database, gateway.adapters, Timeouts(), wakeups, access)
+    waiting = Inquiries(gateway.database, gateway.platforms.adapters, Timeouts(), wakeups, access)
     async with asyncio.TaskGroup() as tasks:
         sweep = tasks.create_task(waiting.run())
         yield

@@ -88,7 +88,7 @@ def asks_behind(request: ModelRequest) -> bool:
 
 def noted(chat: Running, name: str) -> asyncio.Event:
     """Return an event that is set when a turn calls this method of what prepares summaries."""
-    ahead, called = chat.gateway.preparations, asyncio.Event()
+    ahead, called = chat.gateway.beside.preparations, asyncio.Event()
     method = getattr(ahead, name)
 
     def call(*args: Any) -> Any:

@@ -27,6 +27,7 @@ from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
 from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer
 from gateway.pipeline import notices
 from gateway.storage.migrations import database_path, open_database
+from gateway.wiring import accounts_of
 from tests.support.gateway import (
     HeldModel,
     RecordingModel,
@@ -303,14 +304,18 @@ async def test_the_gauge_goes_by_the_window_as_it_is_now(tmp_path: Path) -> None
     """A provider may give the account less of it than its model has."""
     given: list[ChatHistory] = []
 
-    def platforms(_settings: object, _intake: object, chats: ChatHistory) -> list[Adapter]:
+    adapter = RecordingAdapter()
+
+    def connect(_intake: object, chats: ChatHistory) -> list[Adapter]:
         given.append(chats)
-        return [RecordingAdapter()]
+        return [adapter]
+
+    accounts = replace(accounts_of(adapter), connect=connect)
 
     model, settings = RecordingModel(context_length=1_000_000), settings_of(tmp_path)
     async with (
         open_database(database_path(settings)) as database,
-        assembled(settings, database, agent_of(model), platforms),
+        assembled(settings, database, agent_of(model), accounts),
     ):
         assert (await given[0].gauge(HERE)).window_tokens == 1_000_000
         model.context_length = 200_000

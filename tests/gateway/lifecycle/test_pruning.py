@@ -43,7 +43,7 @@ def talk(home: Path, *texts: str) -> None:
         async with running(home) as chat:
             for each in texts:
                 await chat.ask(each)
-            await chat.gateway.indexer.feed_all()
+            await chat.gateway.beside.indexer.feed_all()
 
     asyncio.run(ask())
 
@@ -92,7 +92,7 @@ async def test_pruning_through_the_running_gateway(
     """The gateway is the only writer."""
     async with running(tmp_path) as chat:
         await chat.ask("one")
-        await chat.gateway.indexer.feed_all()
+        await chat.gateway.beside.indexer.feed_all()
     await asyncio.to_thread(age, tmp_path, 31)
     configure(tmp_path)
     async with serving(tmp_path) as gateway:
@@ -105,7 +105,7 @@ async def test_a_gateway_prunes_by_itself(tmp_path: Path) -> None:
     """At its start, and once an hour; one line of its log tells what went."""
     async with running(tmp_path) as chat:
         await chat.ask("one")
-        await chat.gateway.indexer.feed_all()
+        await chat.gateway.beside.indexer.feed_all()
     await asyncio.to_thread(age, tmp_path, 31)
     async with serving(tmp_path, retention=LIMITS) as gateway:
         line = await gateway.chat.logged("storage_pruned")

@@ -21,11 +21,13 @@ from adapters.errors import (
 )
 from adapters.telegram.adapter import TelegramAdapter
 from adapters.telegram.platform import TelegramSettings
+from adapters.telegram.render import render
 from gateway import app
 from gateway.lifecycle import supervision
 from gateway.lifecycle.supervision import AccountHealth, Supervised, Watch
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
+from gateway.wiring import Accounts
 from tests.support.bot_api import HANG, TOKEN, BotApi
 from tests.support.gateway import (
     RecordingModel,
@@ -174,7 +176,7 @@ class Watched:
 
     def __init__(self, chat: Running, clock: Clock) -> None:
         self.chat, self.clock = chat, clock
-        self.watch: Watch = chat.gateway.watch
+        self.watch: Watch = chat.gateway.platforms.watch
         self.watch.traffic.clock = clock
         self._failing = 0
 
@@ -320,13 +322,15 @@ async def on_telegram(home: Path, api: BotApi) -> AsyncIterator[tuple[Serving, W
     settings = settings_of(home)
     idle = RecordingAdapter()
 
-    def adapters(_: Any, intake: Any, __: Any) -> list[TelegramAdapter]:
+    def connect(intake: Any, _: Any) -> list[TelegramAdapter]:
         return [TelegramAdapter(block, intake, limits=FAST, poll_timeout_s=1)]
+
+    accounts = Accounts({("telegram", "default"): render}, connect)
 
     async with (
         log_lines(idle.watch) as lines,
         open_database(database_path(settings)) as database,
-        app.assembled(settings, database, agent_of(RecordingModel(echo)), adapters) as gateway,
+        app.assembled(settings, database, agent_of(RecordingModel(echo)), accounts) as gateway,
     ):
         chat = Running(gateway, agent_of(RecordingModel(echo)), idle, lines)
         async with served(chat) as gateway_:

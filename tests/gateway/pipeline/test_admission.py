@@ -46,10 +46,8 @@ async def told(chat: Running) -> list[str]:
 def marks_of(chat: Running) -> list[Any]:
     """Return where the reactions are noted from now on: (message, mark)."""
     marks: list[Any] = []
-    chat.gateway.intake._wakeups.reaction = lambda question, mark: marks.append((
-        question.message_ref,
-        mark,
-    ))
+    hint = chat.gateway.intake._wakeups.reaction
+    hint.listen(lambda question, mark: marks.append((question.message_ref, mark)))
     return marks
 
 
@@ -500,7 +498,7 @@ async def test_a_waiting_message_is_marked_as_received(tmp_path: Path) -> None:
     """By the platform's reaction; commands that are answered at once are not."""
     async with running(tmp_path, at_work=False) as chat:
         marks: list[Any] = []
-        chat.gateway.intake._wakeups.reaction = lambda *mark: marks.append(mark)
+        chat.gateway.intake._wakeups.reaction.listen(lambda *mark: marks.append(mark))
         await chat.say("hi", message_ref="m1")
         await chat.say("/help", message_ref="m2")
         [(question, mark)] = marks

@@ -274,7 +274,7 @@ async def test_a_lost_hint_is_made_up_for(tmp_path: Path, monkeypatch: pytest.Mo
     """Rows are the truth: what nobody told delivery about is found by its sweep."""
     monkeypatch.setattr(delivery, "SWEEP_S", 0.01)
     async with running(tmp_path) as chat:
-        chat.gateway.intake._wakeups.outbox = lambda _: None
+        chat.gateway.intake._wakeups.outbox._listeners.clear()
         await chat.say("/help")
         assert len(await chat.answers(1)) == 1
 

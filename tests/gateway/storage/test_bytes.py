@@ -83,7 +83,7 @@ async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, fir
 
         async def settled() -> int:
             await gateway.delivery.wait_idle()
-            await gateway.indexer.feed_all()
+            await gateway.beside.indexer.feed_all()
             while await gateway.database.write(inbox.prune_raw, -1.0):
                 pass
             return await asyncio.to_thread(size_of, home)
@@ -94,7 +94,7 @@ async def grown(home: Path, chars: int, chats: Sequence[int], turns: int, *, fir
             if turn == first:
                 before = await settled()
             await asyncio.gather(*(ask(chat, turn * 1_000 + chat) for chat in chats))
-            await gateway.indexer.feed_all()
+            await gateway.beside.indexer.feed_all()
         return await settled() - before
 
 

@@ -6,7 +6,7 @@ import logging
 from adapters.toy.platform import ToySettings
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Intake, PreviewIntent
+from adapters.base import UNANNOUNCED, Intake, PreviewIntent, Renderer
 from adapters.errors import FetchRejected
 from adapters.messages import (
     Address,
@@ -28,6 +28,11 @@ def build(settings: ToySettings, host: Host) -> "ToyAdapter":
     return ToyAdapter(settings, host.intake)
 
 
+def renderer(settings: ToySettings) -> Renderer:
+    """Return how text is shown: behind the greeting of the account."""
+    return lambda markdown: [settings.greeting + markdown]
+
+
 class ToyAdapter:
     """One toy; implements `adapters.base.Adapter`."""
 
@@ -39,7 +44,7 @@ class ToyAdapter:
     def __init__(self, settings: ToySettings, intake: Intake) -> None:
         self.account = settings.name
         self.connected = False
-        self._greeting = settings.greeting
+        self._render = renderer(settings)
         self._intake = intake
         self._shown: asyncio.Queue[str] = asyncio.Queue()
 
@@ -78,7 +83,7 @@ class ToyAdapter:
 
     def render(self, markdown: str) -> list[str]:
         """Return the answer in one piece."""
-        return [self._greeting + markdown]
+        return self._render(markdown)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload."""
