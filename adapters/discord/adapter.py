@@ -3,15 +3,9 @@
 import time
 from collections.abc import Callable, Sequence
 
-<<<<<<< HEAD
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent
+from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, token_of, use_servers
-=======
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
-from adapters.discord.buttons import Interactions
-from adapters.discord.client import Api, token_of, use_servers
->>>>>>> 0766544 (The composition root builds each part once: renderers are known before the intake, hints have listeners, pictures come with the agent)
 from adapters.discord.files import fetch
 from adapters.discord.ingest import AccountParts
 from adapters.discord.platform import DiscordSettings

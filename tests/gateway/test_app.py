@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +17,10 @@ from agent.models.catalog import ModelFacts, Prices
 from agent.usage import Usage
 from gateway.app import (
     Welcome,
-    own_home,
-    prepare_home,
     run,
 )
 from gateway.errors import GatewayError, SettingsError
+from gateway.lifecycle.home import own_home
 from gateway.settings.tree import Settings
 from gateway.storage import schema
 from tests.support.anthropic_server import AnthropicServer
@@ -309,19 +307,6 @@ async def test_old_raw_updates_are_dropped_while_it_runs(tmp_path: Path) -> None
     async with serving(tmp_path) as gateway:
         rows = await gateway.chat.until_rows(schema.inbox, lambda rows: rows[0].raw is None)
         assert rows[0].text == "one"
-
-
-def test_the_home_is_its_owners(tmp_path: Path) -> None:
-    """Mode 0700; parents are created."""
-    prepare_home(tmp_path / "a" / "b")
-    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
-
-
-def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
-    """The error names the path."""
-    (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="file/home cannot be created"):
-        prepare_home(tmp_path / "file" / "home")
 
 
 async def test_the_summary_model_is_closed_with_the_others(tmp_path: Path) -> None:

@@ -1,14 +1,16 @@
-"""The modes of Parley's own files after commands that changed them."""
+"""PARLEY_HOME: who may read it, and the modes of its files after commands that changed them."""
 
 import asyncio
 import os
+import stat
 from pathlib import Path
 
 import pytest
 import structlog
 
+from gateway.errors import SettingsError
 from gateway.lifecycle import home as file_modes
-from gateway.lifecycle.home import keep_modes, restore_modes
+from gateway.lifecycle.home import keep_modes, prepare_home, restore_modes
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 
@@ -22,6 +24,19 @@ def settings_of(home: Path) -> Settings:
 def mode_of(path: Path) -> str:
     """Return it as people write it."""
     return f"{path.stat().st_mode & 0o7777:04o}"
+
+
+def test_the_home_is_its_owners(tmp_path: Path) -> None:
+    """Mode 0700; parents are created."""
+    prepare_home(tmp_path / "a" / "b")
+    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+
+
+def test_a_home_that_cannot_be_created(tmp_path: Path) -> None:
+    """The error names the path."""
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file/home cannot be created"):
+        prepare_home(tmp_path / "file" / "home")
 
 
 @pytest.mark.parametrize(
