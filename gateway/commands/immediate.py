@@ -98,14 +98,9 @@ def _stop(asked: Asked) -> str:
     return registry.stop_text(was_running=was_running, dropped=dropped)
 
 
-_QUIET = registry.HOUSEKEEPING | {
-    word for word, name in registry.ALIASES.items() if name in registry.HOUSEKEEPING
-}
-
-
 def _insights(asked: Asked) -> str:
     since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
-    found = usage.insights(asked.conn, asked.conversation, since.timestamp(), _QUIET)
+    found = usage.insights(asked.conn, asked.conversation, since.timestamp(), registry.HOUSEKEEPING)
     return insights_text(found)
 
 

@@ -43,7 +43,7 @@ class ModelCommand:
     async def carry_out(self, journal: Journal) -> tuple[str, TurnEnd]:
         """Return the answer, and the end of the turn, which stores the choice."""
         turn = journal.turn
-        wanted = registry.argument(turn.command or "").strip()
+        wanted = turn.command.argument if turn.command else ""
         known = choices(self.agent.models)
         if not wanted:
             return listed_text(known, turn.model), TurnEnd("model_listed")

@@ -176,7 +176,8 @@ class Desk:
     def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
         name = registry.parse(message.text)
         kind: InboxKind = "command" if name else "message"
-        seq = inbox.append(self.conn, row.id, _with_unread(message), kind=kind, state="queued")
+        told = _with_unread(message)
+        seq = inbox.append(self.conn, row.id, told, kind=kind, state="queued", command=name)
         if name in {None, "new"}:
             limit_bytes = self.rules.attachments.max_bytes
             attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
@@ -190,8 +191,8 @@ class Desk:
             turn_journal.cancel_running(self.conn, row.id)
         if row.waits and (waiting := questions.pending(self.conn, row.id)):
             # Said once for each inquiry: the key is the same.
-            told = approvals.waiting_text(waiting)
-            is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", told)
+            text = approvals.waiting_text(waiting)
+            is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
             self.wake.add(row.id)
             return Admission("queued", row.id, seq, silent=not is_told)
         conversations.make_ready(self.conn, row.id)
@@ -199,7 +200,7 @@ class Desk:
 
     def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
         """Answer a command that there is not; nothing of it reaches the model."""
-        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        seq = self._append_done(message, row)
         text = registry.unknown_text(word)
         if message.attachments:
             text += f"\n\n{FILE_NOT_READ}"
@@ -213,7 +214,7 @@ class Desk:
 
     def _decide(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
         """Take an answer that is a command, or a press of a button."""
-        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        seq = self._append_done(message, row, registry.parse(message.text))
         taken = approvals.by_command(self._given(message, row, standing))
         text = f"{taken.text}\n\n{FILE_NOT_READ}" if message.attachments else taken.text
         kind = f":{TAKEN}" if taken.decided else ""
@@ -263,7 +264,7 @@ class Desk:
         return Given(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
     def _answer(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
-        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        seq = self._append_done(message, row, registry.parse(message.text))
         is_owner = standing == "owner" and message.chat_kind == "dm"
         answers = Answers(self.rules.model, self.rules.money)
         if registry.parse(message.text) == "stop":
@@ -277,7 +278,7 @@ class Desk:
         return Admission("command", row.id, seq)
 
     def _pair(self, message: InboundMessage, row: Conversation) -> Admission:
-        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        seq = self._append_done(message, row, "pair")
         text = pairing.DIRECT_ONLY
         if message.chat_kind == "dm":
             by = f"{message.address.platform}:{message.sender}"
@@ -292,7 +293,7 @@ class Desk:
 
     def _bind(self, message: InboundMessage) -> Admission:
         row = self._conversation(replace(message, text=""))
-        seq = inbox.append(self.conn, row.id, message, kind="command", state="done")
+        seq = self._append_done(message, row)
         self.door.bind(self.conn, message)
         self._happens("bound", message)
         self._reply(message, row.id, seq, pairing.OWNER_BOUND)
@@ -408,6 +409,14 @@ class Desk:
         return (
             f"I did not take this message: {self.rules.queue.max_pending} are waiting already."
             " Please send it again when I have answered, or send /stop to drop what waits."
+        )
+
+    def _append_done(
+        self, message: InboundMessage, row: Conversation, command: str | None = None
+    ) -> int:
+        """Enter a command that is answered at once; returns its place in the inbox."""
+        return inbox.append(
+            self.conn, row.id, message, kind="command", state="done", command=command
         )
 
     def _refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:

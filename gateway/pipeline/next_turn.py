@@ -125,11 +125,11 @@ class Freezer:
         others: tuple[str, ...] = ()
         retries: int | None = None
         lease = held.lease
-        name = registry.parse(command.text)
+        name = command.command
         if name in registry.HOUSEKEEPING:
             return turns.begin(conn, held, [command], None, base)
         if name == "new":
-            words = registry.argument(command.text)
+            words = command.argument
             # What was said before it belongs to the old conversation.
             inbox.take_noted(conn, lease.conversation, command.seq)
             self._start_anew(conn, lease, "new", words)
@@ -180,7 +180,7 @@ class Freezer:
 
 def _edited(conn: Connection, command: InboxEntry) -> InboxEntry | None:
     """Return the edit of the message that a `/retry` names by its number in the inbox."""
-    number = registry.argument(command.text).strip()
+    number = command.argument
     if not (number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER):
         return None
     return inbox.wording(conn, command.conversation, int(number))

@@ -276,7 +276,7 @@ class TurnRunner:
         command = journal.turn.command
         if command is None:
             return await self._run_loop(journal, live)
-        if registry.parse(command) == "model":
+        if command.command == "model":
             return Done(*await self.model_command.carry_out(journal), [])
         return await self._compress(journal)
 
@@ -316,7 +316,7 @@ class TurnRunner:
         """Carry out `/compress`."""
         turn = journal.turn
         view, planner = await self.context.opened(self.agent.preferring(turn.model), journal)
-        topic = registry.topic(turn.command or "")
+        topic = registry.topic(turn.command.text if turn.command else "")
         done = await self.database.read(compactions.made_by, turn)
         if done is None:
             with closing(planner):

@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0012"
+REVISION = "0013"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -206,6 +206,7 @@ inbox = Table(
     Column("state", Word, nullable=False),
     Column("turn_id", Integer),
     Column("at", Double, nullable=False),
+    Column("command", Text),  # its name (gateway/commands); NULL for what is none of them
     UniqueConstraint("source", "dedupe_key"),
 )
 # Partial: else SQLite takes it for the index of what waits, and reads a conversation's whole inbox.

@@ -18,6 +18,7 @@ from agent.ports import Compaction, ModelCall, PlannerState
 from agent.prompt.system import SystemPrompt
 from agent.usage import Usage
 from agent.view import ViewPlan, render
+from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender
 from gateway.storage import migrations
 from gateway.storage.conversation import compactions, conversations, sessions, transcript, turns
@@ -194,9 +195,10 @@ def admit(
     state: InboxState = "queued",
 ) -> tuple[int, int]:
     """Enter a message as the intake does; returns (conversation, seq)."""
+    command = parse(incoming.text) if kind == "command" else None
     key, user = session_key(incoming, "per_user"), sole_sender(incoming, "per_user")
     row = inbox.find_or_create(conn, key, incoming, user)
-    seq = inbox.append(conn, row.id, incoming, kind=kind, state=state)
+    seq = inbox.append(conn, row.id, incoming, kind=kind, state=state, command=command)
     conversations.make_ready(conn, row.id)
     return row.id, seq
 

@@ -105,7 +105,7 @@ class Turn:
         preview_ref: The platform's id of its live preview.
         preview_nonce: Of a live preview that was announced, and may be shown or not.
         stopped: Its user stopped it, and the process ended before that took effect.
-        command: The text of the command that it carries out; None for a turn of the agent.
+        command: The command that it carries out; None for a turn of the agent.
         sender: Who wrote the newest entry, whose budget counts: "platform:sender id".
         senders: All whose words the question holds, likewise: who wrote what is answered, what is
             told beside it, and a question that is asked again.
@@ -128,7 +128,7 @@ class Turn:
     preview_nonce: str | None = None
     started_calls: frozenset[str] = frozenset()
     stopped: bool = False
-    command: str | None = None
+    command: InboxEntry | None = None
     sender: str = ""
     senders: tuple[str, ...] = ()
     model: str | None = None
@@ -257,7 +257,7 @@ def begin(
         entries=recorded,
         reply_to=entries[-1].message_ref,
         refs=_refs(entries),
-        command=entries[0].text if asked is None else None,
+        command=entries[0] if asked is None else None,
         sender=newest_sender(lease, entries),
         senders=whose,
         model=held.model,
@@ -405,7 +405,7 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         started_calls=frozenset(started),
         reply_to=entries[-1].message_ref if entries else None,
         refs=_refs(entries),
-        command=None if recorded or not entries else entries[0].text,
+        command=None if recorded or not entries else entries[0],
         sender=newest_sender(lease, entries),
         senders=stored(lease, row, entries),
         deaths=row.deaths,

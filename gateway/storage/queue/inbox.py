@@ -56,6 +56,7 @@ class InboxEntry:
 
     Attributes:
         turn_id: The turn that has taken it; of one that an operator queued again, an earlier one.
+        command: The name of the command that it is; None for a message.
         has_files: Whether files came with it.
         awaits_files: Whether any of them is not there yet.
     """
@@ -69,8 +70,14 @@ class InboxEntry:
     message_ref: str | None
     at: float
     turn_id: int | None = None
+    command: str | None = None
     has_files: bool = False
     awaits_files: bool = False
+
+    @property
+    def argument(self) -> str:
+        """What stands behind the word of a command; empty for nothing."""
+        return "".join(self.text.strip().split(maxsplit=1)[1:])
 
 
 def source_of(message: InboundMessage) -> str:
@@ -121,8 +128,18 @@ def append(
     *,
     kind: InboxKind,
     state: InboxState,
+    command: str | None = None,
 ) -> int:
-    """Insert one update with the conversation's next seq; returns the seq."""
+    """Insert one update with the conversation's next seq; returns the seq.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: Where it was said.
+        message: The update.
+        kind: What it is.
+        state: What becomes of it.
+        command: The name of the command that it is; None for a message.
+    """
     seq = conversations.take_inbox_seq(conn, conversation_id)
     conn.execute(
         _INSERT,
@@ -138,6 +155,7 @@ def append(
             "message_ref": message.message_ref,
             "raw": message.raw,
             "state": state,
+            "command": command,
         },
     )
     return seq

@@ -1,7 +1,7 @@
 """What conversations and their turns took, and how full the window is.
 
 `/status`, `/usage` and `/insights` are answered while a message is admitted, so nothing is read
-here but sums, figures of the newest calls, and the texts of commands.
+here but sums, figures of the newest calls, and the names of commands.
 """
 
 import math
@@ -344,12 +344,12 @@ def insights(
         conn: A reading connection.
         conversation_id: Which conversation.
         since: Seconds since the epoch.
-        left_out: The words of commands that answer nobody: their turns are not counted.
+        left_out: Names of commands that answer nobody: their turns are not counted.
     """
     turns = [
         row
         for row in conn.execute(*_turns_since(conversation_id, since))
-        if row.command is None or _word(row.command) not in left_out
+        if row.command not in left_out
     ]
     tools = conn.execute(*_tools_since(conversation_id, since)).all()
     ended = [row.finished_at - row.started_at for row in turns if row.finished_at is not None]
@@ -368,21 +368,12 @@ def insights(
     )
 
 
-def _word(command: str) -> str:
-    """Return the word of a command, such as "model" for "/model@bot opus"."""
-    return command.split()[0].removeprefix("/").partition("@")[0].lower()
-
-
 @built_once
 def _turns_since(conversation_id: int, since: float) -> Any:
     ended_as = func.coalesce(turn.c.outcome, turn.c.state).label("outcome")
     its_command = (
-        select(inbox.c.text)
-        .where(
-            inbox.c.conversation == turn.c.conversation,
-            inbox.c.seq == turn.c.first_seq,
-            inbox.c.kind == "command",
-        )
+        select(inbox.c.command)
+        .where(inbox.c.conversation == turn.c.conversation, inbox.c.seq == turn.c.first_seq)
         .scalar_subquery()
         .label("command")
     )

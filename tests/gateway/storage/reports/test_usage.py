@@ -316,7 +316,7 @@ def test_what_usage_asks_goes_by_indexes(store: Store) -> None:
 
 CALL_USAGE = Usage(100, 20, 300)
 
-QUIET = {"compress", "compact", "model"}
+QUIET = {"compress", "model"}
 
 
 @pytest.fixture
