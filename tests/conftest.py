@@ -14,7 +14,7 @@ from coverage import Coverage
 from hypothesis import is_hypothesis_test, settings
 from sqlalchemy import Connection, Engine, create_engine
 
-from agent.tools.sandbox import confinement
+from agent.processes import confinement
 from gateway.storage import engine as engine_module
 from gateway.storage import migrations
 from gateway.storage.engine import Database, connect

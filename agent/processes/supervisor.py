@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from agent.errors import ToolError
-from agent.processes import descent
-from agent.tools.sandbox import confinement
-from agent.tools.sandbox.workspace import Workspace
+from agent.processes import confinement, descent
+from agent.processes.workspace import Workspace
 
 Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk", "unconfined", "failed"]
 

@@ -15,11 +15,11 @@ from sqlalchemy import Connection
 
 from agent.context_engine import ContextEngine
 from agent.errors import ToolError
+from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
 from agent.tools.registry import Hooks, MemoryTarget, TodoItem, ToolContext
-from agent.tools.sandbox.workspace import erase
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader

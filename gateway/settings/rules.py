@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from adapters.registry import Platform, account_types, by_name
-from agent.tools.sandbox.confinement import SYSTEM
+from agent.processes.confinement import SYSTEM
 from gateway.settings.tree import Keys, Settings, dotted
 
 _OF_THE_MAIN_MODEL = (".max_output_tokens", ".retry_for_s")

@@ -11,7 +11,7 @@ from typing import Any
 import coverage
 import pytest
 
-from agent.processes import processes
+from agent.processes import helpers
 from agent.settings import McpServerSettings
 from tests.support import mcp_server
 from tests.support.gateway import log_lines
@@ -93,4 +93,4 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
         measuring = MEASURED.format(
             packages=packages, data=running.config.data_file, branch=running.config.branch
         )
-        monkeypatch.setattr(processes, "_BOOT", measuring + processes._BOOT)
+        monkeypatch.setattr(helpers, "_BOOT", measuring + helpers._BOOT)

@@ -54,6 +54,7 @@ from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import FREE, ModelFacts
+from agent.processes.confinement import why_not
 from agent.recovery import RetryPolicy
 from agent.settings import (
     AgentSettings,
@@ -67,7 +68,6 @@ from agent.settings import (
 from agent.tools.builtin import delegate_task
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Inquiry, TodoItem, Tool, ToolContext, ToolRegistry
-from agent.tools.sandbox.confinement import why_not
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
 from agent.turn import Agent
 from agent.usage import Usage

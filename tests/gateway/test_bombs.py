@@ -14,9 +14,10 @@ from aiohttp.test_utils import TestServer
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
+from agent.processes import confinement
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.registry import Tool, ToolContext
-from agent.tools.sandbox import confinement, search
+from agent.tools.sandbox import search
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import make_read_file
 from agent.tools.sandbox.search import make_search_files

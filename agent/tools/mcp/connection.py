@@ -14,9 +14,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agent.errors import ToolError
-from agent.processes import stdio
 from agent.settings import McpServerSettings
-from agent.tools.mcp import web
+from agent.tools.mcp import stdio, web
 from agent.tools.mcp.listing import MAX_TOOLS
 from agent.tools.mcp.results import text_of
 from agent.tools.mcp.streams import Watched

@@ -23,7 +23,7 @@ from typing_extensions import override
 from yarl import URL
 
 from agent.errors import ToolError
-from agent.processes.processes import HelperFailed, ask
+from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.tools.sandbox.addresses import Target, checked, parsed, target_of

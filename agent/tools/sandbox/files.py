@@ -14,9 +14,9 @@ from typing import BinaryIO
 from pydantic import Field
 
 from agent.errors import ToolError
+from agent.processes.workspace import Workspace, clear, components
 from agent.settings import ToolSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.sandbox.workspace import Workspace, clear, components
 
 MAX_READ_BYTES = 200_000
 """Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""

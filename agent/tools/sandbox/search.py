@@ -9,7 +9,7 @@ import json
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.processes.processes import HelperFailed, ask
+from agent.processes.helpers import HelperFailed, ask
 from agent.settings import ToolSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.tools.sandbox.files import of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ToolError
-from agent.tools.sandbox.workspace import Workspace, components, walk
+from agent.processes.workspace import Workspace, components, walk
 
 MAX_FILE_BYTES = 20_000_000
 """Larger files are not looked at."""

@@ -16,14 +16,13 @@ import structlog
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.processes import descent
-from agent.processes.processes import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
+from agent.processes import confinement, descent
+from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
 from agent.processes.supervisor import Order, Report
+from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
-from agent.tools.sandbox import confinement
 from agent.tools.sandbox.files import of
-from agent.tools.sandbox.workspace import Workspace
 
 log = structlog.get_logger()
 

@@ -15,8 +15,8 @@ from typing import IO
 import psutil
 import pytest
 
+from agent.processes.helpers import program
 from agent.processes.keeper import Answer, Order
-from agent.processes.processes import program
 
 LIMIT_S = 30
 

@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.processes import descent, supervisor
+from agent.processes import confinement, descent, supervisor
 from agent.processes.supervisor import Output
-from agent.tools.sandbox import confinement
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))

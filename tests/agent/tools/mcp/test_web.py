@@ -10,7 +10,7 @@ from agent.settings import McpServerSettings
 from agent.tools.mcp import connection
 from agent.tools.mcp.servers import mcp_tools
 from tests.agent.conftest import Journal
-from tests.agent.processes.test_stdio import run
+from tests.agent.tools.mcp.test_stdio import run
 from tests.support.mcp_http import TOKEN, HttpServer, mcp_over_http
 
 

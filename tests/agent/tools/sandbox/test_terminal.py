@@ -10,11 +10,11 @@ import psutil
 import pytest
 import structlog
 
-from agent.processes import processes
+from agent.processes import confinement, helpers
 from agent.processes.supervisor import Report
 from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.registry import ToolOutcome
-from agent.tools.sandbox import confinement, terminal
+from agent.tools.sandbox import terminal
 from agent.tools.sandbox.terminal import Terminal, make_terminal
 from tests.agent.tools.sandbox.calling import use_with
 from tests.support.bombs import FORKS, SESSIONS, THREADS
@@ -305,10 +305,10 @@ async def test_no_supervisor_can_be_started(
 
 async def test_a_helper_that_does_not_end_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It gets a short time, then it is logged."""
-    monkeypatch.setattr(processes, "GRACE_S", 0.01)
-    monkeypatch.setattr(processes, "_BOOT", "import time; time.sleep(60)")
+    monkeypatch.setattr(helpers, "GRACE_S", 0.01)
+    monkeypatch.setattr(helpers, "_BOOT", "import time; time.sleep(60)")
     with structlog.testing.capture_logs() as logs:
-        async with processes.helper("agent.processes.supervisor") as found:
+        async with helpers.helper("agent.processes.supervisor") as found:
             pass
     assert found.process.returncode == -signal.SIGKILL
     assert [line["event"] for line in logs] == ["helper_killed"]

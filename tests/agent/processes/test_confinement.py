@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.tools.sandbox import confinement
-from agent.tools.sandbox.confinement import ConfinementError, confine, hold_in_group, why_not
+from agent.processes import confinement
+from agent.processes.confinement import ConfinementError, confine, hold_in_group, why_not
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 ALLOW, KILL, NO_EFFECT = 0x7FFF0000, 0x80000000, 0x50000

@@ -14,9 +14,8 @@ import psutil
 import pytest
 
 from agent.errors import ToolError
-from agent.processes import stdio
 from agent.settings import McpServerSettings
-from agent.tools.mcp import connection
+from agent.tools.mcp import connection, stdio
 from agent.tools.mcp.servers import mcp_tools
 from agent.tools.registry import Tool
 from tests.agent.conftest import Journal

@@ -1,18 +1,24 @@
 """Starts Parley's own helper processes: small Python programs with nothing of the environment.
 
 They get neither Parley's environment (it may hold secrets) nor its packages; what they are asked
-comes in by stdin.
+comes in by stdin. One of them is the keeper, which holds a program of somebody else's.
 """
 
 import asyncio
+import json
+import os
+import socket
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import cast
 
 import structlog
+
+from agent.processes import descent, keeper
 
 log = structlog.get_logger()
 
@@ -20,6 +26,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LANGUAGE = "C.UTF-8"
 GRACE_S = 5.0
 """How long a helper gets to end what it has begun."""
+KEEPER_GONE_WITHIN_S = 10.0
+"""How long a keeper may take beside the time that its program gets to end."""
 
 # The package `agent` imports what a helper does not need, and cannot find.
 _BOOT = """
@@ -46,7 +54,7 @@ class HelperFailed(Exception):
 class Helper:
     """A helper process with its two pipes."""
 
-    process: asyncio.subprocess.Process
+    process: Process
     stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
 
@@ -84,9 +92,9 @@ async def helper(module: str) -> AsyncIterator[Helper]:
     try:
         process = await asyncio.create_subprocess_exec(
             *program(module),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=DEVNULL,
             cwd="/",
             env={"PATH": PATH, "LANG": LANGUAGE},
             start_new_session=True,
@@ -139,3 +147,84 @@ async def ask(module: str, request: bytes, *, timeout_s: float, max_bytes: int) 
     if code != 0:
         raise HelperFailed(f"{module} ended with code {code}")
     return answer
+
+
+class KeptProgram:
+    """A program behind a keeper, which ends it with all that it has started.
+
+    The keeper ends it also when Parley is killed. Call `end` whatever has become of `start`.
+
+    Attributes:
+        stdin, stdout, stderr: The program's pipes; the keeper has none of its own.
+    """
+
+    def __init__(self, process: Process, lifeline: socket.socket) -> None:
+        self.stdin = cast("asyncio.StreamWriter", process.stdin)
+        self.stdout = cast("asyncio.StreamReader", process.stdout)
+        self.stderr = cast("asyncio.StreamReader", process.stderr)
+        self._keeper = process
+        self._lifeline = lifeline
+        self._group: int | None = None
+        self._ends_within_s = 0.0
+
+    @classmethod
+    async def behind_keeper(cls, max_line_bytes: int) -> "KeptProgram":
+        """Start a keeper; no line longer than `max_line_bytes` can be read from its program.
+
+        Raises:
+            OSError: No process can be started.
+        """
+        lifeline, far_end = socket.socketpair()
+        # The loop's own calls on a socket want it not to block.
+        lifeline.settimeout(0)
+        try:
+            # This end is the keeper's alone: a copy of it here would hide that the keeper is gone.
+            with far_end:
+                process = await asyncio.create_subprocess_exec(
+                    *program("agent.processes.keeper"),
+                    str(far_end.fileno()),
+                    stdin=PIPE,
+                    stdout=PIPE,
+                    stderr=PIPE,
+                    env={"PATH": PATH, "LANG": LANGUAGE},
+                    limit=max_line_bytes,
+                    pass_fds=(far_end.fileno(),),
+                    start_new_session=True,
+                )
+        except BaseException:
+            lifeline.close()
+            raise
+        return cls(process, lifeline)
+
+    async def start(self, order: keeper.Order) -> None:
+        """Have the keeper start the program.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self._ends_within_s = order.ends_within_s
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._lifeline, json.dumps(asdict(order)).encode() + b"\n")
+        line = b""
+        while not line.endswith(b"\n"):
+            part = await loop.sock_recv(self._lifeline, 4_096)
+            if not part:
+                raise OSError("its keeper has ended")
+            line += part
+        answer = keeper.Answer(**json.loads(line))
+        if answer.group is None:
+            raise OSError(answer.error, os.strerror(answer.error), answer.file)
+        self._group = answer.group
+
+    async def end(self) -> None:
+        """Close stdin and the lifeline, and wait: the keeper does the rest."""
+        self.stdin.close()
+        self._lifeline.close()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(2 * self._ends_within_s + KEEPER_GONE_WITHIN_S):
+                    await self._keeper.wait()
+        finally:
+            # Where nobody waits any longer, or something has killed the keeper.
+            if self._group is not None:
+                descent.kill_group(self._group)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from agent.processes import confinement
 from agent.processes.supervisor import Order, Report
-from agent.tools.sandbox import confinement
 from tests.support.bombs import FORKS
 
 NOBODY = 65534

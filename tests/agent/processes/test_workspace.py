@@ -15,8 +15,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agent.errors import ToolError
-from agent.tools.sandbox import workspace as module
-from agent.tools.sandbox.workspace import MAX_DEPTH, Workspace, components, erase
+from agent.processes import workspace as module
+from agent.processes.workspace import MAX_DEPTH, Workspace, components, erase
 
 SECRET = "not yours"
 NAMES = st.sampled_from(["a", "b", "out", "up", "file", "..", ".", "", "etc", "/", "~", "\0"])

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from agent.processes.processes import Helper, ask
+from agent.processes.helpers import Helper, ask
 
 
 async def test_a_helper_that_has_ended_takes_no_cancellation_away(
