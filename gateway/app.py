@@ -57,7 +57,7 @@ from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
 from gateway.pipeline.next_turn import Freezer
-from gateway.pipeline.reactions import Acks
+from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import Worker
 from gateway.settings.tree import Settings
@@ -108,7 +108,7 @@ class Beside:
     indexer: Indexer
     pruner: Pruner
     recall: Recall
-    reactions: Acks
+    reactions: ReactionQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +389,7 @@ async def assembled(
         Indexer(database),
         Pruner(database, settings.retention, settings.storage.raw_days),
         Recall(database, plugins, access),
-        Acks(adapters),
+        ReactionQueue(adapters),
     )
     wakeups.files.listen(beside.files.notify)
     wakeups.transcript.listen(beside.indexer.notify)

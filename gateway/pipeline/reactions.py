@@ -22,7 +22,7 @@ WAITING = 1000
 TIMEOUT_S = 15.0
 
 
-class Acks:
+class ReactionQueue:
     """The reactions of all accounts; those of one chat are shown in order."""
 
     def __init__(self, adapters: Mapping[tuple[str, str], Adapter]) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from adapters.messages import Address, MessageRef, Reaction
 from gateway.pipeline import reactions as acks
-from gateway.pipeline.reactions import AT_ONCE, WAITING, WAITING_IN_CHAT, Acks
+from gateway.pipeline.reactions import AT_ONCE, WAITING, WAITING_IN_CHAT, ReactionQueue
 from tests.support.recording_adapter import RecordingAdapter
 
 ACCOUNT = ("telegram", "default")
@@ -21,9 +21,9 @@ def question(ref: str | None, chat: str = "c1") -> MessageRef:
 
 
 @asynccontextmanager
-async def at_work(adapter: RecordingAdapter) -> AsyncIterator[Acks]:
+async def at_work(adapter: RecordingAdapter) -> AsyncIterator[ReactionQueue]:
     """Reactions of one account that are being shown."""
-    reactions = Acks({ACCOUNT: adapter})
+    reactions = ReactionQueue({ACCOUNT: adapter})
     async with asyncio.TaskGroup() as tasks:
         work = tasks.create_task(reactions.run())
         yield reactions
@@ -92,7 +92,7 @@ async def test_a_slow_chat_holds_up_no_other() -> None:
 async def test_too_many_are_dropped() -> None:
     """Of one chat, and of all together; what a platform is too slow for does not pile up."""
     adapter = RecordingAdapter()
-    reactions = Acks({ACCOUNT: adapter})
+    reactions = ReactionQueue({ACCOUNT: adapter})
     with capture_logs() as dropped:
         for number in range(WAITING_IN_CHAT + 3):
             reactions.show(question(str(number)), "received")
