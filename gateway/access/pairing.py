@@ -86,7 +86,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Doorkeeper:
+class Pairing:
     """Lets in whom an owner approves, and the first owner."""
 
     access: Access

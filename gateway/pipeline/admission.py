@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
-from gateway.access.pairing import Doorkeeper, Happening
+from gateway.access.pairing import Happening, Pairing
 from gateway.access.policy import Access, Standing, is_for_bot
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Decision, Given
@@ -77,7 +77,7 @@ class Desk:
 
     conn: Connection
     rules: IntakeRules
-    door: Doorkeeper
+    pairing: Pairing
     renderers: Mapping[tuple[str, str], Renderer]
     wake: set[int] = field(default_factory=set)
     happened: list[Happening] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Desk:
         if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
             return self._overhear(message, rule) or Admission("ignored")
         standing = self.rules.access.standing(self.conn, message)
-        code = None if standing == "owner" else self.door.try_code(self.conn, message)
+        code = None if standing == "owner" else self.pairing.try_code(self.conn, message)
         if code == "right":
             return self._bind(message)
         if standing != "stranger":
@@ -283,27 +283,27 @@ class Desk:
         if message.chat_kind == "dm":
             by = f"{message.address.platform}:{message.sender}"
             argument = registry.pair_argument(message.text) or ""
-            decision = self.door.carry_out(self.conn, argument, by)
+            decision = self.pairing.carry_out(self.conn, argument, by)
             text = decision.text
             if decision.happened is not None:
                 self.happened.append(decision.happened)
-                self.wake |= self.door.tell_approved(self.conn)
+                self.wake |= self.pairing.tell_approved(self.conn)
         self._reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
     def _bind(self, message: InboundMessage) -> Admission:
         row = self._conversation(replace(message, text=""))
         seq = self._append_done(message, row)
-        self.door.bind(self.conn, message)
+        self.pairing.bind(self.conn, message)
         self._happens("bound", message)
         self._reply(message, row.id, seq, pairing.OWNER_BOUND)
-        self.wake |= self.door.announce(self.conn)
+        self.wake |= self.pairing.announce(self.conn)
         return Admission("command", row.id, seq)
 
     def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
         """Note what was said to others, where the operator wants that; None if it was not noted."""
         told = _with_files(_with_unread(message))
-        window = self.door.limits.overheard
+        window = self.pairing.limits.overheard
         if rule is None or not rule.context or not told.text.strip():
             return None
         if window is not None and not window.count(*_counted(message)):
@@ -364,19 +364,19 @@ class Desk:
     def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
         source = inbox.source_of(message)
-        if self.door.limits.strangers.count(source, message.dedupe_key):
+        if self.pairing.limits.strangers.count(source, message.dedupe_key):
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
             inbox.set_aside(self.conn, [kept], message.address.chat)
-        if self.door.takes_request(self.conn, message):
+        if self.pairing.takes_request(self.conn, message):
             row = self._conversation(replace(message, text="", attachments=()))
-            self.wake |= self.door.ask(self.conn, message, row)
+            self.wake |= self.pairing.ask(self.conn, message, row)
             self._happens("requested", message)
         elif message.chat_kind != "dm":
-            place = self.door.point_to_door(self.conn, message)
+            place = self.pairing.point_to_door(self.conn, message)
             self.wake |= set() if place is None else {place}
         elif code == "wrong":
             self._tell_stranger(message, pairing.WRONG_CODE)
-        elif code == "refused" and self.door.limits.refusals.count(*_counted(message)):
+        elif code == "refused" and self.pairing.limits.refusals.count(*_counted(message)):
             self._tell_stranger(message, pairing.CODES_REFUSED)
         return Admission("denied")
 
@@ -391,7 +391,7 @@ class Desk:
         self.wake.add(row.id)
 
     def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
-        limits = self.door.limits
+        limits = self.pairing.limits
         is_urgent = registry.parse(message.text) in registry.URGENT
         window = limits.urgent if is_urgent else limits.messages
         if window is None or standing == "owner":
@@ -400,7 +400,7 @@ class Desk:
 
     def _too_many(self, message: InboundMessage) -> str | None:
         """Return what a sender over the limit is told; None where they were told already."""
-        if not self.door.limits.notices.count(*_counted(message)):
+        if not self.pairing.limits.notices.count(*_counted(message)):
             return None
         self._happens("limited", message)
         return TOO_MANY

@@ -25,7 +25,7 @@ from adapters.messages import (
 )
 from agent.messages import clean_text, storable
 from gateway.access import pairing
-from gateway.access.pairing import Doorkeeper, Happening
+from gateway.access.pairing import Happening, Pairing
 from gateway.access.rate_limits import Limits
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Decision
@@ -59,7 +59,7 @@ class GatewayIntake:
         self._wakeups = wakeups
         self._traffic = traffic
         limits = Limits(rules.access.settings.rate_per_min)
-        self._door = Doorkeeper(rules.access, limits, renderers)
+        self._pairing = Pairing(rules.access, limits, renderers)
 
     async def accept(
         self,
@@ -108,7 +108,7 @@ class GatewayIntake:
 
     async def tell_approved(self) -> None:
         """Tell those whom the command line let in; at every start, and after `parley pair`."""
-        for conversation_id in await self._database.write(self._door.tell_approved):
+        for conversation_id in await self._database.write(self._pairing.tell_approved):
             self._wakeups.outbox(conversation_id)
 
     def _admit_all(
@@ -119,7 +119,7 @@ class GatewayIntake:
             inbox.move(conn, move)
         for cursor in beside.cursors:
             inbox.advance(conn, cursor)
-        desk = Desk(conn, self.rules, self._door, self._renderers)
+        desk = Desk(conn, self.rules, self._pairing, self._renderers)
         admissions = [desk.admit(message) for message in messages]
         return _Admitted(admissions, desk.wake, desk.happened, desk.marks, desk.decided)
 

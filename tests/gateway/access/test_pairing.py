@@ -12,7 +12,6 @@ from sqlalchemy import Connection, insert, update
 
 from adapters.messages import CHOICE_BYTES, Choice
 from gateway.access import pairing, rate_limits
-from gateway.access import pairing as doorkeeper
 from gateway.access.pairing import (
     ALPHABET,
     CODE_CHARS,
@@ -21,7 +20,7 @@ from gateway.access.pairing import (
     NAME_CHARS,
     NOTICES_PER_HOUR,
     PENDING_PER_ACCOUNT,
-    Doorkeeper,
+    Pairing,
 )
 from gateway.access.policy import Access
 from gateway.commands.registry import StatusFacts
@@ -399,8 +398,8 @@ class TestRequests:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A flood does not push out more than it brings, and leaves no more rows than allowed."""
-        monkeypatch.setattr(doorkeeper, "PENDING_PER_ACCOUNT", 3)
-        monkeypatch.setattr(doorkeeper, "CODES_PER_HOUR", 5)
+        monkeypatch.setattr(pairing, "PENDING_PER_ACCOUNT", 3)
+        monkeypatch.setattr(pairing, "CODES_PER_HOUR", 5)
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             await owner(chat, "/help")
             notices = [await stranger(chat, f"s{n}") for n in range(8)]
@@ -603,8 +602,8 @@ def desk(conn: Connection, access: dict[str, Any]) -> Desk:
         model=lambda _: StatusFacts("m", 1000, None, "compressor", 10),
     )
     renderers = {("telegram", "default"): lambda text: [text]}
-    door = Doorkeeper(rules.access, rate_limits.Limits(60), renderers)
-    return Desk(conn, rules, door, renderers)
+    it = Pairing(rules.access, rate_limits.Limits(60), renderers)
+    return Desk(conn, rules, it, renderers)
 
 
 updates = st.lists(

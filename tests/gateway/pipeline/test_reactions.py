@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from adapters.messages import Address, MessageRef, Reaction
-from gateway.pipeline import reactions as acks
 from gateway.pipeline.reactions import AT_ONCE, WAITING, WAITING_IN_CHAT, ReactionQueue
 from tests.support.recording_adapter import RecordingAdapter
 
@@ -67,7 +66,7 @@ async def test_a_failing_reaction_costs_no_other(
     monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     """The next one of the same chat is shown."""
-    monkeypatch.setattr(acks, "TIMEOUT_S", 0.01)
+    monkeypatch.setattr("gateway.pipeline.reactions.TIMEOUT_S", 0.01)
     adapter = Moody()
     async with at_work(adapter) as reactions:
         reactions.show(question(trouble), "received")
