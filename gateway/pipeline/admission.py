@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
-from gateway.access.pairing import Happening, Pairing
+from gateway.access.pairing import Happening, Kind, Pairing
 from gateway.access.policy import Access, Standing, is_for_bot
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Decision, Given
@@ -439,7 +439,7 @@ class Desk:
     def _renderer(self, message: InboundMessage) -> Renderer:
         return self.renderers[message.address.platform, message.address.account]
 
-    def _happens(self, kind: pairing.Kind, message: InboundMessage) -> None:
+    def _happens(self, kind: Kind, message: InboundMessage) -> None:
         self.happened.append(Happening(kind, message.address.platform, message.sender))
 
 
