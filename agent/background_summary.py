@@ -23,12 +23,10 @@ from agent.context.phases.boundaries import (
 )
 from agent.context.phases.payback import Rates
 from agent.context.phases.sanitise import sanitise
-from agent.context.phases.sizes import Sizes
-from agent.context.phases.summary import LENGTH_TOLERANCE
-from agent.context.phases.summary_prompts import orders_in
+from agent.context.phases.summary import LENGTH_TOLERANCE, orders_in
 from agent.context.summary_model import SummaryCalls, WarmPrefix
 from agent.context_compressor import prepare_summary, previous_text, uncovered
-from agent.context_engine import CompressionRequest, Limits
+from agent.context_engine import CompressionRequest, Limits, Sizes
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, full_text
 from agent.models.base import ModelRequest

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from agent.context.extractor.extract import Extract, extract, key_facts, retained_share
-from agent.context.phases.assemble import assemble
+from agent.context.extract import Extract, extract, key_facts, retained_share
 from agent.context.phases.boundaries import (
     Boundaries,
+    assemble,
     find_boundaries,
     leaving,
     protected_tail,
@@ -21,9 +21,8 @@ from agent.context.phases.boundaries import (
 )
 from agent.context.phases.convergence import chars_of, converge, target_tokens
 from agent.context.phases.prune import may_be_pruned, prune
-from agent.context.phases.sizes import Sizes
 from agent.context.phases.summary import summary_budget, write_summary
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Level, Limits, Sizes
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
 from agent.tokens.estimate import estimate_tokens

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from agent.messages import ChatMessage, ToolSchema
 from agent.usage import Usage
-from agent.view import Entry, Summary, ViewPlan
+from agent.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
 
 NodeSource = Literal["model", "extract", "pointer"]
 
@@ -217,6 +217,49 @@ class Compressed:
     failure: str | None = None
     engine: str = ""
     nodes: tuple[Node, ...] = ()
+
+
+class Sizes:
+    """The sizes of views under plans that an engine considers, in tokens.
+
+    For one request; each original is counted once, when it is needed.
+    """
+
+    def __init__(self, request: CompressionRequest) -> None:
+        self._request = request
+        self._originals = {id(entry.message): entry.message for entry in request.entries}
+        self._counted: dict[int, int] = {}
+        self._note_tokens = request.estimate(ChatMessage(role="system", content=NOTE))
+
+    def message(self, message: ChatMessage) -> int:
+        """Return the tokens of a message."""
+        key = id(message)
+        if key not in self._originals:
+            return self._request.estimate(message)
+        if key not in self._counted:
+            self._counted[key] = self._request.estimate(message)
+        return self._counted[key]
+
+    def view(self, plan: ViewPlan) -> int:
+        """Return the size of the whole view under a plan, what no plan can change included."""
+        return self.fixed(plan) + sum(self.shown(plan).values()) + self.summaries(plan)
+
+    def fixed(self, plan: ViewPlan) -> int:
+        """Return what stays whatever is cut; the first compaction adds its note to it."""
+        noted = plan.compacted and not self._request.plan.compacted
+        return self._request.fixed_tokens + (self._note_tokens if noted else 0)
+
+    def shown(self, plan: ViewPlan) -> dict[int, int]:
+        """Return the size of each message that the plan shows, by seq."""
+        shown = plan.select(self._request.entries)
+        messages = rewrite(plan, shown)
+        return {
+            entry.seq: self.message(message) for entry, message in zip(shown, messages, strict=True)
+        }
+
+    def summaries(self, plan: ViewPlan) -> int:
+        """Return the size of the summaries as they are shown."""
+        return sum(map(self._request.estimate, summary_messages(plan)))
 
 
 class ContextEngine(ABC):

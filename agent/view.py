@@ -28,6 +28,20 @@ NOTE = (
     " space. The summary is background; build on it and do not redo work that it reports as done.]"
 )
 
+RECALL_WAYS = {
+    "session_search": 'session_search(query="...") finds words in everything that was said',
+    "lcm_grep": 'lcm_grep(query="...") finds words in this conversation and names their nodes',
+    "read_conversation": "read_conversation(from_seq=N) returns messages from number N on",
+    "lcm_expand": "lcm_expand(node=N) returns the messages that a node stands for",
+}
+"""How more can be recalled: tools by name, in the order in which they are told."""
+RECALL_BEGIN = (
+    "What is not in it can be recalled, so look it up before you guess, with those of these tools"
+    " that you have"
+)
+"""A plan outlives the engine that offered some of them."""
+
+
 E = TypeVar("E", bound=tuple[int, ChatMessage])
 EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
 
@@ -100,7 +114,7 @@ class ViewPlan:
         thinking_from: Messages before it are shown without what the model thought: signed thinking
             is bound to the exact conversation before it.
         recall: What stands behind the reference in the summaries' message: how more can be
-            recalled (agent/context/recall_hint.py). Empty in plans of versions before 3.
+            recalled (`recall_text`). Empty in plans of versions before 3.
     """
 
     first_seq: int = 1
@@ -190,6 +204,19 @@ def _block(summary: Summary) -> str:
     if not summary.node:
         return summary.text
     return f"[node {summary.node}: {summary.first_seq} to {summary.last_seq}]\n{summary.text}"
+
+
+def recall_text(tools: Iterable[str]) -> str:
+    """Return what a summary says about recalling more, with the tools that are really offered.
+
+    Empty where none of them recalls anything. The text is stored with the plan, so that a plan
+    shows the same bytes for as long as it is in force, whatever a newer version writes here.
+    """
+    offered = set(tools)
+    ways = [way for name, way in RECALL_WAYS.items() if name in offered]
+    if not ways:
+        return ""
+    return f"{RECALL_BEGIN}: {'; '.join(ways)}."
 
 
 def noted(system: str, plan: ViewPlan) -> str:

@@ -37,7 +37,7 @@ KNOWN_MESSAGES = 32_768
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportedUsage:
     """What a provider reported for a call.
 
     Attributes:
@@ -77,7 +77,7 @@ class TokenMeter:
         tools: Sequence[ToolSchema] = (),
         *,
         ratio: float = 1.0,
-        report: Report | None = None,
+        report: ReportedUsage | None = None,
     ) -> None:
         """Begin with what was stored of this conversation and model, if anything."""
         self.ratio = _clamped(ratio)
@@ -129,7 +129,9 @@ class TokenMeter:
         elif not _has_images(anchored.added):
             growth = usage.prompt_tokens - anchored.tokens
             self._learn(growth, sum(map(self._raw, anchored.added)))
-        self.report = Report(usage.prompt_tokens, usage.output_tokens, answer_seq, self.model)
+        self.report = ReportedUsage(
+            usage.prompt_tokens, usage.output_tokens, answer_seq, self.model
+        )
 
     def forget_report(self) -> None:
         """Start afresh with another plan: what was reported is the size of another view."""
@@ -153,7 +155,7 @@ class TokenMeter:
         tokens = self.report.prompt_tokens + answer_tokens
         return _Anchored(tokens, [entry.message for entry in added])
 
-    def _answer_tokens(self, report: Report, answer: ChatMessage) -> int:
+    def _answer_tokens(self, report: ReportedUsage, answer: ChatMessage) -> int:
         """Return what the answer takes in the next prompt: thoughts that stay behind do not."""
         if answer.get("opaque"):
             return report.output_tokens

@@ -93,7 +93,7 @@ class Planner:
         state: What earlier compactions left behind.
         watch: Is told where a compaction moves what was sent before.
         early: When a view whose cache has died is compacted; None for never.
-        recall: What a new summary says about recalling more; see agent/context/recall_hint.py.
+        recall: What a new summary says about recalling more; see agent/view.py.
         calls: Model calls of this turn so far.
         overflows: How often the provider refused the view as too large.
         pressed: Whether pressure was reported in this turn.

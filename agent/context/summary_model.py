@@ -35,7 +35,7 @@ _NO_PROVIDER = (ModelNotFound, CredentialsRefused)
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class SummaryTiming:
     """Clock (seconds), and how a thread waits so many seconds for a call; tests bring their own.
 
     `wait` raises TimeoutError when they are over.
@@ -60,7 +60,7 @@ class Summariser:
     models: Sequence[ChatModel]
     timeout_s: float
     redact: Callable[[str], str] = str
-    timing: Timing = field(default_factory=Timing)
+    timing: SummaryTiming = field(default_factory=SummaryTiming)
 
     @property
     def window_tokens(self) -> int:

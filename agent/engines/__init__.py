@@ -1,1 +1,1 @@
-"""Context engines beside the default one, and how they are found and run."""
+"""Context engines beside the default one, agent/context_compressor.py."""

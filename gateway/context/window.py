@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from agent.context.meter import Report, TokenMeter
+from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.phases.payback import Rates
 from agent.context.planner import EarlyRule, Planner
-from agent.context.recall_hint import recall_text
 from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
@@ -15,7 +14,7 @@ from agent.plugins.engines.tools import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.turn import Agent
-from agent.view import View, ViewPlan
+from agent.view import View, ViewPlan, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.sessions import Session
@@ -129,11 +128,11 @@ def meter_of(agent: Agent, session: Session) -> TokenMeter:
     return TokenMeter(model, agent.tools.schemas, ratio=ratio, report=report_of(session))
 
 
-def report_of(session: Session) -> Report | None:
+def report_of(session: Session) -> ReportedUsage | None:
     """Return what the model last reported for the segment's view."""
     if session.prompt_tokens is None or session.prompt_upto_seq is None:
         return None
-    return Report(
+    return ReportedUsage(
         prompt_tokens=session.prompt_tokens,
         output_tokens=session.prompt_output_tokens or 0,
         upto_seq=session.prompt_upto_seq,

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from agent.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
 from agent.context.meter import TokenMeter
-from agent.context.phases.summary_prompts import RULES, SECTIONS
+from agent.context.phases.summary import RULES, SECTIONS
 from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
 from agent.context_engine import Limits
 from agent.errors import ModelRefused, ModelUnreachable, SummaryFailed

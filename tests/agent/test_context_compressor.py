@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from agent.context.phases.boundaries import protected_tail
-from agent.context.phases.sizes import Sizes
 from agent.context_compressor import ContextCompressor, prepare_summary, thorough
-from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
+from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, Trigger
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message

@@ -1,4 +1,4 @@
-"""Views: rendering is pure, loses nothing and invents nothing."""
+"""Views: rendering is pure, loses nothing and invents nothing; how more can be recalled."""
 
 import copy
 from dataclasses import replace
@@ -18,6 +18,7 @@ from agent.messages import (
 )
 from agent.view import (
     NOTE,
+    RECALL_WAYS,
     REFERENCE,
     Edit,
     Entry,
@@ -26,6 +27,7 @@ from agent.view import (
     ViewPlan,
     dump_plan,
     load_plan,
+    recall_text,
     render,
     summary_messages,
 )
@@ -410,3 +412,18 @@ def test_a_plan_without_a_version_is_an_error() -> None:
     """As is one from nowhere."""
     with pytest.raises(ValueError, match="unknown version of a view plan"):
         load_plan('{"first_seq":1,"hidden":[]}')
+
+
+def test_only_offered_tools_are_told() -> None:
+    """In the same words, whatever the order."""
+    told = recall_text(["calculate", "read_conversation", "session_search"])
+    assert "session_search(query=" in told
+    assert "read_conversation(from_seq=N)" in told
+    assert "lcm_" not in told
+    assert told == recall_text(["session_search", "read_conversation"])
+    assert all(name in recall_text(RECALL_WAYS) for name in RECALL_WAYS)
+
+
+def test_without_such_tools_nothing_is_said() -> None:
+    """A model must not call what there is not."""
+    assert recall_text(["calculate"]) == ""

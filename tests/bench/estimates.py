@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from agent.context.meter import Report, TokenMeter
+from agent.context.meter import ReportedUsage, TokenMeter
 from agent.messages import ChatMessage, FunctionCall, ToolCall, tool_message, user_message
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.usage import Usage
@@ -153,8 +153,8 @@ def _usage(item: dict[str, Any]) -> Usage:
     return Usage(billed["input"], billed["output"], billed["cacheRead"], billed["cacheWrite"])
 
 
-def _report(usage: Usage, seq: int) -> Report:
-    return Report(usage.prompt_tokens, usage.output_tokens, seq)
+def _report(usage: Usage, seq: int) -> ReportedUsage:
+    return ReportedUsage(usage.prompt_tokens, usage.output_tokens, seq)
 
 
 def _check(meter: TokenMeter, view: View, usage: Usage, followed: Followed) -> None:

@@ -1,19 +1,18 @@
-"""Phase 2: what stays at the start and at the end, and what is in the middle.
+"""Phases 2 and 4: where head, middle and tail of a view lie, and the plan that shows such a cut.
 
 All positions are indexes into the entries of the request. A group of tool calls and their results
 is never cut (invariant 6), the newest user message always stays (invariant 7), and no two
 neighbours get the same role because of the cut.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Literal
 
-from agent.context.phases.sizes import Sizes
-from agent.context_engine import CompressionRequest
+from agent.context_engine import CompressionRequest, Sizes
 from agent.messages import is_ephemeral, text_of
-from agent.view import Entry
+from agent.view import Entry, Summary, ViewPlan
 
 PROTECT_FIRST_N = 3
 """System prompt and first exchange. Source: Hermes, where it is a constant, too."""
@@ -225,3 +224,41 @@ def _role(
 
 def _may_follow(one: str, two: str) -> bool:
     return one != two or one == "tool"
+
+
+def assemble(
+    request: CompressionRequest, cut: Boundaries, text: str, source: str, model: str = ""
+) -> ViewPlan:
+    """Return the plan that shows head, summary, what is pinned, and the tail.
+
+    The summary covers what an earlier summary covered, and what leaves the view now. What the
+    model thought is dropped from all that stays: it was signed for another history.
+    """
+    entries = request.entries
+    evicted = [entries[n].seq for n in cut.evicted]
+    earlier = request.plan.summaries
+    summary = Summary(
+        text=text,
+        first_seq=min([*evicted, *(each.first_seq for each in earlier)]),
+        last_seq=max([*evicted, *(each.last_seq for each in earlier)]),
+        role=cut.role,
+        source="model" if source == "model" else "extract",
+        model=model,
+    )
+    return around(request, cut, (summary,))
+
+
+def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Summary]) -> ViewPlan:
+    """Return the plan that shows these summaries between head and tail, in the role of the cut."""
+    entries = request.entries
+    newest_seq = entries[-1].seq
+    plan = replace(
+        request.plan,
+        head_upto=entries[cut.head_end - 1].seq if cut.head_end else 0,
+        summaries=tuple(replace(each, role=cut.role) for each in summaries),
+        pinned=tuple(entries[n].seq for n in cut.pinned),
+        tail_from=entries[cut.tail_start].seq if cut.tail_start < len(entries) else newest_seq + 1,
+        thinking_from=newest_seq + 1,
+        recall=request.recall,
+    )
+    return replace(plan, edits=tuple(edit for edit in plan.edits if plan.shows(edit.seq)))

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from agent.context.phases.boundaries import Newest, group_start
-from agent.context.phases.sizes import Sizes
-from agent.context_engine import CompressionRequest, Level
+from agent.context_engine import CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage
 from agent.view import Edit, Entry, ViewPlan
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import orjson
 
-from agent.argument_edits import LONG_CHARS
-from agent.edits import IMAGE_PARTS
+from agent.edits import IMAGE_PARTS, LONG_CHARS
 from agent.messages import ChatMessage
 from agent.view import Edit, Entry
 

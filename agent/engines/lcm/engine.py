@@ -1,30 +1,59 @@
 """The lossless context engine: nothing is lost, only out of view, and the model can look it up.
 
 The oldest messages behind the head become leaves, leaves become nodes, and the view holds the nodes
-of the frontier (read `compress`). Nothing happens below the threshold. The texts are written in
-agent/engines/lcm/writing.py, the steps are in agent/engines/lcm/compaction.py, the tools in
-agent/engines/lcm/tools.py.
+of the frontier (read `compress`). Nothing happens below the threshold. The frontier says what may
+be cut (agent/engines/lcm/frontier.py), the scribe writes the texts (agent/engines/lcm/writing.py),
+the model looks things up with tools (agent/engines/lcm/tools.py).
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, get_args
 
 from typing_extensions import override
 
-from agent.context.phases.boundaries import Newest, protected_tail
-from agent.context.phases.convergence import target_tokens
-from agent.context.phases.sizes import Sizes
-from agent.context_compressor import prune_old_results, thorough
-from agent.context_engine import Archive, Compressed, CompressionRequest, ContextEngine, Limits
+from agent.context.phases.boundaries import Newest, around, protected_tail
+from agent.context.phases.convergence import Converged, converge, target_tokens
+from agent.context_compressor import clip_only, prune_old_results, thorough
+from agent.context_engine import (
+    Archive,
+    Compressed,
+    CompressionRequest,
+    ContextEngine,
+    Level,
+    Limits,
+    Node,
+    Sizes,
+)
+from agent.edits import outlined
 from agent.engines.lcm import tools
-from agent.engines.lcm.compaction import Compaction
-from agent.engines.lcm.frontier import opened
-from agent.engines.lcm.writing import joined
+from agent.engines.lcm.frontier import Frontier, Run, due, next_run, opened, pressed
+from agent.engines.lcm.writing import NodeText, Scribe, joined, parted, span_of
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ToolSchema
 from agent.settings import LcmSettings
-from agent.view import Edit, Summary
+from agent.view import Edit, Entry, Summary, ViewPlan
+
+LEAF_SHARE = 0.2
+"""A leaf is written from so much of the threshold at most: several have to fit."""
+TEXT_SHARE = 0.2
+"""How long the text of a node may be, as a share of its source."""
+LEAST_TEXT_TOKENS = 100
+FRONTIER_SHARE = 0.3
+FRONTIER_SUMMARIES = 3
+"""The frontier may take so much of the threshold, or so many of the largest summaries if less."""
+CONDENSED_SHARE = 0.8
+"""How much of its room the frontier takes after neighbours were condensed for want of it."""
+GOAL_SHARE = 0.4
+"""A compaction goes on to this share of the threshold: every further one costs the provider's
+cache. Source: measured, docs/engines.md."""
+AHEAD = 3
+"""How many nodes are written ahead: each swap moves the prefix that the provider has cached."""
+READY_SHARE = 0.75
+"""What was written ahead is enough if the view comes under this share of the threshold: the next
+is written while that fills up, and nobody waits."""
+
+_LEVELS: tuple[Level, ...] = get_args(Level)
 
 
 class LcmEngine(ContextEngine):
@@ -59,7 +88,7 @@ class LcmEngine(ContextEngine):
         if pruned := prune_old_results(request, sizes, protected_tail(request, sizes)):
             return pruned
         known = self._archive.nodes() if self._archive else ()
-        work = Compaction(request, sizes, self._settings, opened(request, known))
+        work = LcmCompaction(request, sizes, self._settings, opened(request, known))
         work.run()
         return work.result()
 
@@ -67,7 +96,7 @@ class LcmEngine(ContextEngine):
     def prepare(self, request: CompressionRequest) -> Summary | None:
         """Write what the next compaction needs: a level that is full condensed, or leaves."""
         request = replace(request, prepared=None)
-        work = Compaction(request, Sizes(request), self._settings, opened(request, ()))
+        work = LcmCompaction(request, Sizes(request), self._settings, opened(request, ()))
         written = work.written_ahead()
         if not written and work.scribe.told:
             raise SummaryFailed(work.scribe.failure or "there is nothing to summarise")
@@ -102,3 +131,240 @@ def with_outlines(
     plan = replace(request.plan, edits=tuple(ordered), thinking_from=request.entries[-1].seq + 1)
     saved = sum(before.values()) - sum(sizes.shown(plan).values())
     return replace(request, plan=plan, tokens=request.tokens - saved)
+
+
+@dataclass(slots=True)
+class LcmCompaction:
+    """One compaction under way."""
+
+    request: CompressionRequest
+    sizes: Sizes
+    settings: LcmSettings
+    frontier: Frontier
+    scribe: Scribe = field(init=False)
+    tokens: int = field(init=False)
+    ahead: list[Summary] = field(init=False)
+    has_used_ahead: bool = False
+
+    def __post_init__(self) -> None:
+        self.scribe = Scribe(self.request)
+        self.tokens = self.request.tokens
+        self.ahead = parted(self.request.prepared)
+
+    def run(self) -> None:
+        """Cut leaves until the view is small enough; give up protected messages if it must be."""
+        place = self.crowded()
+        if place and self.ahead and span_of(self.frontier.shown[place]) == span_of(self.ahead[:1]):
+            self.condense(place, self.taken())
+        for request in self.tighter():
+            while self.wants_more(request) and (run := self.next_run(request)):
+                self.cut(run)
+                if self.is_settled():
+                    return
+            self.squeeze()
+            if request.trigger == "manual" or self.tokens <= target_tokens(request):
+                return
+
+    def written_ahead(self) -> list[Summary]:
+        """Return what a model writes for the next compaction: neighbours, each with its range."""
+        place = self.crowded()
+        if place and place.stop == len(self.frontier.shown):
+            self.condense(place)
+            written = [*self.frontier.shown[place.start :]]
+        else:
+            written = []
+        while len(written) < AHEAD and all(each.source == "model" for each in written):
+            run = self.next_run(self.request)
+            if run is None or run.before is not None:
+                break
+            self.add(run, in_front=False)
+            written.append(self.frontier.shown[-1])
+        return [each for each in written if each.source == "model"]
+
+    def tighter(self) -> Iterator[CompressionRequest]:
+        """Yield the request with ever fewer messages that are protected for being the newest."""
+        request = self.request
+        yield request
+        while (count := request.limits.protect_last_n) > 1:
+            limits = replace(request.limits, protect_last_n=max(1, count // 4))
+            request = replace(request, limits=limits)
+            yield request
+
+    def wants_more(self, request: CompressionRequest) -> bool:
+        """Whether another leaf is to be cut; a person who asks for it gets all there are.
+
+        What is protected is given up for the target alone, not for the goal.
+        """
+        most = target_tokens(request)
+        if request is self.request:
+            most = min(most, int(request.limits.threshold_tokens * GOAL_SHARE))
+        return request.trigger == "manual" or self.tokens > most
+
+    def is_settled(self) -> bool:
+        """Whether what was written ahead is used up, and has made enough room for now."""
+        if self.ahead or not self.has_used_ahead or self.request.trigger == "overflow":
+            return False
+        return self.tokens <= int(self.request.limits.threshold_tokens * READY_SHARE)
+
+    def next_run(self, request: CompressionRequest) -> Run | None:
+        """Return what the next leaf covers: what was written ahead, if that still fits."""
+        limit = protected_tail(request, self.sizes)
+        most = min(self.settings.leaf_tokens, int(request.limits.threshold_tokens * LEAF_SHARE))
+        if self.ahead:
+            upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
+            run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
+            if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
+                return run
+            self.ahead = []
+        return next_run(request, self.sizes, self.frontier, limit, most)
+
+    def cut(self, run: Run) -> None:
+        """Make a leaf of a run, and condense what has become too many."""
+        if run.before is not None:
+            self.add(run.before, in_front=True)
+        is_ahead = bool(self.ahead)
+        self.add(run, in_front=False)
+        if not is_ahead:
+            self.condense_all()
+        self.tokens = self.sizes.view(self.plan())
+
+    def add(self, run: Run, *, in_front: bool) -> None:
+        """Put a leaf to one end of the frontier."""
+        if self.ahead and not in_front:
+            ahead = self.taken()
+            told, model = NodeText(ahead.text, "model", "summary"), ahead.model
+        else:
+            beside = [each.text for each in self.frontier.shown]
+            budget = self.leaf_budget(run.entries)
+            told = self.scribe.leaf(self.material(run.entries), budget, beside)
+            model = ""
+        text, node = self.made(told, run.first_seq, run.last_seq, self.size(run.entries), ())
+        self.frontier = self.frontier.add(
+            replace(text, model=model), node, run.cut, in_front=in_front
+        )
+
+    def squeeze(self) -> None:
+        """Condense before protected messages are given up or clipped, down to half of the room."""
+        while self.frontier.cut and self.tokens > target_tokens(self.request):
+            before = self.frontier_tokens()
+            if before <= self.most_frontier_tokens() // 2:
+                return
+            self.condense(pressed(self.frontier.shown))
+            self.tokens = self.sizes.view(self.plan())
+            if self.frontier_tokens() >= before:
+                return
+
+    def taken(self) -> Summary:
+        """Take the next text that was written ahead."""
+        self.has_used_ahead = True
+        return self.ahead.pop(0)
+
+    def condense_all(self) -> None:
+        """Condense until the frontier is no longer crowded."""
+        while place := self.crowded():
+            before = len(self.frontier.shown), self.frontier_tokens()
+            self.condense(place)
+            if (len(self.frontier.shown), self.frontier_tokens()) >= before:
+                return
+
+    def crowded(self) -> slice | None:
+        """Return what is to be condensed: a level that is full, or where there is no room."""
+        shown = self.frontier.shown
+        if place := due(shown, self.settings):
+            return place
+        return pressed(shown) if self.frontier_tokens() > self.most_frontier_tokens() else None
+
+    def condense(self, place: slice, ahead: Summary | None = None) -> None:
+        """Put one node in place of several.
+
+        A model's text is half as long at most. The extractor's gives up what there is no room for.
+        """
+        nodes = self.frontier.shown[place]
+        source = sum(self.scribe.tokens(node.text) for node in nodes)
+        if ahead is not None:
+            told, model = NodeText(ahead.text, "model", "summary"), ahead.model
+        else:
+            most = self.most_frontier_tokens()
+            budget = max(LEAST_TEXT_TOKENS, min(source // 2, most // 2))
+            excess = self.frontier_tokens() - int(most * CONDENSED_SHARE)
+            kept = source - max(source // 10, excess)
+            told, model = self.scribe.condensed([node.text for node in nodes], budget, kept), ""
+        text, node = self.made(told, nodes[0].first_seq, nodes[-1].last_seq, source, nodes)
+        self.frontier = self.frontier.condense(place, replace(text, model=model), node)
+
+    def made(
+        self,
+        told: NodeText,
+        first_seq: int,
+        last_seq: int,
+        source_tokens: int,
+        below: Sequence[Summary],
+    ) -> tuple[Summary, Node]:
+        """Return a new node, and how it is shown."""
+        node = Node(
+            number=self.frontier.last_number + 1,
+            level=max((each.level + 1 for each in below), default=0),
+            first_seq=first_seq,
+            last_seq=last_seq,
+            text=told.text,
+            source=told.source,
+            tokens=self.scribe.tokens(told.text),
+            source_tokens=source_tokens,
+            children=tuple(each.node for each in below),
+        )
+        shown = Summary(
+            told.text, first_seq, last_seq, source=told.source, node=node.number, level=node.level
+        )
+        return shown, node
+
+    def material(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Return what a leaf is written from: large contents as outlines, no passing notes."""
+        lasting = [entry for entry in entries if not entry.message.get("ephemeral")]
+        return [
+            Entry(seq, outlined(message, seq))
+            if self.sizes.message(message) > self.settings.large_tokens
+            else Entry(seq, message)
+            for seq, message in lasting
+        ]
+
+    def size(self, entries: Sequence[Entry]) -> int:
+        """Return what messages take."""
+        return sum(self.sizes.message(entry.message) for entry in entries)
+
+    def leaf_budget(self, entries: Sequence[Entry]) -> int:
+        """Return how long the text of a leaf may be."""
+        most = self.most_frontier_tokens() // self.settings.fan_out
+        return max(LEAST_TEXT_TOKENS, min(int(self.size(entries) * TEXT_SHARE), most))
+
+    def most_frontier_tokens(self) -> int:
+        """Return how much of the view the frontier may take."""
+        limits = self.request.limits
+        share = int(limits.threshold_tokens * FRONTIER_SHARE)
+        return min(share, FRONTIER_SUMMARIES * limits.max_summary_tokens)
+
+    def frontier_tokens(self) -> int:
+        """Return how much it takes."""
+        return sum(self.scribe.tokens(each.text) for each in self.frontier.shown)
+
+    def plan(self) -> ViewPlan:
+        """Return the plan that shows the frontier."""
+        if self.frontier.cut is None:
+            return self.request.plan
+        return around(self.request, self.frontier.cut, self.frontier.shown)
+
+    def result(self) -> Compressed | None:
+        """Return what was done, clipped as far as needed; None where nothing gets smaller."""
+        if self.frontier.cut is None:
+            return clip_only(self.request, self.sizes)
+        told = self.scribe.told
+        levels: list[Level] = ["summary", *(each.level for each in told)]
+        level = max(levels, key=_LEVELS.index)
+        if self.is_settled():
+            end = Converged(self.plan(), level, self.tokens)
+        else:
+            end = converge(self.request, self.sizes, self.plan(), level)
+        if end.tokens >= self.request.tokens:
+            return clip_only(self.request, self.sizes)
+        share = sum(each.share for each in told) / len(told) if told else None
+        failure, nodes = self.scribe.failure, self.frontier.nodes
+        return Compressed(end.plan, end.level, end.tokens, share, failure, nodes=nodes)

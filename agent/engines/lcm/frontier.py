@@ -10,8 +10,7 @@ from itertools import groupby, islice, pairwise
 from operator import attrgetter
 
 from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
-from agent.context.phases.sizes import Sizes
-from agent.context_engine import CompressionRequest, Node
+from agent.context_engine import CompressionRequest, Node, Sizes
 from agent.settings import LcmSettings
 from agent.view import Entry, Summary
 

@@ -249,7 +249,7 @@ def _span(node: Node) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class OriginalsPage:
     """Part of stored originals, one to the line.
 
     Attributes:
@@ -290,7 +290,7 @@ def _range(arguments: ExpandArguments, archive: Archive) -> tuple[int, int]:
 
 def page_of(
     archive: Archive, first: int, last: int, from_char: int, max_tokens: int
-) -> Page | None:
+) -> OriginalsPage | None:
     """Return one page of a range; None where there is nothing.
 
     Args:
@@ -308,9 +308,9 @@ def page_of(
         part = _fitting(rest, room)
         parts.append(part)
         if len(part) < len(rest):
-            return Page("".join(parts), (seq, start + len(part)))
+            return OriginalsPage("".join(parts), (seq, start + len(part)))
         room -= estimate_tokens(part)
-    return Page("".join(parts), None) if parts else None
+    return OriginalsPage("".join(parts), None) if parts else None
 
 
 def _stored_lines(archive: Archive, first: int, last: int) -> Iterator[tuple[int, str]]:

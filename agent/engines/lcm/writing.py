@@ -2,16 +2,16 @@
 
 A model preserves details; asked again it writes bullets of half the length; without a usable answer
 the extractor decides. What is no shorter than its source becomes a pointer. Used by
-agent/engines/lcm/compaction.py.
+agent/engines/lcm/engine.py.
 """
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.context.extractor.extract import extract, key_facts, merged, retained_share
-from agent.context.extractor.terms import words_of
+from agent.context.extract import extract, key_facts, merged, retained_share
 from agent.context.phases.summary import Written, merge_summaries, write_summary
+from agent.context.terms import words_of
 from agent.context_engine import CompressionRequest, Level, NodeSource
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
@@ -27,7 +27,7 @@ _HEADED = re.compile(r"^\[messages (\d+) to (\d+)\]\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NodeText:
     """The text of a node that was written now."""
 
     text: str
@@ -49,14 +49,14 @@ class Scribe:
     request: CompressionRequest
     asks: bool = field(init=False)
     failure: str | None = None
-    told: list[Told] = field(default_factory=list)
+    told: list[NodeText] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.asks = self.request.summarise is not None
 
     def leaf(
         self, entries: Sequence[Entry], budget_tokens: int, beside: Sequence[str] = ()
-    ) -> Told:
+    ) -> NodeText:
         """Return the text for messages; a pointer where nothing shorter can be said.
 
         Args:
@@ -70,15 +70,15 @@ class Scribe:
         def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
             return write_summary(entries, "", facts, tokens, self.request, brief=brief)
 
-        def by_rule() -> Told:
+        def by_rule() -> NodeText:
             focus, known = self.request.focus, "\n".join(beside)
             found = extract(entries, "", budget_tokens, focus=focus, elsewhere=words_of(known))
             share = retained_share(found.facts, f"{found.text}\n{known}")
-            return Told(found.text, "extract", "extract", share)
+            return NodeText(found.text, "extract", "extract", share)
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
 
-    def condensed(self, texts: Sequence[str], budget_tokens: int, extract_tokens: int) -> Told:
+    def condensed(self, texts: Sequence[str], budget_tokens: int, extract_tokens: int) -> NodeText:
         """Return one text for those of consecutive nodes.
 
         Args:
@@ -93,9 +93,9 @@ class Scribe:
         def by_model(tokens: int, brief: bool) -> Written:  # noqa: FBT001 - of `ByModel`
             return merge_summaries(texts, facts, tokens, self.request, brief=brief)
 
-        def by_rule() -> Told:
+        def by_rule() -> NodeText:
             text = merged(texts, max(budget_tokens, extract_tokens))
-            return Told(text, "extract", "extract", retained_share(facts, text))
+            return NodeText(text, "extract", "extract", retained_share(facts, text))
 
         return self._kept(self._escalated(by_model, by_rule, budget_tokens), source_tokens)
 
@@ -104,8 +104,8 @@ class Scribe:
         return self.request.estimate(user_message(text))
 
     def _escalated(
-        self, by_model: ByModel, by_rule: Callable[[], Told], budget_tokens: int
-    ) -> Told:
+        self, by_model: ByModel, by_rule: Callable[[], NodeText], budget_tokens: int
+    ) -> NodeText:
         failure = None
         most = min(budget_tokens, self.request.limits.max_summary_tokens)
         steps: tuple[tuple[Level, int, bool], ...] = (
@@ -122,14 +122,14 @@ class Scribe:
             except SummaryFailed as exc:
                 failure, self.asks = str(exc), False
             else:
-                return Told(written.text, "model", level, written.retained_share)
+                return NodeText(written.text, "model", level, written.retained_share)
         self.failure = failure or self.failure
         return by_rule()
 
-    def _kept(self, told: Told, source_tokens: int) -> Told:
+    def _kept(self, told: NodeText, source_tokens: int) -> NodeText:
         """Return the text, or a pointer where it is no shorter than its source; notes it."""
         if not told.text.strip() or self.tokens(told.text) >= source_tokens:
-            told = Told(POINTER, "pointer", "extract", 0.0)
+            told = NodeText(POINTER, "pointer", "extract", 0.0)
         self.told.append(told)
         return told
 

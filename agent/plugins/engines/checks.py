@@ -14,8 +14,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from agent.context.phases.boundaries import Newest
-from agent.context.phases.sizes import Sizes
-from agent.context_engine import Compressed, CompressionRequest
+from agent.context_engine import Compressed, CompressionRequest, Sizes
 from agent.errors import AgentError
 from agent.view import Entry, ViewPlan, summary_messages
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.context import meter as meter_module
-from agent.context.meter import Measure, Report, TokenMeter
+from agent.context.meter import Measure, ReportedUsage, TokenMeter
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
 from agent.tokens.estimate import (
     estimate_message,
@@ -33,7 +33,9 @@ def view_of(*messages: ChatMessage, system: str = "Be kind.") -> View:
     return View(system, ViewPlan(), [Entry(seq, m) for seq, m in enumerate(messages, 1)])
 
 
-def meter_of(report: Report | None = None, ratio: float = 1.0, model: str = MODEL) -> TokenMeter:
+def meter_of(
+    report: ReportedUsage | None = None, ratio: float = 1.0, model: str = MODEL
+) -> TokenMeter:
     return TokenMeter(model, (TOOL,), ratio=ratio, report=report)
 
 
@@ -61,19 +63,19 @@ def test_the_fixed_part_is_system_prompt_and_tools() -> None:
 def test_what_was_reported_is_the_measure_until_something_is_added() -> None:
     """Prompt and answer; nothing of it is estimated again."""
     view = view_of(user_message("hi"), assistant_message("hello"))
-    assert meter_of(Report(5000, 3, 2)).measure(view) == Measure(5003, "reported")
+    assert meter_of(ReportedUsage(5000, 3, 2)).measure(view) == Measure(5003, "reported")
 
 
 def test_an_answer_that_is_not_added_yet_counts_as_reported() -> None:
     """Between a report and the recording of its answer."""
-    assert meter_of(Report(5000, 300, 2)).measure(view_of(LONG)).tokens == 5300
+    assert meter_of(ReportedUsage(5000, 300, 2)).measure(view_of(LONG)).tokens == 5300
 
 
 def test_what_was_added_since_is_estimated() -> None:
     """Times k, however many messages."""
     added = [user_message("one"), user_message("two, and a bit more")]
     view = view_of(user_message("hi"), assistant_message("hello"), *added)
-    measure = meter_of(Report(5000, 3, 2), ratio=1.5).measure(view)
+    measure = meter_of(ReportedUsage(5000, 3, 2), ratio=1.5).measure(view)
     assert measure == Measure(5003 + -(-estimated(*added) * 3 // 2), "reported")
 
 
@@ -81,12 +83,12 @@ def test_what_was_added_since_is_estimated() -> None:
 def test_a_report_of_another_view_is_no_anchor(seqs: list[int]) -> None:
     """Its answer is not in the view: a reset or a retry came between."""
     view = View("", ViewPlan(), [Entry(seq, LONG) for seq in seqs])
-    assert meter_of(Report(90_000, 3, 2)).measure(view).source == "estimated"
+    assert meter_of(ReportedUsage(90_000, 3, 2)).measure(view).source == "estimated"
 
 
 def test_forgetting_the_report_makes_the_next_measure_cold() -> None:
     """What was learned stays."""
-    meter = meter_of(Report(5000, 3, 2), ratio=1.5)
+    meter = meter_of(ReportedUsage(5000, 3, 2), ratio=1.5)
     meter.forget_report()
     assert meter.measure(view_of(LONG, LONG)).source == "estimated"
     assert meter.ratio == 1.5
@@ -95,7 +97,7 @@ def test_forgetting_the_report_makes_the_next_measure_cold() -> None:
 def test_thoughts_that_are_not_sent_back_are_not_counted() -> None:
     """A short answer after 20,000 tokens of hidden reasoning."""
     view = view_of(user_message("hi"), assistant_message("Yes."))
-    tokens = meter_of(Report(5000, 20_000, 2)).measure(view).tokens
+    tokens = meter_of(ReportedUsage(5000, 20_000, 2)).measure(view).tokens
     assert 5000 + estimated(assistant_message("Yes.")) <= tokens < 5200
 
 
@@ -104,7 +106,7 @@ def test_thoughts_that_are_sent_back_are_counted() -> None:
     thought: dict[str, Any] = {"type": "thinking", "thinking": "hmm " * 900, "signature": "A" * 99}
     answer = assistant_message("Yes.") | {"opaque": {"anthropic": [thought]}}
     view = view_of(user_message("hi"), answer)
-    assert meter_of(Report(5000, 950, 2)).measure(view).tokens == 5950
+    assert meter_of(ReportedUsage(5000, 950, 2)).measure(view).tokens == 5950
     in_thought = estimate_tokens("hmm " * 900, MODEL)
     assert meter_of().estimate(answer) == estimated(assistant_message("Yes.")) + in_thought
 
@@ -144,11 +146,11 @@ def test_reasoning_that_stays_behind_is_not_counted() -> None:
 def test_a_report_moves_k_towards_what_the_growth_was() -> None:
     """By more than half of the way, where the sample is larger than the inertia."""
     raw = 4 * estimated(LONG)
-    meter = meter_of(Report(5000, 3, 2))
+    meter = meter_of(ReportedUsage(5000, 3, 2))
     view = view_of(user_message("hi"), assistant_message("hello"), LONG, LONG, LONG, LONG)
     meter.note(Usage(input_tokens=5003 + int(0.7 * raw), output_tokens=9), view, 7)
     assert 0.7 < meter.ratio < 0.85
-    assert meter.report == Report(5003 + int(0.7 * raw), 9, 7, MODEL)
+    assert meter.report == ReportedUsage(5003 + int(0.7 * raw), 9, 7, MODEL)
 
 
 def test_the_first_report_teaches_from_the_whole_view() -> None:
@@ -162,7 +164,7 @@ def test_the_first_report_teaches_from_the_whole_view() -> None:
 
 def test_k_converges() -> None:
     """After a few reports the measure is what will be reported."""
-    meter, view, tokens = meter_of(Report(1000, 0, 1)), view_of(LONG), 1000
+    meter, view, tokens = meter_of(ReportedUsage(1000, 0, 1)), view_of(LONG), 1000
     for seq in range(2, 9):
         view.append(Entry(seq, LONG))
         tokens += int(1.3 * estimated(LONG))
@@ -182,17 +184,17 @@ def test_k_converges() -> None:
 )
 def test_samples_that_say_nothing_leave_k_alone(added: ChatMessage, prompt_tokens: int) -> None:
     """Overheads of tiny messages, a view that shrank, images at their flat cost."""
-    meter = meter_of(Report(5000, 3, 2))
+    meter = meter_of(ReportedUsage(5000, 3, 2))
     view = view_of(user_message("hi"), assistant_message("hello"), added)
     meter.note(Usage(input_tokens=prompt_tokens, output_tokens=5), view, 4)
-    assert (meter.ratio, meter.report) == (1.0, Report(prompt_tokens, 5, 4, MODEL))
+    assert (meter.ratio, meter.report) == (1.0, ReportedUsage(prompt_tokens, 5, 4, MODEL))
 
 
 @pytest.mark.parametrize(("reporter", "learns"), [("gpt-4o", False), (MODEL, True), (None, True)])
 def test_growth_between_two_models_is_not_learned(reporter: str | None, learns: bool) -> None:
     """Another tokenizer counted what lies before: the sample is the view as a whole."""
     view = view_of(*[LONG] * 4, assistant_message("hello"), *[LONG] * 4)
-    meter = meter_of(Report(10, 3, 5, reporter))
+    meter = meter_of(ReportedUsage(10, 3, 5, reporter))
     meter.note(Usage(input_tokens=meter_of().measure(view).tokens), view, 10)
     assert (meter.ratio > 1.2, meter.ratio == 1.0) == (learns, not learns)
     assert meter.report is not None
@@ -208,9 +210,9 @@ def test_a_cold_view_with_images_teaches_nothing() -> None:
 
 def test_a_call_without_report_changes_nothing() -> None:
     """Some servers send zeros."""
-    meter = meter_of(Report(5000, 3, 2))
+    meter = meter_of(ReportedUsage(5000, 3, 2))
     meter.note(Usage(output_tokens=7), view_of(LONG, LONG, LONG), 4)
-    assert (meter.ratio, meter.report) == (1.0, Report(5000, 3, 2))
+    assert (meter.ratio, meter.report) == (1.0, ReportedUsage(5000, 3, 2))
 
 
 @example([1, 1, 1], 1.0)
@@ -230,7 +232,7 @@ def test_k_stays_within_its_bounds(reported: list[int], ratio: float) -> None:
 def test_a_view_that_grows_is_never_smaller(said: list[str], more: str, ratio: float) -> None:
     """With a report and without; by the estimate of what was added, within the rounding."""
     messages = [user_message(text) for text in said]
-    for report in (None, Report(5000, 3, 1)):
+    for report in (None, ReportedUsage(5000, 3, 1)):
         meter = meter_of(report, ratio)
         before = meter.measure(view_of(LONG, *messages)).tokens
         after = meter.measure(view_of(LONG, *messages, user_message(more))).tokens

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from typing_extensions import override
 
 from agent.background_summary import prepare
-from agent.context.meter import Measure, Report, TokenMeter
+from agent.context.meter import Measure, ReportedUsage, TokenMeter
 from agent.context.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner
-from agent.context.summary_model import Summariser, Timing
+from agent.context.summary_model import Summariser, SummaryTiming
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
     Compressed,
@@ -106,10 +106,10 @@ def nothing(_: CompressionRequest) -> None:
 def planner_of(
     engine: ContextEngine,
     *summary_models: ScriptedModel,
-    timing: Timing | None = None,
+    timing: SummaryTiming | None = None,
     **more: object,
 ) -> Planner:
-    asked = Summariser(summary_models, 10.0, timing=timing or Timing())
+    asked = Summariser(summary_models, 10.0, timing=timing or SummaryTiming())
     summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
     for name, value in {"summariser": summariser, **more}.items():
@@ -140,7 +140,7 @@ def said(n: int, words: int = 1) -> ChatMessage:
 
 def reported(planner: Planner, view: View, tokens: int) -> None:
     """Have the meter know the size of the view."""
-    planner.meter.report = Report(tokens, 0, view.entries[-1].seq)
+    planner.meter.report = ReportedUsage(tokens, 0, view.entries[-1].seq)
 
 
 async def asked_at(tokens: int, engine: Engine, **state: float) -> list[Trigger]:
@@ -742,7 +742,7 @@ async def test_a_report_is_noted_for_the_answer_that_follows() -> None:
     planner = planner_of(engine := Engine(nothing))
     view = view_of()
     planner.note(Usage(input_tokens=700, cache_read_tokens=300, output_tokens=20), view)
-    assert planner.meter.report == Report(1_000, 20, upto_seq=5, model="scripted")
+    assert planner.meter.report == ReportedUsage(1_000, 20, upto_seq=5, model="scripted")
     assert engine.prompt_tokens == 1_000
 
 

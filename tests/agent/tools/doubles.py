@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from typing_extensions import override
 
-from agent.context.summary_model import Timing
+from agent.context.summary_model import SummaryTiming
 from agent.context_engine import Archive, Node
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
@@ -102,9 +102,9 @@ class PassingTime:
         self._now = 0.0
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> SummaryTiming:
         """What a summariser is given."""
-        return Timing(lambda: self._now, self._wait)
+        return SummaryTiming(lambda: self._now, self._wait)
 
     def _wait(self, call: Future[Completion], left_s: float) -> Completion:
         wait([call, self._model.reached], timeout=60, return_when=FIRST_COMPLETED)

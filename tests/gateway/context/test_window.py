@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from agent.context.meter import Report
+from agent.context.meter import ReportedUsage
 from agent.context.summary_model import Summariser
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import Limits
@@ -50,7 +50,7 @@ def parts(home: Path, **sections: dict[str, Any]) -> ContextParts:
 
 def test_a_report_belongs_to_a_place_in_the_transcript() -> None:
     """Without one the view is estimated; a report without its place is none."""
-    assert report_of(REPORTED) == Report(900, 30, 12, REPORTED.report_model)
+    assert report_of(REPORTED) == ReportedUsage(900, 30, 12, REPORTED.report_model)
     assert report_of(Session(7, 1, ViewPlan(), None, None)) is None
     assert report_of(Session(7, 1, ViewPlan(), None, 900)) is None
 

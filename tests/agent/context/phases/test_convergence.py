@@ -18,8 +18,7 @@ from agent.context.phases.convergence import (
     target_tokens,
     without_images,
 )
-from agent.context.phases.sizes import Sizes
-from agent.context_engine import CompressionRequest, Limits, Trigger
+from agent.context_engine import CompressionRequest, Limits, Sizes, Trigger
 from agent.library import CompactionResult, compact_messages
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message, estimate_messages

@@ -10,9 +10,8 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from agent.context.phases.sizes import Sizes
 from agent.context_compressor import ContextCompressor
-from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.messages import ToolSchema, encode
 from agent.plugins.engines.host import HostedEngine, host
 from agent.threads import CallHangs, DaemonThreads

@@ -1,20 +1,21 @@
 """The extractor: a summary of what leaves the view, made without any model.
 
 It stands in for the summary model where that fails, and its facts are what a model's summary is
-checked against. A short narrative (agent/context/extractor/narrative.py) is followed by an index of
-the telling terms by place (agent/context/extractor/terms.py): what is not told can be found and
-looked up.
+checked against. A short narrative tells what was asked and decided, files, errors and the last
+state; each of its lines names the message that it comes from. An index of the telling terms by
+place follows (agent/context/terms.py): what is not told can be found and looked up.
 """
 
-from collections.abc import Sequence, Set
+import re
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from operator import itemgetter
 
-from agent.context.extractor import terms
-from agent.context.extractor.narrative import narrate
-from agent.context.extractor.sources import Piece, read
-from agent.safety.redaction import Redactor
+from agent.context import terms
+from agent.context.terms import Excerpt, read
+from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_tokens
 from agent.view import Entry
 
@@ -60,6 +61,25 @@ _TERMS = "## Terms"
 _EARLIER = "## Earlier summary"
 _ALSO = "Also mentioned:"
 _GROUP_WORDS = 15
+
+
+Sections = dict[str, list[str]]
+
+SECTION_SHARES = {"Asked": 0.45, "Decided": 0.2, "Files": 0.1, "Errors": 0.1, "Last state": 0.15}
+"""Sections in their order, with their shares of the narrative's tokens."""
+
+SECTION_LINES = 30
+SECTION_PIECES = 150
+LINE_CHARS = 240
+
+_LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
+_DECISIONS = (
+    "decided", "agreed", "instead of", "from now on", "et's ", "confirmed", "prefer", "must not",
+    "never", "always", "ake sure", "approved", "deadline",
+)  # fmt: skip
+_ERRORS = ("rror", "xception", "ailed", "FAILED", "ERROR")
+_BREAK = re.compile(r"(?<=[.!?])\s|\n")
+_PATH = re.compile(r"(?<![\w/.])(?:[~.]{0,2}/)?(?:[\w.@-]+/)+[\w@-]+(?:\.\w{1,6})+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +215,12 @@ def _beginning(text: str, room_tokens: int) -> str:
 
 
 def _found(
-    pieces: Sequence[Piece], carried: _Carried, budget_tokens: int, focus: str | None, listed: int
+    pieces: Sequence[Excerpt], carried: _Carried, budget_tokens: int, focus: str | None, listed: int
 ) -> terms.Vocabulary:
     """Return the terms of what leaves, and of what a model wrote that has no room any more."""
     words = carried.lost.split()
     lost = [
-        Piece(1, "user", " ".join(words[at : at + _GROUP_WORDS]))
+        Excerpt(1, "user", " ".join(words[at : at + _GROUP_WORDS]))
         for at in range(0, len(words), _GROUP_WORDS)
     ]
     later = carried.index or carried.earlier
@@ -213,7 +233,7 @@ def _found(
     )
 
 
-def _senior(pieces: Sequence[Piece], budget_tokens: int) -> int:
+def _senior(pieces: Sequence[Excerpt], budget_tokens: int) -> int:
     """Return the seq up to which messages were in view at the previous compaction."""
     left = budget_tokens * SENIOR_CHARS
     for piece in pieces:
@@ -280,3 +300,109 @@ def _missing(facts: Sequence[str], text: str) -> list[str]:
 def _words_of_fact(fact: str) -> frozenset[str]:
     """Return the words of a fact; each is looked up up to three times for one summary."""
     return frozenset(terms.words_of(fact))
+
+
+def narrate(pieces: Sequence[Excerpt], previous: str, budget_tokens: int) -> str:
+    """Return the sections as text of at most about `budget_tokens`; empty ones are left out."""
+    earlier, found = parse_sections(previous), _sections(pieces)
+    blocks = []
+    for title, share in SECTION_SHARES.items():
+        lines = [*earlier.get(title, ()), *found[title]]
+        kept = _newest(lines, int(budget_tokens * share), keep_first=title == "Asked")
+        if kept:
+            blocks.append("\n".join([f"## {title}", *kept]))
+    return masked_assignments("\n".join(blocks))
+
+
+def parse_sections(text: str) -> Sections:
+    """Return the lines of each section of an extract."""
+    sections: Sections = {}
+    lines: list[str] = []
+    for title, line in _LINE.findall(text):
+        if title:
+            lines = sections.setdefault(title, [])
+        else:
+            lines.append(f"- {line}")
+    return sections
+
+
+def _sections(pieces: Sequence[Excerpt]) -> Sections:
+    """Return the lines of each section that these pieces give, oldest first."""
+    asked = [piece for piece in pieces if piece.role == "user"]
+    said = [piece for piece in pieces if piece.role in {"user", "assistant"}]
+    results = [piece for piece in pieces if piece.role == "tool"]
+    calls = [piece for piece in pieces if piece.role == "call"]
+    last = [piece for piece in said[-2:] if piece.role == "assistant"]
+    return {
+        "Asked": [*map(_quoted, asked[:1]), *map(_quoted, asked[1:][-SECTION_LINES:])],
+        "Decided": _with(said, _DECISIONS),
+        "Files": _paths(calls),
+        "Errors": _with(results, _ERRORS),
+        "Last state": [_quoted(piece) for piece in last[-1:]],
+    }
+
+
+def _quoted(piece: Excerpt) -> str:
+    return _line(piece.seq, piece.text)
+
+
+def _line(seq: int, text: str) -> str:
+    shown = " ".join(text[: LINE_CHARS + 60].split())
+    return f"- #{seq} {shown if len(shown) <= LINE_CHARS else shown[:LINE_CHARS] + '…'}"
+
+
+def _with(pieces: Sequence[Excerpt], signs: Sequence[str]) -> list[str]:
+    """Return the sentences of the newest pieces in which a sign stands, one of each piece."""
+    found: dict[str, int] = {}
+    for piece in islice(reversed(pieces), SECTION_PIECES):
+        place = next((at for sign in signs if (at := piece.text.find(sign)) >= 0), None)
+        if place is not None:
+            found.setdefault(_around(piece.text, place), piece.seq)
+        if len(found) >= SECTION_LINES:
+            break
+    return [_line(seq, text) for text, seq in reversed(found.items())]
+
+
+def _paths(pieces: Sequence[Excerpt]) -> list[str]:
+    """Return the files that the newest calls name."""
+    found: dict[str, int] = {}
+    for piece in islice(reversed(pieces), SECTION_PIECES):
+        if "/" in piece.text:
+            for path in _PATH.findall(piece.text):
+                found.setdefault(path, piece.seq)
+    return [_line(seq, path) for path, seq in reversed([*found.items()][:SECTION_LINES])]
+
+
+def _around(text: str, place: int) -> str:
+    """Return the sentence, or the line, of a text in which a place lies."""
+    low, high = max(0, place - LINE_CHARS // 2), place + LINE_CHARS // 2
+    before, after = text[low:place], text[place:high]
+    return (_BREAK.split(before)[-1] + _BREAK.split(after)[0]).strip()
+
+
+def _newest(lines: Iterable[str], room_tokens: int, *, keep_first: bool) -> list[str]:
+    """Return the newest lines that fit, in order; the first of all stays where asked for.
+
+    Of lines with the same text the newest is meant.
+    """
+    ordered = sorted({_told(line): line for line in lines}.values(), key=_seq)
+    kept: list[str] = []
+    if keep_first and ordered and _tokens(ordered[0]) <= room_tokens // 2:
+        kept.append(ordered.pop(0))
+        room_tokens -= _tokens(kept[0])
+    place = len(ordered)
+    while place and (room_tokens := room_tokens - _tokens(ordered[place - 1])) >= 0:
+        place -= 1
+    return kept + ordered[place:]
+
+
+def _seq(line: str) -> int:
+    return int(line.split(" ", 2)[1][1:])
+
+
+def _told(line: str) -> str:
+    return line.split(" ", 2)[2]
+
+
+def _tokens(line: str) -> int:
+    return estimate_tokens(line) + 1

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.context.extractor import narrative, sources, terms
-from agent.context.extractor.extract import (
+from agent.context import terms
+from agent.context.extract import (
     INTRODUCTION,
     Extract,
     extract,
     key_facts,
     missing_facts_line,
+    parse_sections,
     retained_share,
 )
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
@@ -167,7 +168,7 @@ def test_story_sections() -> None:
         "",
         2000,
     ).text
-    sections = narrative.parse(text)
+    sections = parse_sections(text)
     assert sections["Asked"] == ["- #4 Please repair the login page."]
     assert sections["Decided"] == ["- #7 We decided to use cookies."]
     assert sections["Files"] == ["- #5 src/web/login.py"]
@@ -178,7 +179,7 @@ def test_story_sections() -> None:
 def test_newest_asks_and_the_first() -> None:
     """Where asks do not all fit, the first and the newest stand in the text."""
     texts = [f"Ask number {n} " + coded(n) * 9 for n in range(90)]
-    asked = narrative.parse(extract(chat(*texts), "", 2000).text)["Asked"]
+    asked = parse_sections(extract(chat(*texts), "", 2000).text)["Asked"]
     assert asked[0].startswith("- #4 Ask number 0 ")
     assert asked[-1].startswith("- #92 Ask number 88 ")
     assert len(asked) < 30
@@ -188,7 +189,7 @@ def test_story_goes_on() -> None:
     """The first ask is still there after the next extraction."""
     first = extract(TRIP, "", 2000).text
     second = extract(chat("And a cat?", "No.", start=8), first, 2000).text
-    asked = narrative.parse(second)["Asked"]
+    asked = parse_sections(second)["Asked"]
     assert asked[0].startswith("- #4 Caroline adopted")
     assert asked[-1] == "- #8 And a cat?"
 
@@ -197,7 +198,7 @@ def test_newest_errors() -> None:
     """Of many errors the newest stand in the text, each text once."""
     results = [tool_message("c", "t", f"Error: {coded(n)}") for n in range(60)]
     again = tool_message("c", "t", f"Error: {coded(59)}")
-    errors = narrative.parse(extract(entries(*results, again), "", 3000).text)["Errors"]
+    errors = parse_sections(extract(entries(*results, again), "", 3000).text)["Errors"]
     assert errors[-2:] == [f"- #62 Error: {coded(58)}", f"- #64 Error: {coded(59)}"]
 
 
@@ -209,7 +210,7 @@ def test_other_roles() -> None:
 
 def test_long_asks_are_clipped() -> None:
     """An ask of many characters is cut where a mark says so."""
-    asked = narrative.parse(extract(chat("word " * 400), "", 2000).text)["Asked"]
+    asked = parse_sections(extract(chat("word " * 400), "", 2000).text)["Asked"]
     assert asked[0].endswith("…")
     assert len(asked[0]) < 300
 
@@ -327,8 +328,8 @@ def test_long_results_are_sampled() -> None:
 def test_reading_is_bounded() -> None:
     """However much was said, not more is read than one pass can afford."""
     said = chat(*("word " * 2000 for _ in range(400)))
-    read = sum(len(piece.text) for piece in sources.read(said))
-    assert read <= sum(sources.ROOM_CHARS.values()) + 400 * 3
+    read = sum(len(piece.text) for piece in terms.read(said))
+    assert read <= sum(terms.ROOM_CHARS.values()) + 400 * 3
 
 
 def test_nothing_to_extract() -> None:
@@ -402,7 +403,7 @@ def test_budget_is_kept(messages: list[ChatMessage], previous: str, budget: int)
 
 
 SCRIPT = """
-from tests.agent.context.extractor.test_extract import TRIP, story, extract
+from tests.agent.context.test_extract import TRIP, story, extract
 found = extract([*TRIP, *story(0, 80, 8)], "", 900)
 print(found.text, found.facts)
 """
