@@ -7,10 +7,10 @@ import pytest
 
 from agent.context_engine import CompressionRequest, Limits, Sizes
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.models.scripted import tool_call
 from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.support.conversations import summary_message
+from tests.support.scripted_model import tool_call
 
 
 def test_all_limits_are_shares_of_the_window() -> None:
