@@ -1,1 +1,1 @@
-"""The steps of a compaction: prune, find boundaries, summarise, assemble, converge; sanitise last."""
+"""The steps of a compaction: prune, boundaries, summary, convergence; sanitise before requests."""
