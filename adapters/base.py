@@ -1,9 +1,15 @@
-"""The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`."""
+"""The ports between platforms and gateway: `Adapter` (a platform), `Intake`, `History`.
+
+Also what adapters are built with: `PoolUse`, `PreviewIntent`, `Recent`.
+"""
 
 import secrets
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+from typing_extensions import override
 
 from adapters.messages import (
     Address,
@@ -98,6 +104,29 @@ class PreviewIntent:
 
 
 UNANNOUNCED = PreviewIntent()
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Recent(OrderedDict[K, V]):
+    """What an adapter has noted lately; the oldest goes, so that memory does not grow with time.
+
+    Attributes:
+        most: How many entries are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most = most
+
+    @override
+    def __setitem__(self, key: K, value: V) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > self.most:
+            self.popitem(last=False)
 
 
 class Adapter(Protocol):

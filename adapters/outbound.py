@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import structlog
 
+from adapters.base import Recent
 from adapters.messages import Address, MessageRef, Outgoing
 
 log = structlog.get_logger()
@@ -204,7 +205,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self._previews: dict[Address, asyncio.Task[str | None]] = {}
-        self._late: dict[tuple[Address, str | None], str] = {}
+        self._late: Recent[tuple[Address, str | None], str] = Recent(MOST_LATE)
 
     async def show(
         self,
@@ -261,8 +262,6 @@ class UnderWay:
     ) -> None:
         ref = None if task.cancelled() or task.exception() else task.result()
         if ref is not None and ref != known:
-            if len(self._late) >= MOST_LATE:
-                del self._late[next(iter(self._late))]
             self._late[question.address, question.message_ref] = ref
 
 

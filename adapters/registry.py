@@ -13,10 +13,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 import adapters
 from adapters.base import Adapter, History, Intake, Renderer
+from adapters.errors import AdapterRefused
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has
@@ -137,6 +138,18 @@ def renderer(platform: str, settings: PlatformSection) -> Renderer:
     """
     render: Renderer = import_module(f"adapters.{platform}.adapter").renderer(settings)
     return render
+
+
+def credential(secret: SecretStr | None, setting: str) -> str:
+    """Return a token or secret that an account cannot do without.
+
+    Raises:
+        AdapterRefused: It is not set; `setting` says where it belongs.
+    """
+    value = secret.get_secret_value().strip() if secret else ""
+    if not value:
+        raise AdapterRefused(f"{setting} is not set")
+    return value
 
 
 def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:

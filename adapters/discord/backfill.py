@@ -11,7 +11,7 @@ import structlog
 
 from adapters.base import Intake
 from adapters.discord.client import PAGE, Api, answer_to
-from adapters.discord.errors import CodedRefusal, mapped_call
+from adapters.discord.errors import CodedRefusal
 from adapters.discord.inbound import snowflake_of, source_name
 from adapters.messages import Cursor
 from adapters.pacing import Pacer
@@ -110,9 +110,5 @@ class Backfill:
             return []
 
     async def _read(self, channel: str, after: int) -> list[Any]:
-        params = {"after": str(after), "limit": PAGE}
-        with await self._pacer.wait_signal(channel), mapped_call():
-            page = await self._api.get(
-                "/channels/{channel_id}/messages", params=params, channel_id=channel
-            )
-            return sorted(page, key=lambda message: int(message["id"]))
+        with await self._pacer.wait_signal(channel):
+            return await self._api.history(channel, after, PAGE)

@@ -19,16 +19,14 @@ from adapters.discord.inbound import (
     Bot,
     ChannelKind,
     Id,
-    Part,
-    Text,
     address_in,
     chat_kind,
     kind_of,
     poison,
-    raw_json,
 )
 from adapters.errors import AdapterError
 from adapters.messages import Admission, InboundMessage, Poison
+from adapters.wire import Text, WirePart, raw_json
 
 log = structlog.get_logger()
 
@@ -222,46 +220,46 @@ class Buttons:
                 log.warning("discord_interaction_not_answered", reason=str(exc))
 
 
-class _User(Part):
+class _User(WirePart):
     id: Id
     username: Text = ""
     global_name: Text | None = None
 
 
-class _Member(Part):
+class _Member(WirePart):
     user: _User
     nick: Text | None = None
 
 
-class _Option(Part):
+class _Option(WirePart):
     name: str
     value: Text | int | float | bool | None = None
 
 
-class _Emoji(Part):
+class _Emoji(WirePart):
     name: str | None = None
 
 
-class _Button(Part):
+class _Button(WirePart):
     custom_id: str | None = None
     label: Text | None = None
     components: list["_Button"] = Field(default_factory=list)
 
 
-class _Pressed(Part):
+class _Pressed(WirePart):
     id: Id
     content: Text = ""
     components: list[_Button] = Field(default_factory=list)
 
 
-class _Data(Part):
+class _Data(WirePart):
     name: str = ""
     type: int = 1
     options: list[_Option] = Field(default_factory=list)
     custom_id: str = ""
 
 
-class _Interaction(Part):
+class _Interaction(WirePart):
     id: Id
     application_id: Id
     type: Literal[1, 2, 3, 4, 5]

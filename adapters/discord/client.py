@@ -27,10 +27,11 @@ from yarl import URL
 from adapters.base import PoolUse
 from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
-from adapters.errors import AdapterRefused, SendDelayed
+from adapters.errors import SendDelayed
 from adapters.messages import OutgoingFile
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, verdict_of_aiohttp
 from adapters.pacing import PaceLimits
+from adapters.registry import credential
 
 log = structlog.get_logger()
 
@@ -241,15 +242,8 @@ def _versioned(url: str) -> str:
 
 
 def token_of(settings: DiscordSettings) -> str:
-    """Return the bot token.
-
-    Raises:
-        AdapterRefused: There is none.
-    """
-    token = settings.token.get_secret_value().strip() if settings.token else ""
-    if not token:
-        raise AdapterRefused("platforms.discord.token is not set")
-    return token
+    """Return the bot token, or raise AdapterRefused."""
+    return credential(settings.token, "platforms.discord.token")
 
 
 def use_servers(settings: DiscordSettings) -> None:
@@ -360,6 +354,18 @@ class Api:
     async def get(self, path: str, *, params: dict[str, Any] | None = None, **ids: str) -> Any:
         """Read something; `ids` fill in the path, here and below."""
         return await self._request(Route("GET", path, **ids), params=params or {})
+
+    async def history(self, channel: str, after: int, limit: int = PAGE) -> list[Any]:
+        """Return the messages behind an id, oldest first.
+
+        Raises:
+            SendDelayed: It cannot be read now.
+            CodedRefusal: The bot may not read it.
+        """
+        path, params = "/channels/{channel_id}/messages", {"after": str(after), "limit": limit}
+        with mapped_call():
+            page = await self.get(path, params=params, channel_id=channel)
+            return sorted(page, key=lambda message: int(message["id"]))
 
     async def call(
         self, method: str, path: str, *, json: dict[str, Any] | list[Any] | None = None, **ids: str

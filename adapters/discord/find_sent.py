@@ -7,7 +7,7 @@ from typing import Any
 
 from adapters.discord.buttons import Callback, snowflake_at
 from adapters.discord.client import PAGE, Api
-from adapters.discord.errors import CodedRefusal, mapped_call
+from adapters.discord.errors import CodedRefusal
 from adapters.discord.render import RESENT_MARK
 from adapters.discord.threads import channel_of
 from adapters.errors import SendRejected
@@ -101,7 +101,7 @@ async def _since(api: Api, channel: str, after: int) -> AsyncGenerator[Any, None
         CodedRefusal: The bot may not read the history.
     """
     for number in range(_MOST_PAGES):
-        page = await _read(api, channel, after)
+        page = await api.history(channel, after)
         if not page and number == 0:
             await _check_readable(api, channel)
         for shown in page:
@@ -116,16 +116,8 @@ async def _check_readable(api: Api, channel: str) -> None:
 
     Source: https://discord.com/developers/docs/resources/message#get-channel-messages
     """
-    if not await _read(api, channel, 0, limit=1):
+    if not await api.history(channel, 0, limit=1):
         raise CodedRefusal("the bot may not read the history", 0)
-
-
-async def _read(api: Api, channel: str, after: int, limit: int = PAGE) -> list[Any]:
-    """Return the messages that follow, oldest first."""
-    params = {"after": str(after), "limit": limit}
-    with mapped_call():
-        page = await api.get("/channels/{channel_id}/messages", params=params, channel_id=channel)
-        return sorted(page, key=lambda shown: int(shown["id"]))
 
 
 def _shows(shown: Any, message: Outgoing, user: str) -> bool:

@@ -3,23 +3,13 @@
 Only the fields used here are decoded, so that new kinds of content never spoil a readable text.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import orjson
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError
 
 from adapters.messages import (
     Address,
@@ -31,9 +21,18 @@ from adapters.messages import (
     Poison,
 )
 from adapters.rendering.chunks import is_blank
+from adapters.wire import (
+    Text,
+    WirePart,
+    file_kind,
+    flaw,
+    key_of_bytes,
+    quote,
+    quoted_lines,
+    raw_json,
+    storable,
+)
 
-_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
-MAX_QUOTE_CHARS = 500
 MAX_TITLE_CHARS = 60
 PLAIN_TITLE = "Conversation"
 """Of a thread whose first message gives no title."""
@@ -56,41 +55,21 @@ _THREADS = {10, 11, 12}
 OPENS_THREADS = {0, 5}
 
 
-def storable(text: str) -> str:
-    """Return a text without what the database does not take."""
-    return _NOT_STORABLE.sub("\ufffd", text)
-
-
 def as_id(value: Any) -> Any:
     """Return an id as text; some servers send numbers."""
     return str(value) if type(value) is int else value
 
 
-Text = Annotated[str, AfterValidator(storable)]
 Id = Annotated[str, BeforeValidator(as_id), Field(pattern=r"^\d{1,20}$")]
 
 
-class Part(BaseModel):
-    """Base of the decoded parts: strict types, fields that are not used are not looked at."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _given(cls, data: Any) -> Any:
-        """A field that is null says as much as one that is missing."""
-        if not isinstance(data, dict):
-            return data
-        return {name: value for name, value in data.items() if value is not None}
-
-
-class GuildMember(Part):
+class GuildMember(WirePart):
     """What a person is called in one server."""
 
     nick: Text | None = None
 
 
-class User(Part):
+class User(WirePart):
     """An account: a person's or a bot's."""
 
     id: Id
@@ -107,7 +86,7 @@ class User(Part):
         return nick or self.global_name or self.username or self.id
 
 
-class AttachedFile(Part):
+class AttachedFile(WirePart):
     """An attachment; without a URL it is looked up in its message."""
 
     id: Id
@@ -119,17 +98,17 @@ class AttachedFile(Part):
     waveform: str | None = None
 
 
-class Content(Part):
+class Content(WirePart):
     """What a message and a forwarded one have in common."""
 
     content: Text = ""
-    mentions: list[User] = []
-    attachments: list[AttachedFile] = []
-    sticker_items: list[Any] = []
+    mentions: list[User] = Field(default_factory=list)
+    attachments: list[AttachedFile] = Field(default_factory=list)
+    sticker_items: list[Any] = Field(default_factory=list)
     flags: int = 0
 
 
-class MessageSnapshot(Part):
+class MessageSnapshot(WirePart):
     """A forwarded message."""
 
     message: Content
@@ -141,7 +120,7 @@ class Replied(Content):
     author: User | None = None
 
 
-class Reference(Part):
+class Reference(WirePart):
     """What another message is to this one."""
 
     type: int = 0
@@ -155,12 +134,12 @@ class Message(Content):
     author: User
     type: int = 0
     member: GuildMember | None = None
-    mention_roles: list[Id] = []
+    mention_roles: list[Id] = Field(default_factory=list)
     webhook_id: Id | None = None
     edited_timestamp: str | None = None
     message_reference: Reference | None = None
     referenced_message: Replied | None = None
-    message_snapshots: list[MessageSnapshot] = []
+    message_snapshots: list[MessageSnapshot] = Field(default_factory=list)
     poll: Any = None
     activity: Any = None
 
@@ -247,8 +226,7 @@ def to_inbound(
     try:
         message = Message.model_validate(data)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        return poison(data, bot.account, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return poison(data, bot.account, flaw(exc))
     if not _is_said(message, bot) or not _is_readable(message, bot, context):
         return None
     return _inbound(data, message, bot, context, edited=edited)
@@ -258,7 +236,7 @@ def poison(data: Any, account: str, reason: str) -> Poison:
     """Return an event as Poison; it is named by its id, or by its bytes where it has none."""
     raw = raw_json(data)
     number = snowflake_of(data)
-    key = f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}" if number is None else f"p{number}"
+    key = key_of_bytes(raw.encode()) if number is None else f"p{number}"
     channel = data.get("channel_id") if isinstance(data, dict) else None
     return Poison(source=source_name(account, str(channel)), dedupe_key=key, raw=raw, reason=reason)
 
@@ -272,11 +250,6 @@ def snowflake_of(data: Any) -> int | None:
 def source_name(account: str, channel: str) -> str:
     """Return the name of a channel's or thread's stream of messages, for its cursor."""
     return f"discord:{account}:{channel}"
-
-
-def raw_json(data: Any) -> str:
-    """Return an object as the JSON text that is stored."""
-    return json.dumps(data, separators=(",", ":"))
 
 
 def title_of(text: str) -> str:
@@ -412,20 +385,15 @@ def _with_quote(text: str, message: Message) -> str:
 
 
 def _quoted(message: Message) -> str:
+    """Return what was forwarded, whole, or what was replied to, shortened."""
     if message.message_reference is not None and message.message_reference.type == _FORWARD:
-        said = "\n".join(
+        forwarded = [
             _named(each.message.content, each.message) for each in message.message_snapshots
-        )
-    elif message.referenced_message is not None and message.content:
-        said = _cut(_named(message.referenced_message.content, message.referenced_message))
-    else:
-        return ""
-    return "\n".join(f"> {line}" for line in said.strip().splitlines())
-
-
-def _cut(text: str) -> str:
-    text = text.strip()
-    return text if len(text) <= MAX_QUOTE_CHARS else f"{text[: MAX_QUOTE_CHARS - 1]}…"
+        ]
+        return quoted_lines("\n".join(forwarded).strip().splitlines())
+    if message.referenced_message is not None and message.content:
+        return quote(_named(message.referenced_message.content, message.referenced_message))
+    return ""
 
 
 def _parts(message: Message) -> list[Content]:
@@ -442,18 +410,17 @@ def _attachment(file: AttachedFile, message: Message) -> Attachment:
     }
     return Attachment(
         name=file_name(file.filename),
-        kind=_file_kind(file, mime, message),
+        kind=_kind(file, mime, message),
         mime=mime,
         size_bytes=file.size,
         ref=orjson.dumps(location).decode(),
     )
 
 
-def _file_kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
+def _kind(file: AttachedFile, mime: str, message: Message) -> AttachmentKind:
     if file.waveform is not None or (message.flags & _IS_VOICE and mime.startswith("audio/")):
         return "voice"
-    kind = mime.partition("/")[0]
-    return kind if kind in {"image", "audio", "video"} else "file"  # type: ignore[return-value]
+    return file_kind(mime)
 
 
 def _unreadable(message: Message, text: str, files: list[AttachedFile]) -> str | None:

@@ -1,10 +1,8 @@
 """Shows an answer while it is written, in a message that grows; best effort."""
 
-from collections import OrderedDict
-
 import structlog
 
-from adapters.base import PreviewIntent
+from adapters.base import PreviewIntent, Recent
 from adapters.discord.buttons import Callback
 from adapters.discord.client import Api
 from adapters.discord.find_sent import find_unfinished
@@ -36,7 +34,7 @@ class Previews:
         self._posts = posts
         self._pacer = pacer
         self._channel_kinds = channel_kinds
-        self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
+        self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
         self._lost: set[Address] = set()
 
     async def show(
@@ -73,8 +71,6 @@ class Previews:
             await self._posts.edit(address, ref, body_of(text))
         if ref is not None:
             self._shown[address, ref] = text
-        if len(self._shown) > _REMEMBERED:
-            self._shown.popitem(last=False)
         return ref
 
     async def _post(self, question: MessageRef, text: str, intent: PreviewIntent) -> str | None:

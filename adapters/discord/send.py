@@ -5,12 +5,12 @@ outcome is unknown is first looked for in the channel's history. So it is shown 
 may not look, it is marked. Nothing is ever posted in a thread's parent channel instead.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
+from adapters.base import Recent
 from adapters.discord.buttons import Callback, noted
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import (
@@ -168,8 +168,8 @@ class Sender:
         self._pacer = pacer
         self._channel_kinds = channel_kinds
         self._acknowledging = acknowledging
-        self._shown: OrderedDict[str, str] = OrderedDict()
-        self._answered: OrderedDict[str, str] = OrderedDict()
+        self._shown: Recent[str, str] = Recent(_REMEMBERED)
+        self._answered: Recent[str, str] = Recent(_REMEMBERED)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one row; see `Adapter.send`."""
@@ -187,7 +187,7 @@ class Sender:
                 raise
             # It was looked for before, and will be again: another attempt shows nothing twice.
             raise SendDelayed(str(exc)) from exc
-        _remember(self._shown, receipt.platform_ref, message.nonce)
+        self._shown[receipt.platform_ref] = message.nonce
         return receipt
 
     async def withdraw(self, withdrawal: Withdrawal) -> None:
@@ -257,7 +257,7 @@ class Sender:
         ids = {"webhook_id": callback.application, "webhook_token": callback.token}
         try:
             with mapped_post():
-                _remember(self._answered, callback.id, message.nonce)
+                self._answered[callback.id] = message.nonce
                 shown = await self._api.callback("PATCH", path, body, **ids)
                 return str(shown["id"])
         except CodedRefusal as exc:
@@ -275,9 +275,3 @@ class Sender:
         body |= {"nonce": message.nonce, "enforce_nonce": True}
         body |= self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)
-
-
-def _remember(known: OrderedDict[str, str], key: str, nonce: str) -> None:
-    known[key] = nonce
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)

@@ -3,14 +3,13 @@
 A thread has the id of the message it is opened from.
 """
 
-from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 import discord
 import structlog
 
-from adapters.base import Intake
+from adapters.base import Intake, Recent
 from adapters.discord.client import Api, PendingKeys, answer_to
 from adapters.discord.errors import (
     THREAD_EXISTS,
@@ -53,7 +52,7 @@ class ChannelKinds:
         self.client: discord.Client | None = None
         self._api = api
         self._pacer = pacer
-        self._asked: OrderedDict[str, ChannelKind] = OrderedDict()
+        self._asked: Recent[str, ChannelKind] = Recent(_REMEMBERED)
 
     async def of(self, channel: str) -> ChannelKind:
         """Return what the id names, however long Discord takes to tell."""
@@ -86,8 +85,6 @@ class ChannelKinds:
     def learn(self, channel: str, channel_kind: ChannelKind) -> None:
         """Remember what an event said about a channel."""
         self._asked[channel] = channel_kind
-        if len(self._asked) > _REMEMBERED:
-            self._asked.popitem(last=False)
 
     async def _ask(self, channel: str) -> ChannelKind:
         try:
@@ -132,13 +129,11 @@ class Threads:
         self._api = api
         self._intake = intake
         self._pacer = pacer
-        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._seen: Recent[str, None] = Recent(_REMEMBERED)
 
     def note(self, thread: str) -> None:
         """Remember that a thread exists or existed: it will not be opened again."""
         self._seen[thread] = None
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
 
     async def open_for(self, address: Address, text: str) -> None:
         """Open the thread of a message that was committed, best effort: `send` tries again."""

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from markdown_it.token import Token
 
 from adapters.rendering.markdown import MAX_LEVEL, is_parsable, parse
+from adapters.wire import storable
 
 _RULE = "──────────"
-_NOT_SENDABLE = re.compile("[\x00\ud800-\udfff]")
 _LANGUAGE = re.compile(r"[\w+#.-]+")
 # A longer target stands behind its link's text, where it can be cut.
 _MAX_TARGET_CHARS = 1500
@@ -87,7 +87,7 @@ class StyledText:
 
 def styled(markdown: str, conventions: Conventions) -> StyledText:
     """Return the formatted text of an answer; where formatting fails, its plain text, whole."""
-    markdown = _NOT_SENDABLE.sub("\ufffd", markdown)
+    markdown = storable(markdown)
     if not is_parsable(markdown):
         return _plain(markdown)
     try:

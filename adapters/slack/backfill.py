@@ -10,19 +10,18 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
 from adapters.base import Intake
 from adapters.messages import InboundMessage
 from adapters.slack.client import Client
-from adapters.slack.errors import CallFailed, CallRefused, Limited, mapped
+from adapters.slack.errors import CallFailed, CallRefused, Limited
 from adapters.slack.ingest import Ingest, newer_than, ts_of
 
 log = structlog.get_logger()
 
-PAGE = 200
 MOST_PAGES = 10
 MOST_THREADS = 200
 THREADS_FOR_S = 7 * 24 * 3600.0
@@ -109,25 +108,16 @@ class Backfill:
         """Return one page, waiting as long as Slack asks for."""
         for _ in range(_TRIES - 1):
             try:
-                return await _read_page(client, gap, cursor)
+                return await _read(client, gap, cursor)
             except Limited as exc:
                 wait_s = _LIMITED_S if exc.retry_after_s is None else exc.retry_after_s
                 await self._sleep(min(wait_s, _LONGEST_WAIT_S))
-        return await _read_page(client, gap, cursor)
+        return await _read(client, gap, cursor)
 
 
-async def _read_page(client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
+async def _read(client: Client, gap: _Gap, cursor: str | None) -> dict[str, Any]:
     oldest = ts_of(gap.position)
-    with mapped():
-        if gap.thread is None:
-            page = await client.web.conversations_history(
-                channel=gap.channel, oldest=oldest, limit=PAGE, cursor=cursor
-            )
-        else:
-            page = await client.web.conversations_replies(
-                channel=gap.channel, ts=gap.thread, oldest=oldest, limit=PAGE, cursor=cursor
-            )
-        return cast("dict[str, Any]", page.data)
+    return await client.history(gap.channel, gap.thread, oldest=oldest, cursor=cursor)
 
 
 def _gap(account: str, source: str, position: int) -> _Gap | None:

@@ -17,7 +17,8 @@ from adapters.messages import (
     Choice,
     InboundMessage,
 )
-from adapters.slack.inbound import Reading, escaped, is_direct, is_meant, raw_of, storable
+from adapters.slack.inbound import Reading, escaped, is_direct, is_meant, raw_of
+from adapters.wire import storable
 
 log = structlog.get_logger()
 

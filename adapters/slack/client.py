@@ -8,8 +8,10 @@ tiers are "at least", per method and workspace.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -17,18 +19,11 @@ from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
 from adapters.base import PoolUse
-from adapters.errors import AdapterRefused
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict, verdict_of_aiohttp
-from adapters.slack.platform import SlackSettings
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-
 from adapters.pacing import PaceLimits, Pacer, Slot
+from adapters.registry import credential
 from adapters.slack.errors import Limited, mapped
+from adapters.slack.platform import SlackSettings
 
 # The workspace-wide limit of posts is not published ("several hundred per minute").
 LIMITS = PaceLimits(per_s=10, chat_interval_s=1.0)
@@ -58,6 +53,8 @@ _ANSWER_TIMEOUT_S = 20
 _CONNECT_TIMEOUT_S = 10
 _CONNECTIONS = 100
 _DEADLINE_S = 60.0
+PAGE = 200
+"""Most messages in one answer; Slack recommends no more. Source: conversations.history."""
 _METADATA_EVENT = "parley_message"
 _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
@@ -152,7 +149,7 @@ class Client:
     def __init__(self, settings: SlackSettings) -> None:
         self._outbound = Outbound("slack", settings.name, self._swap, self._verdict)
         self._base_url = api_root(settings.base_url or AsyncWebClient.BASE_URL)
-        self._token = secret_of(settings.bot_token, "bot_token")
+        self._token = credential(settings.bot_token, "platforms.slack.bot_token")
         self._web: AsyncWebClient | None = None
         self._session: aiohttp.ClientSession | None = None
 
@@ -204,6 +201,31 @@ class Client:
 
         return await self._outbound.run(taken(), _DEADLINE_S)
 
+    async def history(
+        self, channel: str, thread: str | None, *, oldest: str, cursor: str | None, **options: Any
+    ) -> dict[str, Any]:
+        """Return a page of what was said in a channel, or in one of its threads.
+
+        Args:
+            channel: The channel's id.
+            thread: The timestamp of the thread's first message; None for the channel itself.
+            oldest: The timestamp behind which it is read.
+            cursor: Where the page before this one ended.
+            options: Others of `conversations.history`.
+
+        Raises:
+            CallFailed: It cannot be read.
+        """
+        place: dict[str, Any] = {"channel": channel, "oldest": oldest, "limit": PAGE}
+        with mapped():
+            if thread is None:
+                page = await self.web.conversations_history(**place, cursor=cursor, **options)
+            else:
+                page = await self.web.conversations_replies(
+                    **place, ts=thread, cursor=cursor, **options
+                )
+            return cast("dict[str, Any]", page.data)
+
     def anonymous(self) -> AsyncWebClient:
         """Return a client of the same server that has no token and no connections."""
         return AsyncWebClient(base_url=self._base_url, logger=sdk_log, retry_handlers=[])
@@ -249,18 +271,6 @@ def api_root(url: str) -> str:
     """Return where the methods are, with the `/api/` that the SDK expects at the end."""
     root = url.rstrip("/")
     return f"{root}/" if root.endswith("/api") else f"{root}/api/"
-
-
-def secret_of(secret: "SecretStr | None", name: str) -> str:
-    """Return a credential of the settings.
-
-    Raises:
-        AdapterRefused: It is not set.
-    """
-    value = secret.get_secret_value().strip() if secret else ""
-    if not value:
-        raise AdapterRefused(f"platforms.slack.{name} is not set")
-    return value
 
 
 def metadata_of(nonce: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
@@ -17,24 +17,11 @@ from adapters.slack.errors import (
 
 STREAMED = "stream:"
 """Begins the ref of a preview that is, or was, Slack's own text stream."""
-
-
-_PAGE = 200
-
-
 _MOST_PAGES = 10
-
-
 _MARGIN_S = 600.0
 """How far Slack's clock and the database's may be apart."""
-
-
 _TIMESTAMP = re.compile(r"\d{1,12}\.\d{1,9}")
-
-
 _NO_ACCESS = frozenset({"missing_scope", "not_in_channel", "access_denied", "no_permission"})
-
-
 _THREAD_GONE = frozenset({"thread_not_found", "message_not_found"})
 
 
@@ -125,25 +112,9 @@ async def _page(
     client: Client, address: Address, oldest: str, cursor: str | None
 ) -> dict[str, Any]:
     try:
-        with mapped():
-            if address.thread is None:
-                page = await client.web.conversations_history(
-                    channel=address.chat,
-                    oldest=oldest,
-                    limit=_PAGE,
-                    cursor=cursor,
-                    include_all_metadata=True,
-                )
-            else:
-                page = await client.web.conversations_replies(
-                    channel=address.chat,
-                    ts=address.thread,
-                    oldest=oldest,
-                    limit=_PAGE,
-                    cursor=cursor,
-                    include_all_metadata=True,
-                )
-            return cast("dict[str, Any]", page.data)
+        return await client.history(
+            address.chat, address.thread, oldest=oldest, cursor=cursor, include_all_metadata=True
+        )
     except CallRefused as exc:
         if exc.code in _NO_ACCESS:
             raise HistoryUnreadable from exc

@@ -9,29 +9,27 @@ Source: https://docs.slack.dev/messaging/formatting-message-text
 
 import asyncio
 import difflib
-import hashlib
-import json
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import structlog
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import Field, ValidationError
 
+from adapters.base import Recent
 from adapters.messages import (
     Address,
     Addressing,
     Attachment,
-    AttachmentKind,
     ChatKind,
     InboundMessage,
     Poison,
 )
 from adapters.slack.client import USERS, Client, RateLimits
 from adapters.slack.errors import CallFailed, CallRefused
+from adapters.wire import Text, WirePart, file_kind, flaw, key_of_bytes, quote, raw_json, storable
 
 log = structlog.get_logger()
 
@@ -43,9 +41,7 @@ _GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
 _SECRETS = frozenset({"token", "response_url"})
 SLIP = 0.75
 """How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
-MAX_QUOTE_CHARS = 500
 _MARKUP = re.compile(r"<([^<>\s][^<>]*)>")
-_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
 WAIT_S = 0.5
 """How long a batch of updates waits for names; Slack wants its acknowledgement within 3 s."""
 _QUIET_S = 30.0
@@ -98,8 +94,7 @@ def read_message(
     try:
         decoded = _Event.model_validate(event)
     except ValidationError as exc:
-        first = exc.errors(include_url=False, include_input=False)[0]
-        return poison(raw, reading, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return poison(raw, reading, flaw(exc))
     if decoded.subtype == "message_changed":
         return _edited(decoded, raw, reading)
     return _said(decoded, raw, reading) if _is_persons(decoded, reading) else None
@@ -107,15 +102,14 @@ def read_message(
 
 def poison(raw: str, reading: Reading, reason: str) -> Poison:
     """Return an update that cannot be understood; it is named by its bytes."""
-    key = f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}"
-    return Poison(f"slack:{reading.account}", key, raw, reason)
+    return Poison(f"slack:{reading.account}", key_of_bytes(raw.encode()), raw, reason)
 
 
 def raw_of(update: Any) -> str:
     """Return an update as JSON text, without what lets its reader act for the app."""
     if isinstance(update, dict):
         update = {key: value for key, value in update.items() if key not in _SECRETS}
-    return json.dumps(update, separators=(",", ":"))
+    return raw_json(update)
 
 
 def is_direct(channel: str, channel_type: str = "") -> bool:
@@ -148,69 +142,57 @@ def is_meant(word: str, commands: frozenset[str]) -> bool:
     return bool(difflib.get_close_matches(word.lower(), commands, n=1, cutoff=SLIP))
 
 
-def _clean(value: Any) -> Any:
-    """Slack sends null where it has nothing."""
-    return storable(value or "") if value is None or isinstance(value, str) else value
-
-
-_Text = Annotated[str, BeforeValidator(_clean)]
-
-
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True)
-
-
-class _SharedFile(_Part):
-    id: _Text = ""
-    name: _Text = ""
-    title: _Text = ""
-    mimetype: _Text = ""
-    mode: _Text = ""
-    subtype: _Text = ""
+class _SharedFile(WirePart):
+    id: Text = ""
+    name: Text = ""
+    title: Text = ""
+    mimetype: Text = ""
+    mode: Text = ""
+    subtype: Text = ""
     size: int | None = None
-    is_external: bool | None = False
+    is_external: bool = False
 
 
-class _Shared(_Part):
+class _Shared(WirePart):
     """An "attachment" in Slack's sense: a shared message, or what a bot shows below its text."""
 
-    text: _Text = ""
-    fallback: _Text = ""
-    author_name: _Text = ""
-    from_url: _Text = ""
-    is_share: bool | None = False
-    is_msg_unfurl: bool | None = False
-    files: list[_SharedFile] | None = None
+    text: Text = ""
+    fallback: Text = ""
+    author_name: Text = ""
+    from_url: Text = ""
+    is_share: bool = False
+    is_msg_unfurl: bool = False
+    files: list[_SharedFile] = Field(default_factory=list)
 
 
-class _Edit(_Part):
-    ts: _Text = ""
+class _Edit(WirePart):
+    ts: Text = ""
 
 
-class _Profile(_Part):
-    display_name: _Text = ""
-    real_name: _Text = ""
+class _Profile(WirePart):
+    display_name: Text = ""
+    real_name: Text = ""
 
 
-class _Message(_Part):
-    ts: _Text = ""
-    user: _Text = ""
-    bot_id: _Text = ""
-    app_id: _Text = ""
-    username: _Text = ""
-    subtype: _Text = ""
-    text: _Text = ""
-    thread_ts: _Text = ""
-    files: list[_SharedFile] | None = None
-    attachments: list[_Shared] | None = None
+class _Message(WirePart):
+    ts: Text = ""
+    user: Text = ""
+    bot_id: Text = ""
+    app_id: Text = ""
+    username: Text = ""
+    subtype: Text = ""
+    text: Text = ""
+    thread_ts: Text = ""
+    files: list[_SharedFile] = Field(default_factory=list)
+    attachments: list[_Shared] = Field(default_factory=list)
     edited: _Edit | None = None
     user_profile: _Profile | None = None
 
 
 class _Event(_Message):
-    type: _Text = ""
+    type: Text = ""
     channel: str
-    channel_type: _Text = ""
+    channel_type: Text = ""
     message: _Message | None = None
     previous_message: _Message | None = None
 
@@ -283,7 +265,7 @@ def _text(message: _Message, reading: Reading) -> str:
     own = reading.identity
     rest = without_address(message.text, own.user).replace(f"<@{own.user}>", f"@{own.name}")
     words = as_command(readable(rest, reading.name_of).strip(), reading.commands)
-    quotes = [_quoted(each, reading) for each in message.attachments or ()]
+    quotes = [_quoted(each, reading) for each in message.attachments]
     if words.startswith("/"):
         return words
     return "\n\n".join([*filter(None, quotes), *filter(None, [words])])
@@ -294,7 +276,7 @@ def _quoted(shared: _Shared, reading: Reading) -> str:
     if shared.from_url and not (shared.is_share or shared.is_msg_unfurl):
         return ""
     said = readable(shared.text or shared.fallback, reading.name_of)
-    return quote(readable(shared.author_name), said) if said.strip() else ""
+    return quote(said, readable(shared.author_name)) if said.strip() else ""
 
 
 def _name(message: _Message, reading: Reading) -> str:
@@ -305,8 +287,8 @@ def _name(message: _Message, reading: Reading) -> str:
 
 
 def _files(message: _Message) -> list[_SharedFile]:
-    shared = [file for each in message.attachments or () for file in each.files or ()]
-    return [*(message.files or ()), *shared]
+    shared = [file for each in message.attachments for file in each.files]
+    return [*message.files, *shared]
 
 
 def _is_readable(file: _SharedFile) -> bool:
@@ -316,24 +298,11 @@ def _is_readable(file: _SharedFile) -> bool:
 def _attachment(file: _SharedFile) -> Attachment:
     return Attachment(
         name=file.name or file.title or file.id,
-        kind=_kind(file),
+        kind="voice" if file.subtype == "slack_audio" else file_kind(file.mimetype),
         mime=file.mimetype,
         size_bytes=file.size,
         ref=file.id,
     )
-
-
-def _kind(file: _SharedFile) -> AttachmentKind:
-    if file.subtype == "slack_audio":
-        return "voice"
-    match file.mimetype.partition("/")[0]:
-        case "image":
-            return "image"
-        case "audio":
-            return "audio"
-        case "video":
-            return "video"
-    return "file"
 
 
 def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...]) -> str | None:
@@ -373,22 +342,6 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def storable(text: str) -> str:
-    """Replace what no database takes."""
-    return _NOT_STORABLE.sub("\ufffd", text)
-
-
-def quote(author: str, text: str) -> str:
-    """Return what somebody said as a quote, shortened."""
-    said = text.strip()
-    if len(said) > MAX_QUOTE_CHARS:
-        said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
-    lines = said.splitlines()
-    if author:
-        lines = [f"{author}:", *lines]
-    return "\n".join(f"> {line}" for line in lines)
-
-
 def _shown(markup: str, name_of: Callable[[str], str | None]) -> str:
     target, _, label = markup.partition("|")
     if target.startswith("@"):
@@ -424,9 +377,9 @@ class Names:
         self._client = client
         self._limits = limits
         self._clock = clock
-        self._names: OrderedDict[str, str] = OrderedDict()
+        self._names: Recent[str, str] = Recent(_REMEMBERED)
         self._quiet_until = float("-inf")
-        self._failed: OrderedDict[str, float] = OrderedDict()
+        self._failed: Recent[str, float] = Recent(_REMEMBERED)
 
     def get(self, user: str) -> str | None:
         """Return a person's name, if it is known."""
@@ -460,9 +413,9 @@ class Names:
         except CallFailed as exc:
             log.debug("slack_name_unknown", reason=exc.code)
             if isinstance(exc, CallRefused):
-                _remember_user(self._failed, user, self._clock())
+                self._failed[user] = self._clock()
         else:
-            _remember_user(self._names, user, _name_in_profile(answer.get("user")) or user)
+            self._names[user] = _name_in_profile(answer.get("user")) or user
 
 
 def _name_in_profile(user: Any) -> str:
@@ -471,9 +424,3 @@ def _name_in_profile(user: Any) -> str:
     shown = profile if isinstance(profile, dict) else {}
     words = [shown.get("display_name"), shown.get("real_name"), known.get("name")]
     return storable(next((word for word in words if word and isinstance(word, str)), ""))
-
-
-def _remember_user(known: OrderedDict[str, Any], user: str, value: Any) -> None:
-    known[user] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)

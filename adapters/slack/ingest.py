@@ -1,14 +1,13 @@
 """Hands decoded updates to the intake; shared by socket, webhook and backfill."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import structlog
 
-from adapters.base import Intake
+from adapters.base import Intake, Recent
 from adapters.errors import AdapterDisconnected
 from adapters.messages import Address, Admission, Cursor, InboundMessage, Poison
 from adapters.slack.buttons import Press, read_command, read_press, read_stop
@@ -75,8 +74,8 @@ class Ingest:
         self._intake = intake
         self._names = names
         self._reading: Reading | None = None
-        self._ours: OrderedDict[Address, None] = OrderedDict()
-        self._untitled: OrderedDict[Address, None] = OrderedDict()
+        self._ours: Recent[Address, None] = Recent(_REMEMBERED)
+        self._untitled: Recent[Address, None] = Recent(_REMEMBERED)
 
     @property
     def identity(self) -> BotIdentity | None:
@@ -176,7 +175,7 @@ class Ingest:
         thread = event.get("assistant_thread")
         if isinstance(thread, dict):
             channel, ts = str(thread.get("channel_id")), str(thread.get("thread_ts"))
-            _remember(self._untitled, Address("slack", self.account, channel, ts))
+            self._untitled[Address("slack", self.account, channel, ts)] = None
 
     def _name_thread(self, message: InboundMessage) -> None:
         if message.address in self._untitled and message.text and message.kind == "message":
@@ -221,7 +220,7 @@ class Ingest:
         in_doubt = address not in self._ours and message.addressed == "thread"
         if in_doubt and not await self._intake.is_conversation(address):
             return False
-        _remember(self._ours, address)
+        self._ours[address] = None
         return True
 
 
@@ -261,13 +260,6 @@ def ts_of(position: int) -> str:
 
 def _position(message: InboundMessage) -> int | None:
     return position_of(message.message_ref)
-
-
-def _remember(known: OrderedDict[Address, None], address: Address) -> None:
-    known[address] = None
-    known.move_to_end(address)
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
 
 
 def is_message(event: Any) -> bool:

@@ -9,7 +9,6 @@ guess is wrong the preview goes on as edits.
 
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from adapters.base import PreviewIntent
+from adapters.base import PreviewIntent, Recent
 from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering.chunks import PREVIEW_END
@@ -96,8 +95,8 @@ class Previews:
         self._limits = limits
         self._team = team
         self._clock = clock
-        self._live: OrderedDict[str, _Live] = OrderedDict()
-        self._unstreamed: OrderedDict[Address, None] = OrderedDict()
+        self._live: Recent[str, _Live] = Recent(_REMEMBERED)
+        self._unstreamed: Recent[Address, None] = Recent(_REMEMBERED)
         self._lost: set[Address] = set()
 
     def is_live(self, address: Address) -> bool:
@@ -197,7 +196,7 @@ class Previews:
                 )
         except CallRefused as exc:
             log.debug("slack_stream_refused", channel=address.chat, reason=exc.code)
-            _remember(self._unstreamed, address, None)
+            self._unstreamed[address] = None
             return None
         return self._remembered(address, str(answer["ts"]), beginning, is_open=True)
 
@@ -221,7 +220,7 @@ class Previews:
     def _remembered(self, address: Address, ts: str, shown: str, *, is_open: bool) -> str:
         now = self._clock()
         ref = f"{STREAMED}{ts}" if is_open else ts
-        _remember(self._live, ref, _Live(address, ts, now, is_open, shown, now))
+        self._live[ref] = _Live(address, ts, now, is_open, shown, now)
         return ref
 
     def _known(self, address: Address, ref: str) -> _Live:
@@ -230,7 +229,7 @@ class Previews:
         if live is None:
             is_open, ts = ref.startswith(STREAMED), ts_of_preview(ref) or ""
             live = _Live(address, ts, self._clock() - STREAM_FOR_S, is_open, "", float("-inf"))
-            _remember(self._live, ref, live)
+            self._live[ref] = live
         return live
 
     async def _grow(self, live: _Live, text: str, *, grows: bool) -> None:
@@ -353,12 +352,6 @@ def _rest(live: _Live | None, message: Outgoing) -> str | None:
         return None
     rest = message.payload[len(live.shown) :]
     return None if rest[:1].isspace() else rest
-
-
-def _remember(known: OrderedDict[Any, Any], key: Any, value: Any) -> None:
-    known[key] = value
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
 
 
 def settled(text: str) -> str:

@@ -1,11 +1,11 @@
 """Status lines, reactions: signs of life beside the messages. Best effort."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 import structlog
 
+from adapters.base import Recent
 from adapters.errors import SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.slack.client import REACT, STATUS, UNREACT, Client, RateLimits
@@ -52,7 +52,7 @@ class Reactions:
         self._limits = limits
         self._reactions = reactions
         self._clock = clock
-        self._working: OrderedDict[Address, float] = OrderedDict()
+        self._working: Recent[Address, float] = Recent(_REMEMBERED)
         self._has_sessions = True
         self._has_status = True
 
@@ -64,8 +64,6 @@ class Reactions:
         if now - self._working.get(address, float("-inf")) < STATUS_FOR_S:
             return
         self._working[address] = now
-        if len(self._working) > _REMEMBERED:
-            self._working.popitem(last=False)
         if self._has_sessions:
             await self._session(address, "processing", question.sender)
         if not self._has_sessions:

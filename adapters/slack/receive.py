@@ -20,9 +20,10 @@ from slack_sdk.signature import SignatureVerifier
 
 from adapters.base import Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
+from adapters.registry import credential
 from adapters.slack.backfill import Backfill
 from adapters.slack.buttons import Press, pressed_blocks
-from adapters.slack.client import Client, secret_of
+from adapters.slack.client import Client
 from adapters.slack.errors import CallFailed, mapped, receiving_error
 from adapters.slack.inbound import BotIdentity
 from adapters.slack.ingest import MENTION_DELAY_S, IncomingPayload, Ingest, Title, is_bare_mention
@@ -199,8 +200,8 @@ class Receiver:
 def _checked(settings: SlackSettings) -> str | None:
     """Return the app token, None in HTTP mode, once all that the mode needs is there."""
     if settings.mode == "socket":
-        return secret_of(settings.app_token, "app_token")
-    secret_of(settings.signing_secret, "signing_secret")
+        return credential(settings.app_token, "platforms.slack.app_token")
+    credential(settings.signing_secret, "platforms.slack.signing_secret")
     return None
 
 

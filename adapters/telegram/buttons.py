@@ -1,7 +1,6 @@
 """Buttons: the keyboard below a message, and what a press leads to beside its text."""
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import structlog
 from pydantic import ValidationError
 from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
 
+from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Choice, Withdrawal
 from adapters.pacing import Pacer
@@ -97,7 +97,7 @@ class Buttons:
         self._limits = limits
         self._waiting: asyncio.Queue[tuple[Press, Admission]] = asyncio.Queue(_WAITING)
         self._chosen: asyncio.Queue[Press] = asyncio.Queue()
-        self._taken_off: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._taken_off: Recent[tuple[str, int], None] = Recent(_REMEMBERED)
 
     def put(self, update: Any, admission: Admission) -> None:
         """Have a press answered soon; dropped when too many wait, the button spins then."""
@@ -121,8 +121,6 @@ class Buttons:
         if key in self._taken_off:
             return False
         self._taken_off[key] = None
-        if len(self._taken_off) > _REMEMBERED:
-            self._taken_off.popitem(last=False)
         return True
 
     async def run(self) -> NoReturn:

@@ -26,10 +26,11 @@ from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
 
 from adapters.base import PoolUse
-from adapters.errors import AdapterError, AdapterRefused
+from adapters.errors import AdapterError
 from adapters.messages import Address
 from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict
 from adapters.pacing import Pacer
+from adapters.registry import credential
 from adapters.telegram.errors import (
     Flooded,
     MalformedAnswer,
@@ -187,7 +188,7 @@ class Client:
     """
 
     def __init__(self, settings: TelegramSettings) -> None:
-        self.token = token_of(settings)
+        self.token = credential(settings.token, "platforms.telegram.token")
         self._request = CheckedRequest(settings.name, _CONNECTIONS)
         root = (settings.base_url or PUBLIC_ROOT).rstrip("/")
         files = (settings.base_file_url or root).rstrip("/")
@@ -226,18 +227,6 @@ def _parsed(url: str) -> httpx.URL:
 def _tls() -> ssl.SSLContext:
     """Read the certificates once per process: it takes 30 ms, in which nothing else runs."""
     return httpx.create_ssl_context()
-
-
-def token_of(settings: TelegramSettings) -> str:
-    """Return the bot token.
-
-    Raises:
-        AdapterRefused: There is none.
-    """
-    token = settings.token.get_secret_value().strip() if settings.token else ""
-    if not token:
-        raise AdapterRefused("platforms.telegram.token is not set")
-    return token
 
 
 def _deadline_s(

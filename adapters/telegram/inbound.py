@@ -4,9 +4,6 @@ Also: whom a message is for, its text without the bot's name in it, and what it 
 words: files, and what can only be named.
 """
 
-import hashlib
-import json
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +12,7 @@ import orjson
 import structlog
 from pydantic import ValidationError
 
+from adapters.base import Recent
 from adapters.messages import (
     Address,
     Addressing,
@@ -38,9 +36,9 @@ from adapters.telegram.wire import (
     User,
     after,
     before,
-    filled,
     marked,
 )
+from adapters.wire import file_kind, filled, flaw, key_of_bytes, quote, raw_json
 
 log = structlog.get_logger()
 
@@ -49,10 +47,8 @@ PRESS_PREFIX = "cb:"
 """Begins the dedupe key of a pressed button."""
 _CHAT_TYPES = frozenset({"private", "group", "supergroup"})
 _REMEMBERED_ALBUMS = 256
-_JSON = json.JSONEncoder(separators=(",", ":"))
 
 Inbound = InboundMessage | Move | Poison | None
-MAX_QUOTE_CHARS = 500
 # A venue holds a location too: the more telling one comes first.
 _UNREADABLE = {
     "live_photo": "a live photo",
@@ -154,7 +150,7 @@ class UpdateReader:
         self._account = account
         self.bot = bot
         self._allow_bots = allow_bots
-        self._albums: OrderedDict[tuple[int, str | None], None] = OrderedDict()
+        self._albums: Recent[tuple[int, str | None], None] = Recent(_REMEMBERED_ALBUMS)
 
     def read(self, updates: Sequence[Any]) -> list[Inbound]:
         """Return what each update says: Poison if it cannot be decoded, None if nobody spoke."""
@@ -171,16 +167,12 @@ class UpdateReader:
         try:
             return Update.model_validate(update)
         except ValidationError as exc:
-            first = exc.errors(include_url=False, include_input=False)[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-            return poison(update, self._account, reason)
+            return poison(update, self._account, flaw(exc))
 
     def _note_album(self, message: Message) -> None:
         if message.media_group_id is None or addressed(message, self.bot) != "direct":
             return
         self._albums[message.chat.id, message.media_group_id] = None
-        if len(self._albums) > _REMEMBERED_ALBUMS:
-            self._albums.popitem(last=False)
 
     def _item(self, update: Any, decoded: Update) -> Inbound:
         if decoded.callback_query is not None:
@@ -212,7 +204,7 @@ class UpdateReader:
             sender_name=who[1],
             text=spoken(message, self.bot),
             dedupe_key=f"{key}:e{update['update_id']}" if is_edit else key,
-            raw=_raw(update),
+            raw=raw_json(update),
             message_ref=str(message.message_id),
             kind="edit" if is_edit else "message",
             attachments=attachments(message) or _answered_files(message, told),
@@ -231,7 +223,7 @@ class UpdateReader:
             sender_name=_name(query.sender),
             text=query.data,
             dedupe_key=f"{PRESS_PREFIX}{query.id}",
-            raw=_raw(update),
+            raw=raw_json(update),
             pressed=True,
         )
 
@@ -269,9 +261,9 @@ class UpdateReader:
 
 def poison(update: Any, account: str, reason: str) -> Poison:
     """Return an update as Poison; it is named by its id, or by its bytes where it has none."""
-    raw = _raw(update)
+    raw = raw_json(update)
     number = update_id(update)
-    key = f"x{hashlib.sha256(raw.encode()).hexdigest()[:32]}" if number is None else f"u{number}"
+    key = key_of_bytes(raw.encode()) if number is None else f"u{number}"
     return Poison(source=source_name(account), dedupe_key=key, raw=raw, reason=reason)
 
 
@@ -284,10 +276,6 @@ def update_id(update: Any) -> int | None:
 def source_name(account: str) -> str:
     """Return the name of an account's update stream, for its cursor and its poison."""
     return f"{PLATFORM}:{account}"
-
-
-def _raw(update: Any) -> str:
-    return _JSON.encode(update)
 
 
 def _answered_files(message: Message, told: Addressing) -> tuple[Attachment, ...]:
@@ -385,10 +373,7 @@ def _with_quote(text: str, message: Message) -> str:
     said = (said or (replied.text or replied.caption if replied else "")).strip()
     if not said or not text or text.startswith("/"):
         return text
-    if len(said) > MAX_QUOTE_CHARS:
-        said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
-    quoted = "\n".join(f"> {line}" for line in said.splitlines())
-    return f"{quoted}\n\n{text}"
+    return f"{quote(said)}\n\n{text}"
 
 
 def is_service(content: dict[str, Any]) -> bool:
@@ -466,8 +451,7 @@ def _sticker(message: Content) -> Attachment | None:
 def _document(message: Content) -> Attachment | None:
     if message.document is None:
         return None
-    kinds: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
-    kind = kinds.get(message.document.mime_type.partition("/")[0], "file")
+    kind = file_kind(message.document.mime_type)
     return _attachment(message.document, kind, f"file_{message.message_id}", "")
 
 

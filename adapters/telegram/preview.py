@@ -1,14 +1,13 @@
 """Shows that and how an answer grows: previews, drafts, "typing"; all best effort."""
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 
 import structlog
 from telegram import LinkPreviewOptions
 from telegram.constants import ChatAction
 
-from adapters.base import PreviewIntent
+from adapters.base import PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
@@ -51,7 +50,7 @@ class Previews:
         self._limits = limits
         self._drafts = drafts
         self._clock = clock
-        self._shown: OrderedDict[tuple[Address, str], str] = OrderedDict()
+        self._shown: Recent[tuple[Address, str], str] = Recent(_REMEMBERED)
         self._drafted: dict[Address, tuple[str, float]] = {}
         self._lost: set[Address] = set()
 
@@ -110,8 +109,6 @@ class Previews:
             await self._edit(address, text, ref)
         if ref is not None:
             self._shown[address, ref] = text
-        if len(self._shown) > _REMEMBERED:
-            self._shown.popitem(last=False)
         return ref
 
     async def _post(self, question: MessageRef, text: str, intent: PreviewIntent) -> str | None:

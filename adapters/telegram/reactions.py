@@ -1,11 +1,10 @@
 """Acknowledging reactions: that a message was received, and what became of it; best effort."""
 
-from collections import OrderedDict
-
 import structlog
 from telegram import ReactionTypeEmoji
 from telegram.constants import ReactionEmoji
 
+from adapters.base import Recent
 from adapters.errors import SendRejected
 from adapters.messages import MessageRef, Reaction
 from adapters.pacing import Pacer
@@ -39,7 +38,7 @@ class Reactions:
         self._client = client
         self._pacer = pacer
         self._limits = limits
-        self._not_allowed: OrderedDict[str, None] = OrderedDict()
+        self._not_allowed: Recent[str, None] = Recent(_REMEMBERED_CHATS)
 
     async def show(self, question: MessageRef, mark: Reaction) -> None:
         """React to the question's message, in place of an earlier reaction.
@@ -66,10 +65,5 @@ class Reactions:
                 )
         except SendRejected as exc:
             if not any(words in str(exc).lower() for words in _ONE_MESSAGE):
-                self._give_up(chat)
+                self._not_allowed[chat] = None
             raise
-
-    def _give_up(self, chat: str) -> None:
-        self._not_allowed[chat] = None
-        if len(self._not_allowed) > _REMEMBERED_CHATS:
-            self._not_allowed.popitem(last=False)

@@ -6,7 +6,6 @@ was stored.
 """
 
 import asyncio
-import hashlib
 import hmac
 import json
 import time
@@ -36,6 +35,7 @@ from adapters.telegram.inbound import (
     update_id,
 )
 from adapters.telegram.platform import TelegramSettings
+from adapters.wire import key_of_bytes
 
 log = structlog.get_logger()
 
@@ -272,7 +272,7 @@ class Webhook:
     def _undecoded(self, body: bytes, reason: str) -> Poison:
         return Poison(
             source=self._ingest.source,
-            dedupe_key=f"x{hashlib.sha256(body).hexdigest()[:32]}",
+            dedupe_key=key_of_bytes(body),
             raw=body.decode("utf-8", "replace"),
             reason=reason,
         )

@@ -4,34 +4,14 @@ Types are strict, so that a broken update is noticed; new kinds of content never
 offsets of Telegram count UTF-16 units.
 """
 
-import re
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 
-_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
-
-
-def _storable(text: str) -> str:
-    """Replace what no database takes; each stays one UTF-16 unit, so that offsets hold."""
-    return _NOT_STORABLE.sub("\ufffd", text)
+from adapters.wire import Text, WirePart
 
 
-Text = Annotated[str, AfterValidator(_storable)]
-
-
-class Part(BaseModel):
-    """Base of the decoded parts; a field that is null is as good as one that is not there."""
-
-    model_config = ConfigDict(strict=True, frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, part: Any) -> Any:
-        return filled(part) if isinstance(part, dict) and None in part.values() else part
-
-
-class User(Part):
+class User(WirePart):
     """A person or a bot."""
 
     id: int
@@ -41,7 +21,7 @@ class User(Part):
     username: Text = ""
 
 
-class Chat(Part):
+class Chat(WirePart):
     """A chat; `type` is private, group, supergroup or channel."""
 
     id: int
@@ -49,7 +29,7 @@ class Chat(Part):
     title: Text = ""
 
 
-class Entity(Part):
+class Entity(WirePart):
     """Something special in a text, such as a mention."""
 
     type: str
@@ -58,13 +38,13 @@ class Entity(Part):
     user: User | None = None
 
 
-class Quote(Part):
+class Quote(WirePart):
     """The part of a message that a reply picked out."""
 
     text: Text = ""
 
 
-class FilePart(Part):
+class FilePart(WirePart):
     """Any kind of file: photo size, document, voice message, sticker."""
 
     file_id: Text = Field(min_length=1)
@@ -79,7 +59,7 @@ class FilePart(Part):
     is_video: bool = False
 
 
-class Content(Part):
+class Content(WirePart):
     """A message's files."""
 
     message_id: int = 0
@@ -144,7 +124,7 @@ class Message(Content):
         return self.message_thread_id if self.is_topic_message else None
 
 
-class CallbackQuery(Part):
+class CallbackQuery(WirePart):
     """A pressed button."""
 
     id: Text = Field(min_length=1)
@@ -153,30 +133,30 @@ class CallbackQuery(Part):
     data: Text | None = None
 
 
-class InlineButton(Part):
+class InlineButton(WirePart):
     """A button below a message; one without data opens something and comes back to nobody."""
 
     text: Text = ""
     callback_data: str | None = None
 
 
-class Keyboard(Part):
+class Keyboard(WirePart):
     """The buttons below a message."""
 
-    inline_keyboard: list[list[InlineButton]] = []
+    inline_keyboard: list[list[InlineButton]] = Field(default_factory=list)
 
 
-class PressedMessage(Part):
+class PressedMessage(WirePart):
     """The message of a pressed button, as far as it is changed after the press."""
 
     message_id: int
     chat: Chat
     text: Text = ""
-    entities: list[dict[str, Any]] = []
+    entities: list[dict[str, Any]] = Field(default_factory=list)
     reply_markup: Keyboard = Keyboard()
 
 
-class Pressed(Part):
+class Pressed(WirePart):
     """A pressed button with its message."""
 
     id: str
@@ -184,20 +164,20 @@ class Pressed(Part):
     message: PressedMessage
 
 
-class MemberStatus(Part):
+class MemberStatus(WirePart):
     """What a member of a chat may do there."""
 
     status: str
 
 
-class Membership(Part):
+class Membership(WirePart):
     """The bot was added to a chat, thrown out or blocked."""
 
     chat: Chat
     new_chat_member: MemberStatus
 
 
-class Update(Part):
+class Update(WirePart):
     """One update; it has exactly one of the optional parts."""
 
     update_id: int
@@ -205,11 +185,6 @@ class Update(Part):
     edited_message: Message | None = None
     callback_query: CallbackQuery | None = None
     my_chat_member: Membership | None = None
-
-
-def filled(part: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not null."""
-    return {name: value for name, value in part.items() if value is not None}
 
 
 def cut(text: str, start: int, end: int | None) -> str:

@@ -12,8 +12,9 @@ import orjson
 from aiohttp import BodyPartReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from adapters.messages import Attachment, AttachmentKind, OutgoingFile
+from adapters.messages import Attachment, OutgoingFile
 from adapters.web.requests import PostedMessage, Refusal, checked_id, checked_text
+from adapters.wire import file_kind
 
 INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 FILE_HEADERS = {
@@ -26,7 +27,6 @@ MAX_FILES = 10
 MAX_FIELD_BYTES = 1_000_000
 """More than the longest text that is taken."""
 UPLOAD_TIMEOUT_S = 600.0
-_KINDS: dict[str, AttachmentKind] = {"image": "image", "audio": "audio", "video": "video"}
 # What aiohttp raises for a form that is none.
 _MALFORMED = (ValueError, RuntimeError, AssertionError, HttpProcessingError)
 
@@ -105,7 +105,7 @@ async def _file(part: BodyPartReader, form: _Form, limit_bytes: int) -> Attachme
     mime = part.headers.get("Content-Type", "")
     return Attachment(
         name=part.filename or "file",
-        kind=_KINDS.get(mime.partition("/")[0].lower(), "file"),
+        kind=file_kind(mime.lower()),
         mime=mime,
         size_bytes=len(content),
         content=content,

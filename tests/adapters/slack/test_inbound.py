@@ -24,7 +24,6 @@ from adapters.slack.inbound import (
     escaped,
     mentioned,
     people_in,
-    quote,
     read_message,
     readable,
     unescaped,
@@ -503,11 +502,6 @@ def test_only_the_address_in_front_goes() -> None:
     assert without_address(" <@UBOT>, <@UBOT|p>: hi <@UBOT>", "UBOT") == "hi <@UBOT>"
     assert without_address("<@UBOT>", "UBOT") == "<@UBOT>"
     assert mentioned("<@U1> <@U2|b> <#C1>") == ["U1", "U2"]
-
-
-def test_a_long_quote_is_shortened() -> None:
-    """To what reminds of it."""
-    assert len(quote("", "x" * 900)) == 502
 
 
 def test_messages_are_sorted_and_the_rest_keeps_its_place() -> None:

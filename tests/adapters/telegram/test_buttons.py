@@ -305,10 +305,10 @@ async def test_buttons_that_could_not_be_taken_off(api: BotApi, asking: Telegram
 
 
 async def test_remembered_messages_are_bounded(
-    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+    adapter: TelegramAdapter,
 ) -> None:
     """Only of the last ones it is known that their buttons are off."""
-    monkeypatch.setattr("adapters.telegram.buttons._REMEMBERED", 2)
+    adapter._buttons._taken_off.most = 2
     keyboard = {"inline_keyboard": [[{"text": "X", "callback_data": "/x"}]]}
     for number in range(3):
         message = {"message_id": number, "chat": {"id": 7, "type": "private"}}

@@ -56,10 +56,10 @@ async def test_a_message_without_an_id(api: BotApi, adapter: TelegramAdapter) ->
 
 
 async def test_chats_without_reactions_are_remembered(
-    api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+    api: BotApi, adapter: TelegramAdapter
 ) -> None:
     """Where reactions are not allowed they are tried once; the memory is bounded."""
-    monkeypatch.setattr("adapters.telegram.reactions._REMEMBERED_CHATS", 2)
+    adapter._reactions._not_allowed.most = 2
     api.without_reactions |= {-1, -2, -3}
     for chat in (-1, -1, -2, -3):
         await adapter.acknowledge(question_in(api, chat), "received")

@@ -373,10 +373,10 @@ async def test_a_preview_of_a_deleted_message_keeps_its_reference(
 
 
 async def test_many_chats_with_previews_do_not_pile_up(
-    api: BotApi, adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+    api: BotApi, adapter: TelegramAdapter
 ) -> None:
     """What is remembered of previews is bounded."""
-    monkeypatch.setattr("adapters.telegram.preview._REMEMBERED", 3)
+    adapter._previews._shown.most = 3
     for chat in range(10, 16):
         api.add_chat(chat)
         await adapter.preview(asked(Address("telegram", "default", str(chat))), "Hel", None)

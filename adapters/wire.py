@@ -1,0 +1,88 @@
+"""What the readers of all platforms share: strict decoding, texts to store, poison, quotes, kinds.
+
+Only the fields that Parley uses are decoded, so that a new kind of content never spoils a readable
+text. What cannot be decoded is kept as poison, and the cursor moves on.
+"""
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    ValidationError,
+    model_validator,
+)
+
+from adapters.messages import AttachmentKind
+
+MAX_QUOTE_CHARS = 500
+# SQLite refuses lone surrogates, and cuts a text at NUL in some of its functions.
+_NOT_STORABLE = re.compile("[\x00\ud800-\udfff]")
+# Not orjson: an update may hold lone surrogates, which only the standard library writes back.
+_JSON = json.JSONEncoder(separators=(",", ":"))
+_KINDS = frozenset(get_args(AttachmentKind)) - {"voice"}
+
+
+def storable(text: str) -> str:
+    """Replace what no database takes; the length stays, also in UTF-16 units."""
+    return _NOT_STORABLE.sub("\ufffd", text)
+
+
+Text = Annotated[str, AfterValidator(storable)]
+
+
+class WirePart(BaseModel):
+    """Base of what is decoded: strict types, so that a broken update is noticed."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _given(cls, data: Any) -> Any:
+        """A field that is null says as much as one that is missing."""
+        return filled(data) if isinstance(data, dict) and None in data.values() else data
+
+
+def filled(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are not null."""
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def flaw(exc: ValidationError) -> str:
+    """Return why an update cannot be decoded: its first flaw, without what it holds."""
+    first = exc.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def raw_json(update: Any) -> str:
+    """Return an update as the JSON text that is stored."""
+    return _JSON.encode(update)
+
+
+def key_of_bytes(raw: bytes) -> str:
+    """Return the dedupe key of poison that has no id of its own."""
+    return f"x{hashlib.sha256(raw).hexdigest()[:32]}"
+
+
+def quote(said: str, author: str = "") -> str:
+    """Return what somebody said as a quote, shortened."""
+    said = said.strip()
+    if len(said) > MAX_QUOTE_CHARS:
+        said = f"{said[: MAX_QUOTE_CHARS - 1]}…"
+    lines = said.splitlines()
+    return quoted_lines([f"{author}:", *lines] if author else lines)
+
+
+def quoted_lines(lines: list[str]) -> str:
+    """Return lines as a quote."""
+    return "\n".join(f"> {line}" for line in lines)
+
+
+def file_kind(mime: str) -> AttachmentKind:
+    """Return which kind of file a MIME type names; no platform names voice messages by it."""
+    kind = mime.partition("/")[0]
+    return kind if kind in _KINDS else "file"  # type: ignore[return-value]

@@ -1,0 +1,58 @@
+"""What the readers of all platforms share."""
+
+import orjson
+import pytest
+from pydantic import ValidationError
+
+from adapters.wire import Text, WirePart, file_kind, flaw, key_of_bytes, quote, raw_json
+
+
+class Cup(WirePart):
+    """Something decoded."""
+
+    name: Text = "cup"
+    size: int = 1
+
+
+def test_null_is_as_good_as_missing() -> None:
+    """A server may send either."""
+    assert Cup.model_validate({"name": None, "size": 3}) == Cup(size=3)
+
+
+def test_a_text_is_storable_and_as_long_as_before() -> None:
+    """No database takes NUL or a lone surrogate; offsets into the text must hold."""
+    assert Cup(name="a\x00b\ud83d").name == "a\ufffdb\ufffd"
+
+
+def test_a_flaw_names_the_field_and_nothing_that_was_said() -> None:
+    """It is logged."""
+    with pytest.raises(ValidationError) as caught:
+        Cup.model_validate({"size": "a secret"})
+    assert flaw(caught.value) == "size: Input should be a valid integer"
+
+
+def test_any_update_can_be_kept() -> None:
+    """Also one with a lone surrogate, which orjson would refuse."""
+    with pytest.raises(TypeError):
+        orjson.dumps("\ud83d")
+    assert raw_json({"a": "\ud83d"}) == '{"a":"\\ud83d"}'
+
+
+def test_the_same_bytes_have_the_same_key() -> None:
+    """So that poison that comes again is known."""
+    assert key_of_bytes(b"x") == key_of_bytes(b"x") != key_of_bytes(b"y")
+
+
+def test_a_long_quote_is_shortened() -> None:
+    """To what reminds of it."""
+    assert len(quote("x" * 900)) == 502
+    assert quote(" a\nb ", "Ann") == "> Ann:\n> a\n> b"
+
+
+@pytest.mark.parametrize(
+    ("mime", "kind"),
+    [("image/png", "image"), ("audio/ogg", "audio"), ("voice/x", "file"), ("", "file")],
+)
+def test_the_kind_of_a_file(mime: str, kind: str) -> None:
+    """By its MIME type."""
+    assert file_kind(mime) == kind
