@@ -11,6 +11,7 @@ import io
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -305,11 +306,9 @@ class PendingKeys:
         """Wait for the key's end, but not for longer than 5 s."""
         event = self._events.get(key)
         if event is not None:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LONGEST_WAIT_S):
                     await event.wait()
-            except TimeoutError:
-                return
 
 
 class Api:

@@ -123,11 +123,9 @@ class Envelopes:
         came: list[PendingUpdate | None] = []
         if self._waiting.empty():
             held_s = self._mentions[0][0] - self._clock() if self._mentions else None
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(held_s):
                     came.append(await self._waiting.get())
-            except TimeoutError:
-                return []
         while len(came) < _BATCH and not self._waiting.empty():
             came.append(self._waiting.get_nowait())
         return came
