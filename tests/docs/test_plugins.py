@@ -18,7 +18,7 @@ from agent.tools.registry import ToolRegistry
 from tests.agent.plugins.plugins import install, write_plugin
 from tests.agent.tools.doubles import call, context
 
-PAGE = Path(__file__).parents[3] / "docs" / "plugins.md"
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 ANN, BO = "telegram:1", "telegram:2"
 
 

@@ -12,7 +12,7 @@ from agent.plugins.engines.registry import available, resolve
 from agent.view import View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
 
-PAGE = Path(__file__).parents[3] / "docs" / "engines.md"
+PAGE = Path(__file__).parents[2] / "docs" / "engines.md"
 LIMITS = Limits(12_000)
 MakeEngine = Callable[[], ContextEngine]
 

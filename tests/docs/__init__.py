@@ -1,0 +1,1 @@
+"""What the pages in docs/ say is so: their tables match the code, their examples run."""

@@ -1,0 +1,1 @@
+"""What a user meets: whole paths through a running gateway, told as stories."""

@@ -1,0 +1,5 @@
+"""A PARLEY_HOME of the test's own, and `parley …` in this process, as tests of commands have them."""
+
+from tests.gateway.conftest import home, parley
+
+__all__ = ["home", "parley"]
