@@ -1,4 +1,4 @@
-"""A PARLEY_HOME of the test's own, and `parley …` in this process, as tests of commands have them."""
+"""A PARLEY_HOME of the test's own, and `parley …` in this process, as tests of commands do."""
 
 from tests.gateway.conftest import home, parley
 
