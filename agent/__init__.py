@@ -4,10 +4,16 @@ As a library: `compact_messages`, `apply_cache_control` and `estimate_tokens` wo
 OpenAI chat messages.
 """
 
-from agent.errors import SummaryFailed
-from agent.library import CompactionResult, compact_messages
-from agent.prompt_caching import apply_cache_control
-from agent.tokens.estimate import estimate_tokens
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from agent.library import (
+        CompactionResult,
+        SummaryFailed,
+        apply_cache_control,
+        compact_messages,
+        estimate_tokens,
+    )
 
 __all__ = [
     "CompactionResult",
@@ -16,3 +22,16 @@ __all__ = [
     "compact_messages",
     "estimate_tokens",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Return a part of the library.
+
+    It is imported when it is asked for: `parley --help` and the helper processes import modules of
+    this package too, and need none of what the library does.
+    """
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from agent import library
+
+    return getattr(library, name)

@@ -13,8 +13,17 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, Level, Limits
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, text_of
-from agent.tokens.estimate import estimate_message, estimate_messages
+from agent.prompt_caching import apply_cache_control
+from agent.tokens.estimate import estimate_message, estimate_messages, estimate_tokens
 from agent.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
+
+__all__ = [
+    "CompactionResult",
+    "SummaryFailed",
+    "apply_cache_control",
+    "compact_messages",
+    "estimate_tokens",
+]
 
 log = structlog.get_logger()
 
@@ -74,7 +83,7 @@ def compact_messages(  # noqa: PLR0913 - the customer's signature
     _check(context_length, threshold, target_ratio, protect_last_n)
     if nameless := [n for n, message in enumerate(messages) if "role" not in message]:
         raise ValueError(f"messages without a role: {nameless[:5]}")
-    taken = Taken.of(cast("Sequence[ChatMessage]", messages))
+    taken = ParsedMessages.of(cast("Sequence[ChatMessage]", messages))
     before = estimate_messages(taken.all, model)
     mended = sanitise(taken.all)
     # What mending adds ("the conversation goes on") is there whatever the plan.
@@ -134,7 +143,7 @@ def _check(context_length: int, threshold: float, target_ratio: float, protect_l
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ParsedMessages:
     """A list of messages as system prompt, plan and entries; `seq` is the position plus one."""
 
     all: list[ChatMessage]
@@ -143,7 +152,7 @@ class Taken:
     plan: ViewPlan
 
     @classmethod
-    def of(cls, messages: Sequence[ChatMessage]) -> "Taken":
+    def of(cls, messages: Sequence[ChatMessage]) -> "ParsedMessages":
         """Take a list apart; an earlier summary becomes part of the plan."""
         every = list(messages)
         system = every[0] if every and every[0]["role"] == "system" else None

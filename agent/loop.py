@@ -17,7 +17,7 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion
-from agent.request import Answer, Asking
+from agent.request import LoopRequest, ModelAnswer
 from agent.settings import AgentSettings
 from agent.tools.execute import run_calls
 from agent.turn import CONTINUE, Agent, Limit, Outcome, TurnPorts, TurnResult, TurnState
@@ -40,7 +40,7 @@ OUTCOME_UNKNOWN = (
 
 
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
-    """Answer the newest user message of the view.
+    """ModelAnswer the newest user message of the view.
 
     Intermediate steps are recorded through the journal; the final message is left to the caller,
     who commits it together with its delivery.
@@ -112,17 +112,22 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
 async def run_tools(calls: Sequence[ToolCall], agent: Agent, ports: TurnPorts) -> list[Entry]:
     """Run calls of the newest message; returns their results in order."""
     return await run_calls(
-        calls, agent.tools, ports.tool_context, ports.journal, agent.output, agent.approval
+        calls,
+        agent.tools,
+        ports.tool_context,
+        ports.journal,
+        agent.calls.output,
+        agent.calls.approval,
     )
 
 
 async def call_model(
     state: TurnState, agent: Agent, ports: TurnPorts, *, allow_tools: bool = True
-) -> Answer:
+) -> ModelAnswer:
     """Make one model request within the window, with all that recovery may try."""
     state.iterations += 1
     await ports.planner.keep_within(state.view)
-    answer = await Asking(state.view, agent, ports, allow_tools).answer(state.model)
+    answer = await LoopRequest(state.view, agent, ports, allow_tools).answer(state.model)
     state.model = answer.model
     state.used_tokens += _tokens_of(answer.call.usage)
     return answer
@@ -132,7 +137,7 @@ def _tokens_of(usage: Usage | None) -> int:
     return usage.prompt_tokens + usage.output_tokens if usage else 0
 
 
-async def record(state: TurnState, ports: TurnPorts, answer: Answer) -> None:
+async def record(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> None:
     """Record an intermediate assistant message; what it said is no longer on its way."""
     message = answer.completion.message
     seq = await ports.journal.record_message(message, answer.call)
@@ -140,7 +145,7 @@ async def record(state: TurnState, ports: TurnPorts, answer: Answer) -> None:
     ports.sink.restart()
 
 
-async def continue_answer(state: TurnState, ports: TurnPorts, answer: Answer) -> None:
+async def continue_answer(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> None:
     """Record the part that was cut by the output limit, and ask for the rest."""
     await record(state, ports, answer)
     await request_rest(state, ports)
@@ -166,7 +171,7 @@ async def wrap_up(state: TurnState, agent: Agent, ports: TurnPorts, limit: Limit
     return finish(state, answer, reached=limit)
 
 
-def finish(state: TurnState, answer: Answer, *, reached: Outcome = "final_text") -> TurnResult:
+def finish(state: TurnState, answer: ModelAnswer, *, reached: Outcome = "final_text") -> TurnResult:
     """Return the result of a turn that ends with this answer."""
     completion = answer.completion
     text = state.partial_text() + text_of(completion.message)

@@ -102,7 +102,7 @@ def _call_id(request: ModelRequest, number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class TalkSoFar:
     """The conversation as the rules see it.
 
     Attributes:
@@ -134,7 +134,7 @@ def reply_to(request: ModelRequest) -> Reply:
     return reply if talk.answers or not isinstance(reply, str) else reply + NOTICE
 
 
-def _reply(talk: Talk, steps: list[ChatMessage], request: ModelRequest) -> Reply:
+def _reply(talk: TalkSoFar, steps: list[ChatMessage], request: ModelRequest) -> Reply:
     if steps and steps[-1]["role"] == "tool":
         return _phrase_results(steps)
     if steps and not request.allow_tools:
@@ -146,7 +146,7 @@ def _reply(talk: Talk, steps: list[ChatMessage], request: ModelRequest) -> Reply
     return _unknown(talk)
 
 
-def _read(request: ModelRequest) -> tuple[Talk, list[ChatMessage]]:
+def _read(request: ModelRequest) -> tuple[TalkSoFar, list[ChatMessage]]:
     """Return the talk, and the messages since the newest user text."""
     view = [message for message in request.messages if message["role"] != "system"]
     real = [n for n, it in enumerate(view) if it["role"] == "user" and not it.get("synthetic")]
@@ -154,7 +154,7 @@ def _read(request: ModelRequest) -> tuple[Talk, list[ChatMessage]]:
     start = end
     while start - 1 in real:
         start -= 1
-    talk = Talk(
+    talk = TalkSoFar(
         asked="\n".join(text_of(message) for message in view[start:end])[:READ_CHARS],
         earlier=tuple(text_of(view[n]) for n in real if n < start),
         answers=sum(it["role"] == "assistant" and text_of(it) != "" for it in view),
@@ -201,7 +201,7 @@ def _short(text: str, limit: int = 300) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-Answer = Callable[[re.Match[str], Talk], Reply | None]
+Answer = Callable[[re.Match[str], TalkSoFar], Reply | None]
 # "call me" alone also stands before a time, so there the name has to look like one.
 _NAME = re.compile(
     r"(?:\bmy name(?: is|'s)|\bi am called|\bcall me(?= (?-i:[A-Z])))"
@@ -210,13 +210,13 @@ _NAME = re.compile(
 )
 
 
-def _your_name(_match: re.Match[str], talk: Talk) -> str:
+def _your_name(_match: re.Match[str], talk: TalkSoFar) -> str:
     if talk.name is None:
         return "You have not told me your name yet."
     return f"Your name is {talk.name}."
 
 
-def _position(match: re.Match[str], talk: Talk) -> str:
+def _position(match: re.Match[str], talk: TalkSoFar) -> str:
     if not talk.earlier:
         return f"This is your first message: *{_short(talk.asked)}*"
     if match[1].lower() == "first":
@@ -225,7 +225,7 @@ def _position(match: re.Match[str], talk: Talk) -> str:
     return f"Your last message before this one was:\n\n{_quote(last)}"
 
 
-def _about(match: re.Match[str], talk: Talk) -> str:
+def _about(match: re.Match[str], talk: TalkSoFar) -> str:
     topic = _topic(match)
     found = [text for text in talk.earlier if topic.casefold() in text.casefold()]
     if not found:
@@ -237,24 +237,24 @@ def _topic(match: re.Match[str]) -> str:
     return next(group for group in match.groups() if group).strip(" \"'?.!“”")
 
 
-def _how_many(_match: re.Match[str], talk: Talk) -> str:
+def _how_many(_match: re.Match[str], talk: TalkSoFar) -> str:
     return (
         f"Up to now you have sent {len(talk.earlier)} messages before this one, and I have "
         f"answered {talk.answers} times."
     )
 
 
-def _repeat_last(_match: re.Match[str], talk: Talk) -> str:
+def _repeat_last(_match: re.Match[str], talk: TalkSoFar) -> str:
     if not talk.earlier:
         return "You have not said anything before this."
     return f"You said:\n\n{_quote(_short(talk.earlier[-1], READ_CHARS))}"
 
 
-def _echo(match: re.Match[str], _talk: Talk) -> str:
+def _echo(match: re.Match[str], _talk: TalkSoFar) -> str:
     return match[1].strip()
 
 
-def _summary(_match: re.Match[str], talk: Talk) -> str:
+def _summary(_match: re.Match[str], talk: TalkSoFar) -> str:
     if not talk.earlier:
         return "We have only just begun, so there is nothing to summarise yet."
     lines = [f"{n}. {_short(text, 120)}" for n, text in enumerate(talk.earlier, 1)]
@@ -262,19 +262,19 @@ def _summary(_match: re.Match[str], talk: Talk) -> str:
     return f"So far you have told me, in this order:\n\n{told}\n\nI answered {talk.answers} times."
 
 
-def _look_up(match: re.Match[str], talk: Talk) -> Reply:
+def _look_up(match: re.Match[str], talk: TalkSoFar) -> Reply:
     if "read_conversation" in talk.tools:
         return (ToolRequest("read_conversation", {"contains": _topic(match)}),)
     return _about(match, talk)
 
 
-def _read_all(match: re.Match[str], talk: Talk) -> Reply:
+def _read_all(match: re.Match[str], talk: TalkSoFar) -> Reply:
     if "read_conversation" in talk.tools:
         return (ToolRequest("read_conversation", {}),)
     return _summary(match, talk)
 
 
-def _time(_match: re.Match[str], talk: Talk) -> Reply:
+def _time(_match: re.Match[str], talk: TalkSoFar) -> Reply:
     if "current_time" not in talk.tools:
         return "I have no clock: the tool `current_time` is not available to me here."
     zones = list(dict.fromkeys(_zones(talk.asked)))
@@ -305,7 +305,7 @@ _SPOKEN = (
 )
 
 
-def _arithmetic(match: re.Match[str], talk: Talk) -> Reply | None:
+def _arithmetic(match: re.Match[str], talk: TalkSoFar) -> Reply | None:
     expression = _expression(match[1])
     if expression is None:
         return None
@@ -325,7 +325,7 @@ def _expression(text: str) -> str | None:
     return text if looks_computable and words <= calculate.NAMES and not is_date else None
 
 
-def _story(match: re.Match[str], _talk: Talk) -> str:
+def _story(match: re.Match[str], _talk: TalkSoFar) -> str:
     about = f" about {match[1].strip(' ?.!')}" if match[1] else ""
     chapters = [
         f"## Chapter {number}\n\n" + " ".join(PARAGRAPHS[number - 1 :] + PARAGRAPHS[: number - 1])
@@ -334,12 +334,12 @@ def _story(match: re.Match[str], _talk: Talk) -> str:
     return "\n\n".join([f"# A story{about}", *chapters, "*The end.*"])
 
 
-def _list(_match: re.Match[str], _talk: Talk) -> str:
+def _list(_match: re.Match[str], _talk: TalkSoFar) -> str:
     items = [f"{n}. **Item {n}**: {PARAGRAPHS[n % len(PARAGRAPHS)]}" for n in range(1, 31)]
     return "# A long list\n\n" + "\n".join(items)
 
 
-def _count(match: re.Match[str], _talk: Talk) -> str:
+def _count(match: re.Match[str], _talk: TalkSoFar) -> str:
     wanted = int(match[1][:9])
     last = min(wanted, COUNT_LIMIT)
     numbers = [str(number) for number in range(1, last + 1)]
@@ -348,15 +348,15 @@ def _count(match: re.Match[str], _talk: Talk) -> str:
     return ",\n".join(lines) + limit if lines else "There is nothing to count."
 
 
-def _name_told(_match: re.Match[str], talk: Talk) -> str:
+def _name_told(_match: re.Match[str], talk: TalkSoFar) -> str:
     return f"Nice to meet you, {talk.name}! I will remember that for this conversation."
 
 
-def _greeting(_match: re.Match[str], talk: Talk) -> str:
+def _greeting(_match: re.Match[str], talk: TalkSoFar) -> str:
     return f"Hello{f', {talk.name}' if talk.name else ''}! What can I do for you?"
 
 
-def _unknown(talk: Talk) -> str:
+def _unknown(talk: TalkSoFar) -> str:
     return (
         "I am an offline demo model and have no real answer to that. You wrote:\n\n"
         f"{_quote(_short(talk.asked))}\n\nWhat I can do:\n\n{ABILITIES}"

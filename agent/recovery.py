@@ -62,7 +62,7 @@ class RetryPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class RetryTiming:
     """Clock (seconds), sleep and dice of the policy; tests bring their own."""
 
     now: Callable[[], float] = time.monotonic
@@ -70,13 +70,13 @@ class Timing:
     draw: Callable[[float, float], float] = random.uniform  # noqa: S311
 
 
-_REAL_TIME = Timing()
+_REAL_TIME = RetryTiming()
 
 
-class Desk(Protocol[T_co]):
-    """Where the request lies that recovery works on."""
+class Attempt(Protocol[T_co]):
+    """One request under recovery: it can be made, and changed so that the next attempt may do."""
 
-    async def attempt(self, model: ChatModel) -> T_co:
+    async def make(self, model: ChatModel) -> T_co:
         """Make the request as it is now; raises ModelError."""
         ...
 
@@ -121,6 +121,14 @@ class Rests:
             models,
             key=lambda model: (self._until.get(id(model), now) > now, model is not preferred),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """How failures are met: the policy, and which models rest after one."""
+
+    policy: RetryPolicy
+    rests: Rests = field(default_factory=Rests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +289,16 @@ def _rest_s(situation: Situation) -> float:
 
 
 async def complete_with_recovery(
-    desk: Desk[T],
+    attempt: Attempt[T],
     models: Sequence[ChatModel],
     rests: Rests,
     policy: RetryPolicy,
-    timing: Timing = _REAL_TIME,
+    timing: RetryTiming = _REAL_TIME,
 ) -> T:
     """Have the models try until one answers; returns what that attempt returned.
 
     Args:
-        desk: Makes the attempts.
+        attempt: The request, which is made anew for each model.
         models: In the order in which they are tried; keys of one model are models of their own.
         rests: Learns which models were given up.
         policy: How long to keep trying.
@@ -299,19 +307,19 @@ async def complete_with_recovery(
     Raises:
         ModelError: The last failure, once nothing is left to try.
     """
-    recovery = _Recovery(desk, list(models), rests, policy, timing)
-    return await recovery.run()
+    attempts = _Attempts(attempt, list(models), rests, policy, timing)
+    return await attempts.run()
 
 
 @dataclass(slots=True)
-class _Recovery(Generic[T]):
+class _Attempts(Generic[T]):
     """The attempts at one request. A round goes once along the line of models."""
 
-    desk: Desk[T]
+    attempt: Attempt[T]
     line: list[ChatModel]
     rests: Rests
     policy: RetryPolicy
-    timing: Timing
+    timing: RetryTiming
     deadline: float = field(init=False)
     attempts: int = 0
     pauses: int = 0
@@ -341,7 +349,7 @@ class _Recovery(Generic[T]):
         while True:
             try:
                 self.attempts += 1
-                answer = await self.desk.attempt(model)
+                answer = await self.attempt.make(model)
             except ModelError as exc:
                 failures += 1
                 failure = exc
@@ -359,7 +367,7 @@ class _Recovery(Generic[T]):
             return action
         self.repaired = True
         # Where nothing is found to repair, the next strategy has its turn.
-        found = await self.desk.repair()
+        found = await self.attempt.repair()
         return action if found else decide(self._situation(failure, model, failures))
 
     def _situation(self, failure: ModelError, model: ChatModel, failures: int) -> Situation:
@@ -387,7 +395,7 @@ class _Recovery(Generic[T]):
                 return True
             case Repair():
                 return True
-            case Shrink() if await self.desk.shrink():
+            case Shrink() if await self.attempt.shrink():
                 return True
             case Shrink() if self._roomier(model):
                 self.line = [each for each in self.line if each in self._roomier(model)]
@@ -408,7 +416,7 @@ class _Recovery(Generic[T]):
         """Wait before another attempt; return False at once if it would end after the deadline."""
         if self.timing.now() + wait_s > self.deadline:
             return False
-        await self.desk.on_trouble(failure)
+        await self.attempt.on_trouble(failure)
         self.pauses += 1
         await self.timing.sleep(wait_s)
         return True

@@ -1,7 +1,7 @@
 """One request of the loop: made for the model that is asked, watched, paid for, and its answer.
 
-This is the desk that recovery works on (step 6 of the path): each attempt builds the request anew,
-since a fallback takes another window, other marks and has another price.
+Each attempt of recovery builds the request anew, since a fallback takes another window, other marks
+and has another price.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ModelAnswer:
     """What a request led to.
 
     Attributes:
@@ -64,45 +64,45 @@ def marked(
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """`agent.recovery.Desk` for one request; ask with `answer`."""
+class LoopRequest:
+    """One model request of a turn, as recovery works on it (`Attempt`); `answer` makes it."""
 
     view: View
     agent: Agent
     ports: TurnPorts
     allow_tools: bool = True
 
-    async def answer(self, preferred: ChatModel | None) -> Answer:
+    async def answer(self, preferred: ChatModel | None) -> ModelAnswer:
         """Make the request, with all that recovery may try; `preferred` answered last.
 
         Raises:
             ModelError: No model answered.
             SpendLimitReached: A budget does not allow the call.
         """
-        rests = self.agent.rests
+        policy, rests = self.agent.recovery.policy, self.agent.recovery.rests
         models = rests.in_order(self.agent.models, preferred)
-        return await complete_with_recovery(self, models, rests, self.agent.retry)
+        return await complete_with_recovery(self, models, rests, policy)
 
-    async def attempt(self, model: ChatModel) -> Answer:
+    async def make(self, model: ChatModel) -> ModelAnswer:
         """Make the request as it is now; up to three times more without new ones of its pictures.
 
         A provider that cannot read one of them calls the request malformed, and would do so ever
         after. Where it refuses the request without any of them as well, they are not the reason.
         """
         try:
-            return await self._attempt(model)
+            return await self._make(model)
         except BadRequest as exc:
             images = self.agent.images
             for suspects in images.suspects(await self._pictures(model), model):
                 count = len(suspects)
                 log.warning("images_left_out", model=model.label, count=count, reason=str(exc))
                 with suppress(BadRequest):
-                    answer = await self._attempt(model, suspects)
+                    answer = await self._make(model, suspects)
                     images.note_refused(suspects, model)
                     return answer
             raise
 
-    async def _attempt(self, model: ChatModel, left_out: Collection[int] = ()) -> Answer:
+    async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
         ports = self.ports
         await ports.planner.fit(self.view, model)
         ports.sink.restart()
@@ -118,7 +118,7 @@ class Asking:
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
-        return Answer(completion, model, call)
+        return ModelAnswer(completion, model, call)
 
     async def shrink(self) -> bool:
         """Compact the view."""

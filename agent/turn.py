@@ -16,7 +16,7 @@ from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
 from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
-from agent.recovery import Rests, RetryPolicy
+from agent.recovery import Recovery
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox, ToolContext
@@ -32,26 +32,30 @@ CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 
 
 @dataclass(frozen=True, slots=True)
+class CallRules:
+    """How tool calls are run: how long their results may be, for which of them people are asked."""
+
+    output: OutputSettings
+    approval: ApprovalRules = field(default_factory=ApprovalRules)
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """What answers: models in order of preference, tools, limits. Shared by all turns.
 
     Attributes:
         models: The main model first; one for each key where it has several.
-        rests: Which of them failed a short time ago.
         images: Puts pictures into requests.
-        approval: For which calls people are asked.
     """
 
     models: Sequence[ChatModel]
     tools: ToolBox
     settings: AgentSettings
-    output: OutputSettings
-    retry: RetryPolicy
+    calls: CallRules
+    recovery: Recovery
     max_output_tokens: int
     caching: CachingSettings = field(default_factory=CachingSettings)
-    rests: Rests = field(default_factory=Rests)
     images: Images = field(default_factory=Images)
-    approval: ApprovalRules = field(default_factory=ApprovalRules)
 
     def preferring(self, choice: str | None) -> "Agent":
         """Return the agent with the models of a choice first, the others as fallbacks.

@@ -35,13 +35,13 @@ from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
 from agent.plugins.engines.registry import resolve
 from agent.prompt.skills import SkillShelf
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Tool
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from gateway.access.policy import Access
 from gateway.commands import registry
 from gateway.commands.usage import MoneyRules
@@ -211,15 +211,15 @@ def build_agent(
         tools = builtin_tools(_offered(settings), others)
     except ValueError as exc:
         raise SettingsError(f"tools.enabled: {exc}") from exc
+    approval = ApprovalRules(settings.tools.approval, Redactor(secret_values(settings)))
     return Agent(
         models=models_of(line),
         tools=tools,
         settings=settings.agent,
-        output=settings.tools.output,
-        retry=RetryPolicy(retry_for_s=settings.model.retry_for_s),
+        calls=CallRules(settings.tools.output, approval),
+        recovery=Recovery(RetryPolicy(retry_for_s=settings.model.retry_for_s)),
         max_output_tokens=settings.model.max_output_tokens,
         caching=settings.prompt_caching,
-        approval=ApprovalRules(settings.tools.approval, Redactor(secret_values(settings))),
     )
 
 

@@ -12,7 +12,7 @@ import structlog
 from agent.plugins.contracts import Hook, HookName, MemoryProvider
 from agent.plugins.engines.checks import as_plain
 from agent.plugins.supervision import Caller, PluginFailed
-from agent.prompt.system import Told
+from agent.prompt.system import SourcedText
 from agent.tools.registry import Tool, ToolContext, ToolOutcome
 
 MAX_VETO_CHARS = 1_000
@@ -159,13 +159,15 @@ class Plugins:
         """All memory providers, each with its plugin."""
         return tuple((each, provider) for each in self.loaded for provider in each.providers)
 
-    def external(self) -> tuple[Told, ...]:
+    def external(self) -> tuple[SourcedText, ...]:
         """Return what memory providers put into the system prompt; the same until the next start.
 
         Each says where it comes from; nobody has looked for threats in it.
         """
         return tuple(
-            Told(f"memory {plugin.name}", plugin.prompt) for plugin in self.loaded if plugin.prompt
+            SourcedText(f"memory {plugin.name}", plugin.prompt)
+            for plugin in self.loaded
+            if plugin.prompt
         )
 
     def having(self, hook: HookName) -> list[LoadedPlugin]:

@@ -18,7 +18,7 @@ import yaml
 from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.safety.threats import Finding, scan
+from agent.safety.threats import Threat, scan
 
 FILE = "SKILL.md"
 MAX_SKILL_BYTES = 100_000
@@ -45,7 +45,7 @@ class Skill:
     name: str
     description: str
     text: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Threat, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _front_matter(text: str) -> dict[str, object]:
     return values if isinstance(values, dict) else {}
 
 
-def described(findings: Sequence[Finding]) -> str:
+def described(findings: Sequence[Threat]) -> str:
     """Return what a scan found, in words."""
     return ", ".join(f"{each.kind} ({each.chars} characters)" for each in findings)
 

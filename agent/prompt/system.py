@@ -43,7 +43,7 @@ INDEX_CHARS = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SourcedText:
     """A text that somebody else wrote, and where it comes from, in words for the model."""
 
     source: str
@@ -80,9 +80,9 @@ class PromptFacts:
     memory: tuple[str, ...] = ()
     profile: str | None = None
     noted: tuple[str, ...] = ()
-    external: tuple[Told, ...] = ()
+    external: tuple[SourcedText, ...] = ()
     skills: tuple[tuple[str, str], ...] = ()
-    context_file: Told | None = None
+    context_file: SourcedText | None = None
     session: str = ""
     started: str = ""
     platform_hint: str = ""
@@ -333,7 +333,7 @@ def fenced(intro: str, source: str, text: str) -> str:
     return f'{intro}\n<parley-data source="{source}">\n{_open(text)}\n</parley-data>'
 
 
-def memory_context(blocks: Sequence[Told]) -> str:
+def memory_context(blocks: Sequence[SourcedText]) -> str:
     """Return what is told with one question and is not part of it; "" for nothing.
 
     Args:

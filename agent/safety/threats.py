@@ -51,7 +51,7 @@ _LOOKALIKES = str.maketrans(
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Threat:
     """One span that was taken out: where it stood in the text, and how long it was."""
 
     kind: Kind
@@ -69,7 +69,7 @@ class Scan:
     """
 
     text: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Threat, ...] = ()
 
     @property
     def counts(self) -> Mapping[Kind, int]:
@@ -90,21 +90,21 @@ def scan(text: str) -> Scan:
     return Scan("".join([*pieces, text[done:]]), findings)
 
 
-def mark(finding: Finding) -> str:
+def mark(finding: Threat) -> str:
     """Return what stands in place of a finding."""
     unit = "character" if finding.chars == 1 else "characters"
     return f"[removed: {finding.kind}, {finding.chars} {unit}]"
 
 
-def _found(text: str) -> Iterator[Finding]:
+def _found(text: str) -> Iterator[Threat]:
     """Yield all findings, those of the kind that explains most first; they may overlap."""
     unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
         first, last = places.original(start), places.original(end - 1)
-        yield Finding(kind, first, last + 1 - first)
+        yield Threat(kind, first, last + 1 - first)
     for start, end in out_of_place(text, unseen):
-        yield Finding("invisible characters", start, end - start)
+        yield Threat("invisible characters", start, end - start)
 
 
 def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
@@ -210,11 +210,11 @@ def _folded(character: str) -> str:
     return plain if len(plain) == 1 else character
 
 
-def _merged(findings: list[Finding]) -> Iterator[Finding]:
+def _merged(findings: list[Threat]) -> Iterator[Threat]:
     """Yield the findings in order; those that overlap as one, of the kind that was found first."""
     rank = {id(finding): n for n, finding in enumerate(findings)}
     findings.sort(key=lambda finding: finding.start)
-    current: Finding | None = None
+    current: Threat | None = None
     best = 0
     for finding in findings:
         if current is None or finding.start >= current.start + current.chars:
@@ -225,7 +225,7 @@ def _merged(findings: list[Finding]) -> Iterator[Finding]:
         end = max(current.start + current.chars, finding.start + finding.chars)
         kind = finding.kind if rank[id(finding)] < best else current.kind
         best = min(best, rank[id(finding)])
-        current = Finding(kind, current.start, end - current.start)
+        current = Threat(kind, current.start, end - current.start)
     if current is not None:
         yield current
 

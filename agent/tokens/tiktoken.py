@@ -205,7 +205,7 @@ _OPENAI = re.compile(
 )
 
 
-class _File(NamedTuple):
+class _EncodingFile(NamedTuple):
     """Where an encoding comes from; tiktoken keeps it under the SHA-1 of its address."""
 
     url: str
@@ -214,24 +214,24 @@ class _File(NamedTuple):
 
 _HOST = "https://openaipublic.blob.core.windows.net/encodings"
 # Source: tiktoken_ext/openai_public.py of tiktoken 0.14.
-_O200K = _File(
+_O200K = _EncodingFile(
     f"{_HOST}/o200k_base.tiktoken",
     "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
 )
-_P50K = _File(
+_P50K = _EncodingFile(
     f"{_HOST}/p50k_base.tiktoken",
     "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069",
 )
 _FILES = {
     "o200k_base": _O200K,
     "o200k_harmony": _O200K,
-    "cl100k_base": _File(
+    "cl100k_base": _EncodingFile(
         f"{_HOST}/cl100k_base.tiktoken",
         "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
     ),
     "p50k_base": _P50K,
     "p50k_edit": _P50K,
-    "r50k_base": _File(
+    "r50k_base": _EncodingFile(
         f"{_HOST}/r50k_base.tiktoken",
         "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
     ),

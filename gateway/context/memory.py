@@ -17,7 +17,7 @@ from agent.messages import text_of
 from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Exchange, MemoryProvider, Query
 from agent.plugins.supervision import PluginFailed
-from agent.prompt.system import Told
+from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
 from gateway.agent_ports.tools import rights_of_turn
 from gateway.errors import StorageError
@@ -56,7 +56,7 @@ class Recall:
         self._access = access
         self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
 
-    async def notes(self, lease: Lease) -> Sequence[Told]:
+    async def notes(self, lease: Lease) -> Sequence[SourcedText]:
         """Return what memory providers know about the question that waits; nothing for none.
 
         All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
@@ -131,7 +131,9 @@ def waiting_query(conn: Connection, conversation_id: int) -> Query | None:
     return Query(text, scope, str(conversation_id)) if text else None
 
 
-async def _recalled(plugin: LoadedPlugin, provider: MemoryProvider, query: Query) -> Told | None:
+async def _recalled(
+    plugin: LoadedPlugin, provider: MemoryProvider, query: Query
+) -> SourcedText | None:
     try:
         found = await plugin.caller.ask("prefetch", provider.prefetch, query)
         if not isinstance(found, str | None):
@@ -140,7 +142,7 @@ async def _recalled(plugin: LoadedPlugin, provider: MemoryProvider, query: Query
     except PluginFailed:
         return None
     text = (found or "").strip()[:MAX_RECALLED_CHARS]
-    return Told(f"Recalled from the memory {provider.name}", text) if text else None
+    return SourcedText(f"Recalled from the memory {provider.name}", text) if text else None
 
 
 async def _store(plugin: LoadedPlugin, provider: MemoryProvider, exchange: Exchange) -> None:

@@ -31,13 +31,13 @@ from agent.messages import ChatMessage, storable
 from agent.prompt.skills import BadSkill, Skill, SkillShelf
 from agent.prompt.system import (
     PromptFacts,
+    SourcedText,
     SystemPrompt,
-    Told,
     memory_context,
     write_child_prompt,
     write_prompt,
 )
-from agent.safety.threats import Finding, Scan, scan
+from agent.safety.threats import Scan, Threat, scan
 from agent.settings import AgentSettings
 from agent.turn import Agent
 from gateway.access.policy import Access
@@ -88,10 +88,10 @@ class Snapshot:
 
     identity: str | None = None
     profile: str | None = None
-    context_file: Told | None = None
+    context_file: SourcedText | None = None
     skills: tuple[Skill, ...] = ()
     bad_skills: tuple[BadSkill, ...] = ()
-    findings: Mapping[str, tuple[Finding, ...]] = field(default_factory=dict)
+    findings: Mapping[str, tuple[Threat, ...]] = field(default_factory=dict)
     unreadable: tuple["Unreadable", ...] = ()
 
     @property
@@ -145,7 +145,7 @@ class OperatorFiles:
         self.current = Snapshot(
             identity=identity.text if identity else None,
             profile=profile.text if profile else None,
-            context_file=Told(name, context.text) if context else None,
+            context_file=SourcedText(name, context.text) if context else None,
             skills=skills,
             bad_skills=tuple(each for each in found if isinstance(each, BadSkill)),
             findings=findings,
@@ -267,10 +267,10 @@ def _load(shelf: SkillShelf, name: str) -> Skill | BadSkill:
 TOUCHES_THE_MACHINE = frozenset({"terminal", "read_file", "write_file", "list_files"})
 KNOWN_TEXTS = 256
 
-ExternalTexts = Callable[[], Sequence[Told]]
+ExternalTexts = Callable[[], Sequence[SourcedText]]
 
 
-def _nothing() -> Sequence[Told]:
+def _nothing() -> Sequence[SourcedText]:
     return ()
 
 
@@ -397,7 +397,7 @@ def prefill_rows(settings: AgentSettings) -> tuple[ChatMessage, ...]:
     )
 
 
-def told_with_question(settings: AgentSettings, recalled: Sequence[Told] = ()) -> str:
+def told_with_question(settings: AgentSettings, recalled: Sequence[SourcedText] = ()) -> str:
     """Return what stands before a question and is no part of it; "" for nothing.
 
     Args:
@@ -405,7 +405,7 @@ def told_with_question(settings: AgentSettings, recalled: Sequence[Told] = ()) -
         recalled: What memory providers and plugins have to say; scanned here.
     """
     operator = (settings.ephemeral or "").strip()
-    own = [Told("From the operator, who may instruct you", operator)] if operator else []
+    own = [SourcedText("From the operator, who may instruct you", operator)] if operator else []
     return memory_context([*own, *map(_cleaned, recalled)])
 
 
@@ -413,8 +413,8 @@ def _clean(texts: Sequence[str], source: str) -> tuple[str, ...]:
     return tuple(_scanned(text, source).text for text in texts)
 
 
-def _cleaned(told: Told) -> Told:
-    return Told(told.source, _scanned(told.text, told.source).text)
+def _cleaned(told: SourcedText) -> SourcedText:
+    return SourcedText(told.source, _scanned(told.text, told.source).text)
 
 
 @lru_cache(maxsize=KNOWN_TEXTS)

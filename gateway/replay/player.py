@@ -17,10 +17,10 @@ from adapters.messages import Address, InboundMessage, Outgoing
 from agent.messages import storable, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.settings import CachingSettings, FactsSettings
 from agent.tokens.estimate import estimate_tokens
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
 from gateway.replay.clock import Gap, schedule
@@ -187,8 +187,8 @@ class House:
             models=[self._model],
             tools=RecordedTools(self._model, recordings),
             settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
-            output=settings.tools.output,
-            retry=RetryPolicy(),
+            calls=CallRules(settings.tools.output),
+            recovery=Recovery(RetryPolicy()),
             max_output_tokens=settings.model.max_output_tokens,
             caching=settings.prompt_caching,
         )

@@ -1,12 +1,15 @@
 """Compaction as other programs call it: lists of OpenAI chat messages in and out."""
 
 import copy
+import subprocess
+import sys
 from typing import Any
 
 import orjson
 import pytest
 from structlog.testing import capture_logs
 
+import agent
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.tokens.estimate import estimate_messages
@@ -414,3 +417,20 @@ def test_the_model_decides_the_tokenizer() -> None:
     counted = compact(messages, model="gpt-4o")
     assert counted.tokens_before == estimate_messages(messages, "gpt-4o")
     assert counted.tokens_before != compact(messages).tokens_before
+
+
+def test_the_library_is_imported_when_it_is_asked_for() -> None:
+    """What only needs a word of the agent does not load the compressor."""
+    code = (
+        "import sys, agent.usage\n"
+        "assert 'agent.library' not in sys.modules\n"
+        "from agent import compact_messages\n"
+        "assert compact_messages.__module__ == 'agent.library'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_has_no_other_names() -> None:
+    """A name that is not of the library is an AttributeError, as of any module."""
+    with pytest.raises(AttributeError, match="no attribute 'compress_messages'"):
+        agent.compress_messages  # noqa: B018

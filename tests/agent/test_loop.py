@@ -30,12 +30,12 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
 from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
-from agent.recovery import Rests, RetryPolicy
+from agent.recovery import Recovery, Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from agent.turn import CONTINUE, Agent, TurnPorts, TurnResult, TurnState
+from agent.turn import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
@@ -145,13 +145,11 @@ class Bench:
             self.models,
             self.toolbox,
             self.settings,
-            OutputSettings(),
-            RetryPolicy(retry_for_s=5, backoff_s=(0,)),
+            CallRules(OutputSettings(), self.approval),
+            Recovery(RetryPolicy(retry_for_s=5, backoff_s=(0,)), self.rests),
             max_output_tokens=77,
             caching=self.caching,
-            rests=self.rests,
             images=self.images,
-            approval=self.approval,
         )
         context = ToolContext("c1", MemoryReader(), lambda: datetime.now(UTC))
         ports = TurnPorts(

@@ -19,7 +19,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel
-from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
+from agent.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from tests.support.scripted_model import ScriptedModel
 
 
@@ -40,7 +40,7 @@ class Flaky(ScriptedModel):
 
 
 class Bench:
-    """The desk, with a clock, dice that roll the highest, and what was seen."""
+    """A request, with a clock, dice that roll the highest, and what was seen."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -51,13 +51,15 @@ class Bench:
         self.can_shrink = self.can_repair = True
         self.slow_s = 0.0
         self.rests = Rests(lambda: self.time)
-        self.timing = Timing(now=lambda: self.time, sleep=self.sleep, draw=lambda _, high: high)
+        self.timing = RetryTiming(
+            now=lambda: self.time, sleep=self.sleep, draw=lambda _, high: high
+        )
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
         self.time += seconds
 
-    async def attempt(self, model: ChatModel) -> str:
+    async def make(self, model: ChatModel) -> str:
         self.time += self.slow_s
         assert isinstance(model, Flaky)
         return model.next_answer()

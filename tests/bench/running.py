@@ -16,9 +16,9 @@ from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
 from agent.models.base import ChatModel
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.tools.catalog import builtin_tools
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled, settle_memory
 from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging
@@ -43,8 +43,8 @@ def agent_of(settings: Settings, model: ChatModel) -> Agent:
         models=[model],
         tools=builtin_tools(settings.tools),
         settings=settings.agent,
-        output=settings.tools.output,
-        retry=RetryPolicy(),
+        calls=CallRules(settings.tools.output),
+        recovery=Recovery(RetryPolicy()),
         max_output_tokens=settings.model.max_output_tokens,
     )
 

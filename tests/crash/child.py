@@ -55,7 +55,7 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import FREE, ModelFacts
 from agent.processes.confinement import why_not
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.settings import (
     AgentSettings,
     CompressionSettings,
@@ -69,7 +69,7 @@ from agent.tools.builtin import delegate_task
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Inquiry, TodoItem, Tool, ToolContext, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from agent.usage import Usage
 from gateway import app
 from gateway.access.policy import Access
@@ -280,10 +280,9 @@ class Life:
             models=[ChainModel(self)],
             tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task.TOOL, *foreign]),
             settings=AgentSettings(),
-            output=OutputSettings(max_bytes=256),
-            retry=RetryPolicy(backoff_s=(0.001,)),
+            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules(self.spec.approval)),
+            recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
-            approval=ApprovalRules(self.spec.approval),
         )
 
     def _tool(self, name: str) -> Tool:

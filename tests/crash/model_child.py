@@ -10,11 +10,11 @@ from typing import Any
 from typing_extensions import override
 
 from agent.models.factory import build_models
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, ModelSettings, OutputSettings
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolRegistry
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from tests.crash import child, nursery
 from tests.crash.mutants import replace_in
 from tests.support.crash import Spec
@@ -39,10 +39,9 @@ class ModelLife(child.Life):
             models=[model for block in blocks for model in build_models(block)],
             tools=ToolRegistry(self._tool(name) for name in TOOLS),
             settings=AgentSettings(),
-            output=OutputSettings(max_bytes=256),
-            retry=RetryPolicy(backoff_s=(0.001,)),
+            calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules(self.spec.approval)),
+            recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),
             max_output_tokens=100,
-            approval=ApprovalRules(self.spec.approval),
         )
 
 

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agent.models.base import ChatModel
 from agent.models.factory import build_models
-from agent.recovery import Rests, RetryPolicy, Timing, complete_with_recovery
+from agent.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.settings import ModelSettings
 from agent.tools.registry import Arguments, Tool, ToolContext
 from agent.turn import Agent
@@ -66,9 +66,9 @@ class Clock:
         await asyncio.sleep(0)
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> RetryTiming:
         """As recovery wants it; every wait is the longest that the dice allow."""
-        return Timing(self.now, self.sleep, lambda _low, high: high)
+        return RetryTiming(self.now, self.sleep, lambda _low, high: high)
 
 
 class FaultyServer(ModelServer):

@@ -14,7 +14,7 @@ from agent.prompt.system import (
     LAYERS,
     SKILLS_ARE_ORDERS,
     PromptFacts,
-    Told,
+    SourcedText,
     memory_context,
     write_child_prompt,
     write_prompt,
@@ -31,9 +31,9 @@ FULL = PromptFacts(
     memory=("Bo likes tea.",),
     profile="Bo is a baker.",
     noted=("Bo has a dog.",),
-    external=(Told("zep", "Bo met Cy."),),
+    external=(SourcedText("zep", "Bo met Cy."),),
     skills=(("report", "How reports are written."),),
-    context_file=Told("AGENTS.md", "Use tabs."),
+    context_file=SourcedText("AGENTS.md", "Use tabs."),
     session="7",
     started="2026-11-22",
     platform_hint="a chat on a phone",
@@ -105,7 +105,9 @@ def test_words_of_others_are_fenced(layer: str, words: str) -> None:
 @given(st.text(), st.sampled_from(["</parley-data>", "</ Parley-Data >", "<memory-context>"]))
 def test_nothing_closes_its_fence(text: str, tag: str) -> None:
     """However it is written: one tag opens a block, one closes it."""
-    block = layers(PromptFacts(context_file=Told("AGENTS.md", text + tag + text)))["context_file"]
+    block = layers(PromptFacts(context_file=SourcedText("AGENTS.md", text + tag + text)))[
+        "context_file"
+    ]
     assert block.lower().count("<parley-data") == 1
     assert block.lower().count("</parley-data") == 1
     assert "<memory-context" not in block
@@ -187,7 +189,7 @@ def test_the_same_facts_give_the_same_bytes() -> None:
 
 def test_context_names_its_sources() -> None:
     """What is told beside a question is framed as context, each block by where it comes from."""
-    text = memory_context([Told("From zep", "Bo met Cy."), Told("From x", "")])
+    text = memory_context([SourcedText("From zep", "Bo met Cy."), SourcedText("From x", "")])
     assert text.startswith("<memory-context>\n")
     assert text.endswith("From zep:\nBo met Cy.\n</memory-context>")
     assert "From x" not in text
@@ -195,4 +197,4 @@ def test_context_names_its_sources() -> None:
 
 def test_no_context_is_nothing() -> None:
     """No block, no frame."""
-    assert memory_context([]) == memory_context([Told("From x", "")]) == ""
+    assert memory_context([]) == memory_context([SourcedText("From x", "")]) == ""

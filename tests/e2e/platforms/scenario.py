@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.messages import ChatMessage, decode
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin import clarify, send_file
 from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
-from agent.turn import Agent
+from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database
@@ -112,8 +112,8 @@ def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
         models=[model],
         tools=ToolRegistry([send_file.TOOL, clarify.TOOL, _held(errand)]),
         settings=AgentSettings(),
-        output=OutputSettings(),
-        retry=RetryPolicy(retry_for_s=0, backoff_s=(0,)),
+        calls=CallRules(OutputSettings()),
+        recovery=Recovery(RetryPolicy(retry_for_s=0, backoff_s=(0,))),
         max_output_tokens=1024,
     )
 

@@ -12,7 +12,7 @@ from typing_extensions import override
 from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Exchange, MemoryProvider, Query
 from agent.plugins.supervision import Caller
-from agent.prompt.system import Told
+from agent.prompt.system import SourcedText
 from gateway.access.policy import Access
 from gateway.context import memory as module
 from gateway.context.memory import MAX_RECALLED_CHARS, Finished, Recall, waiting_query
@@ -86,7 +86,7 @@ async def test_all_providers_are_asked_about_the_question(database: Database) ->
     lease = await asked(database, "What", "is it?")
     with capture_logs() as logs:
         told = await recall.notes(lease)
-    assert told[0] == Told("Recalled from the memory memory", "What\nis it?")
+    assert told[0] == SourcedText("Recalled from the memory memory", "What\nis it?")
     assert [len(each.text) for each in told[1:]] == [MAX_RECALLED_CHARS]
     assert memory.queries == [Query("What\nis it?", "telegram:42", str(lease.conversation))]
     assert [(each["plugin"], each["call"]) for each in logs] == [("p1", "prefetch")]

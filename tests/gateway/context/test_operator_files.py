@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agent.prompt.system import Told
+from agent.prompt.system import SourcedText
 from gateway.cli.prompt import problems
 from gateway.context import prompts
 from gateway.context.prompts import CONTEXT_FILES, OperatorFiles, Snapshot, cut
@@ -158,7 +158,7 @@ def test_what_is_no_file_is_told(
     files = OperatorFiles(tmp_path)
     with capture_logs() as log:
         found = [files.read(), files.read()][-1]
-    assert found.context_file == Told("CLAUDE.md", "two")
+    assert found.context_file == SourcedText("CLAUDE.md", "two")
     assert [(line["event"], line["error"]) for line in log] == [("prompt_file_unreadable", reason)]
     assert list(problems(found)) == [
         f"! AGENTS.md cannot be read and counts as not there: {reason}"

@@ -20,7 +20,7 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, Prices
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
-from agent.recovery import RetryPolicy
+from agent.recovery import Recovery, RetryPolicy
 from agent.tools.builtin import delegate_task, memory, read_conversation, send_file, todo
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext
@@ -95,7 +95,7 @@ def model_of(*steps: Step, calls: tuple[ToolCall, ...] = ()) -> HeldModel:
 def agent_with(model: HeldModel, *tools: Tool, retry: RetryPolicy | None = None) -> Any:
     """Return an agent that can delegate."""
     agent = agent_of(model, tools=[delegate_task.TOOL, *tools])
-    return agent if retry is None else replace(agent, retry=retry)
+    return agent if retry is None else replace(agent, recovery=Recovery(retry))
 
 
 def limits(**values: float) -> dict[str, Any]:
@@ -328,7 +328,7 @@ async def test_stop_ends_the_children_with_their_parent(tmp_path: Path) -> None:
 def careful(model: HeldModel) -> Any:
     """Return an agent whose tool `act` needs an approval."""
     agent = agent_with(model, tool_of(lambda _: asyncio.sleep(0, "acted")))
-    return replace(agent, approval=ApprovalRules("side_effects"))
+    return replace(agent, calls=replace(agent.calls, approval=ApprovalRules("side_effects")))
 
 
 def branching() -> HeldModel:
