@@ -34,7 +34,7 @@ from sqlalchemy.exc import DBAPIError
 
 from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
-from gateway.storage.identity import Watch
+from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
 
 P = ParamSpec("P")
@@ -110,7 +110,7 @@ class Database:
     """An open SQLite file: `write` through the writer thread, `read` on read-only connections."""
 
     def __init__(
-        self, path: Path, connection: Connection, watch: Watch, scrubber: Scrubber
+        self, path: Path, connection: Connection, watch: FileWatch, scrubber: Scrubber
     ) -> None:
         self._connection = connection
         self._watch = watch

@@ -139,7 +139,7 @@ def accept(mark: Path) -> bool:
     return True
 
 
-class Watch:
+class FileWatch:
     """Looks at the files of an open database; for the writer's thread alone."""
 
     def __init__(self, database: Path, mark: Path, here: Seen) -> None:

@@ -72,7 +72,7 @@ def _connected(path: Path) -> Iterator[Connection]:
             connection.engine.dispose()
 
 
-def _watch(connection: Connection, path: Path, mark: Path) -> identity.Watch:
+def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch:
     """Have the schema be this code's, in the database that was written to before."""
     with connection.begin():
         identity.require_newest(connection, path, mark)
@@ -80,7 +80,7 @@ def _watch(connection: Connection, path: Path, mark: Path) -> identity.Watch:
     with connection.begin():
         here = identity.settle(connection)
     try:
-        return identity.Watch(path, mark, here)
+        return identity.FileWatch(path, mark, here)
     except OSError as exc:
         raise StorageUnavailable(f"cannot write {mark}: {exc.strerror}") from exc
 

@@ -24,7 +24,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import shown_ranges
 from gateway.storage.reports import cache_efficiency
 from gateway.storage.reports.cache_efficiency import BilledAnswer
-from gateway.storage.reports.ledger import TOKENS, Group, Spent, grouped, total, usage_in
+from gateway.storage.reports.ledger import SUMS, Group, Spent, grouped, spent_in, total
 from gateway.storage.schema import (
     compaction,
     inbox,
@@ -419,11 +419,12 @@ class Totals:
 def totals(conn: Connection, conversation_id: int, turn_id: int) -> Totals:
     """Return what a turn took so far."""
     row = conn.execute(*_turn_sums(conversation_id, turn_id)).one()
+    spent = spent_in(row)
     return Totals(
         iterations=row.iterations,
         tool_calls=row.tool_calls,
-        usage=usage_in(row),
-        usd=row.usd if row.prices == row.calls else None,
+        usage=spent.usage,
+        usd=None if spent.money.unknown_calls else spent.money.usd,
         estimated=row.estimates > 0,
         last_model=row.last_model or "",
     )
@@ -438,9 +439,6 @@ def _turn_sums(conversation_id: int, turn_id: int) -> Any:
         steps.where(step.c.kind == "model").scalar_subquery().label("iterations"),
         steps.where(step.c.kind == "tool").scalar_subquery().label("tool_calls"),
         answered.order_by(step.c.n.desc()).limit(1).scalar_subquery().label("last_model"),
-        func.count().label("calls"),
-        func.count(ledger.c.usd).label("prices"),
-        func.coalesce(func.sum(ledger.c.usd), 0.0).label("usd"),
+        *SUMS,
         func.count().filter(ledger.c.estimated).label("estimates"),
-        *(func.coalesce(func.sum(ledger.c[name]), 0).label(name) for name in TOKENS),
     ).where(ledger.c.conversation == conversation_id, ledger.c.turn_id == turn_id)

@@ -286,7 +286,7 @@ async def test_a_commit_that_failed_is_not_in_the_mark(file: Path) -> None:
     await write_some(file)
     with closing(sqlite3.connect(file)) as raw:
         name, commits = raw.execute("SELECT name, commits FROM identity").fetchone()
-        watch = identity.Watch(file, mark, identity.Seen(name, commits))
+        watch = identity.FileWatch(file, mark, identity.Seen(name, commits))
         watch.before(raw)
         raw.execute("INSERT INTO replica (name, heartbeat_until) VALUES ('x', 0)")
         watch.count(raw)
