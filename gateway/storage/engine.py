@@ -321,6 +321,7 @@ class Database:
 
     def _run(self, job: Job) -> JobResult:
         conn = self._connection
+        # One function that fails is rolled back alone: the batch is one commit for all others.
         self._raw.execute("SAVEPOINT job")
         try:
             done = JobResult(job, job.fn(conn), None)
@@ -461,8 +462,10 @@ def _set_pragmas(connection: Connection) -> None:
     cursor.execute("PRAGMA journal_mode=WAL")
     if cursor.fetchone() != ("wal",):
         raise StorageUnavailable("the database cannot use a write-ahead log here")
+    # A commit is what platforms are told "received" for: it must survive a loss of power.
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
+    # Room that erased rows leave is overwritten with zeros (decision 021).
     cursor.execute("PRAGMA secure_delete=ON")
     cursor.execute("PRAGMA synchronous")
     if cursor.fetchone() != (2,):

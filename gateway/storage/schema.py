@@ -216,6 +216,8 @@ _partial_index(
     inbox.c.message_ref,
     where="message_ref IS NOT NULL",
 )
+# Stands beside narrower conditions, too (state = 'queued'): SQLite takes a partial index only where
+# the words of its own condition are in the statement.
 is_pending = inbox.c.state.in_(("queued", "taken"))
 """Waits or is being answered."""
 _partial_index(
@@ -367,6 +369,7 @@ is_running = turn.c.state == "running"
 Index("ix_turn_conversation_id", turn.c.conversation, turn.c.id)
 # For the foreign key: without it each segment that is erased costs a look at all turns.
 Index("ix_turn_session_id", turn.c.session_id)
+# Unique: the database itself refuses a second running turn, whatever the code believes.
 _partial_index("uq_turn_running", turn.c.conversation, where="state = 'running'", unique=True)
 _partial_index("ix_turn_dead", turn.c.finished_at, turn.c.id, where="state = 'dead'")
 

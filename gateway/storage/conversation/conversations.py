@@ -319,6 +319,7 @@ def choose_model(conn: Connection, conversation_id: int, model: str | None) -> N
 
 def stop_upto(conn: Connection, conversation_id: int, seq: int) -> None:
     """Have what runs or waits up to an entry of the inbox be stopped."""
+    # It never goes back: of two stops the later one holds, in whatever order they are written.
     here = (conversation.c.id == conversation_id, conversation.c.cancel_upto_seq < seq)
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=seq))
 
@@ -422,12 +423,14 @@ def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int
         .where(
             conversation.c.owner.is_(None),
             conversation.c.ready_no.is_not(None),
+            # What is held for longer than any back-off shows a clock that was set back.
             ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
             tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
         )
         .order_by(conversation.c.ready_no)
         .limit(limit)
         .with_for_update(skip_locked=True)
+        # It reads the table that the update changes: SQLAlchemy would take both for one.
         .correlate(None)
     )
     return (
@@ -572,12 +575,14 @@ def idle(conn: Connection, among: Select[Any], limit: int) -> list[int]:
 
 
 def _next_ready_no() -> ScalarSelect[int]:
+    # In the words of ix_conversation_ready: then the newest number is one look at its end.
     newest = select(func.coalesce(func.max(conversation.c.ready_no), 0) + 1).where(
         conversation.c.owner.is_(None), conversation.c.ready_no.is_not(None)
     )
     return newest.scalar_subquery()
 
 
+# In the words of ix_conversation_unsearched.
 _lacks_words = conversation.c.message_head > conversation.c.searched_seq
 
 
@@ -631,6 +636,7 @@ def withdraw(conn: Connection, conversation_id: int) -> None:
         .values(
             owner=None,
             ready_no=None,
+            # Whoever works on it now writes nothing more.
             epoch=conversation.c.epoch + 1,
             # What the indexer has read of it before is not entered any more.
             searched_seq=conversation.c.message_head + 1,

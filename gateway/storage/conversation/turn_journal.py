@@ -169,6 +169,7 @@ def announce_preview(conn: Connection, current: Turn, nonce: str) -> None:
     Raises:
         LeaseLost: Another worker has the conversation, or the turn has ended.
     """
+    # Committed before the message is posted: after a crash the platform is asked for this nonce.
     lease, mark = current.lease, PREVIEW_INTENT + nonce
     held = (lease.parent or lease.conversation, lease.replica, lease.epoch)
     if conn.execute(*_announce_preview(current.id, mark, *held)).rowcount == 0:
@@ -270,6 +271,7 @@ def commit(
         TurnCancelled: Its user stopped it before this could commit; nothing was written.
     """
     place = proceed(conn, current)
+    # A commit whose answer was lost is made again by its caller.
     if not _is_running(conn, current):
         return usage.totals(conn, current.lease.conversation, current.id)
     seq = transcript.append(conn, current.place, messages)
@@ -368,6 +370,7 @@ def _close(
             "usd": totals.usd,
         },
     )
+    # Only tool calls ask people and delegate: a turn without any is spared these statements.
     if totals.tool_calls:
         questions.cancel_of_turn(conn, current.id)
         _end_children(conn, current)

@@ -42,7 +42,7 @@ def stored(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[
 
 
 def earlier(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
-    """Return whose words entries may hold that an operator queued again after an earlier turn."""
+    """Return the senders of the earlier turns of entries that an operator has queued again."""
     turns = {entry.turn_id for entry in entries} - {None}
     if not turns:
         return []
@@ -52,7 +52,7 @@ def earlier(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
 
 
 def since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """Return whose words a conversation holds since it began anew last, before this segment.
+    """Return all senders since the newest root that is not newer than this segment.
 
     Turns of versions that did not note their senders are left out: they let no guests in.
     """
@@ -166,7 +166,7 @@ def has_running(conn: Connection, conversation_id: int) -> bool:
 def find_running(conn: Connection, held: Held, base: PromptBase) -> Turn | None:
     """Return the conversation's unfinished turn, counting one more attempt at it.
 
-    What its requests begin with is settled anew: see `lineage.settle_base`.
+    What its requests begin with is settled anew: see `sessions.settle_base`.
     """
     if not held.runs:
         return None
@@ -228,7 +228,7 @@ def begin(
         entries: At least one queued message, in order.
         asked: What the model reads of them; None for a command, which is no message of the
             transcript.
-        base: What its requests begin with, where `lineage.settle_base` says so; a root begins with
+        base: What its requests begin with, where `sessions.settle_base` says so; a root begins with
             its prefill, and its context is told beside the question.
         others: Whose words the question holds beside those of the entries' senders.
     """
@@ -439,7 +439,7 @@ def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
 
 
 def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
-    """Return whose words the question holds that `hide_newest` would give back."""
+    """Return the senders of the question that `hide_newest` would give back."""
     newest = _newest_ended(conn, lease.conversation)
     if newest is None:
         return ()

@@ -42,7 +42,6 @@ from gateway.storage.schema import (
     quarantine,
     turn,
 )
-from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.statements import built_once
 
 InboxKind = Literal["message", "command", "edit", "overheard"]
@@ -200,6 +199,7 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
         select(*_OF_ENTRY)
         .where(
             inbox.c.conversation == conversation_id,
+            # Turns have no index here: these bounds keep SQLite from reading the whole inbox.
             inbox.c.seq >= select(turn.c.first_seq).where(of_this).scalar_subquery(),
             inbox.c.seq <= select(turn.c.upto_seq).where(of_this).scalar_subquery(),
             inbox.c.turn_id == turn_id,
@@ -397,7 +397,7 @@ def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) ->
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
     """Drop the ids of messages: they begin anew there, and an old one would be another message's.
 
-    Those that a running turn holds in memory: `steps.enter`.
+    Those that a running turn holds in memory: `turn_journal.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
@@ -551,6 +551,7 @@ def newest_turn(conn: Connection, conversation_id: int) -> int:
 def _keys(address: Address) -> tuple[str, str, str]:
     """Return the shared key of a place, and the bounds of those with a sender behind it."""
     key = address_key(address)
+    # ";" follows ":": a range of keys, which the index of keys serves as LIKE would not.
     return key, f"{key}::", f"{key}:;"
 
 
@@ -573,12 +574,12 @@ def _listening(shared: str, first: str, end: str) -> Any:
 
 @built_once
 def _newest_too_many(conversation_id: int, kind: str) -> Any:
-    of_this = (inbox_table.c.conversation == conversation_id, is_noted, inbox_table.c.kind == kind)
-    newest_first = select(inbox_table.c.seq).where(*of_this).order_by(inbox_table.c.seq.desc())
+    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
+    newest_first = select(inbox.c.seq).where(*of_this).order_by(inbox.c.seq.desc())
     return newest_first.limit(1).offset(NOTES_KEPT)
 
 
 @built_once
 def _drop_upto(conversation_id: int, kind: str, seq: int) -> Any:
-    of_this = (inbox_table.c.conversation == conversation_id, is_noted, inbox_table.c.kind == kind)
-    return update(inbox_table).where(*of_this, inbox_table.c.seq <= seq).values(state="done")
+    of_this = (inbox.c.conversation == conversation_id, is_noted, inbox.c.kind == kind)
+    return update(inbox).where(*of_this, inbox.c.seq <= seq).values(state="done")

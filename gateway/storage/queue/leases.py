@@ -129,6 +129,7 @@ def reap_others(conn: Connection, replica_id: int) -> int:
         How many conversations an earlier process had left behind.
     """
     orphaned = conversations.disown_others(conn, replica_id)
+    # The platform may have shown what was under way: it is asked before anything is sent again.
     conn.execute(
         update(outbox)
         .where(is_unsent, outbox.c.state == "sending")
@@ -161,6 +162,7 @@ def fence(conn: Connection, lease: Lease) -> Conversation:
     Raises:
         LeaseLost: The token is stale; the caller's transaction must write nothing.
     """
+    # A child has no lease of its own (decision 092).
     held = lease.parent or lease.conversation
     found = conversations.leased(conn, held, lease.replica, lease.epoch)
     if found is None:
@@ -190,6 +192,7 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
     released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch)).one_or_none()
     if released is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
+    # Behind the release, which has taken back an earlier back-off.
     if not_before_s:
         conversations.back_off(conn, lease.conversation, not_before_s)
     return released.ready_no is not None

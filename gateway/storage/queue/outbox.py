@@ -3,7 +3,7 @@
 Life of a row: pending → (sending →) sent. `sending` is the mark of platforms where sending twice
 shows twice; a row found with it after a crash becomes `unknown`: the platform's adapter resolves
 it. `dead` rows are the operator's (`parley dead-letters`); `dropped` ones were cancelled.
-Notices of dead letters (`gateway.burials`) have keys that begin with `DEAD_NOTICE`.
+Notices of dead letters have keys that begin with `DEAD_NOTICE`.
 """
 
 import hashlib
@@ -25,8 +25,6 @@ MAX_MESSAGES = 20
 of them, and at a message a second the chat would be busy for minutes. A longer answer is a file.
 """
 WHOLE_ANSWER = "answer.md"
-
-"""`Adapter.render`: markdown to payloads within the platform's limits."""
 DEAD_NOTICE = "dead:"
 """Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
 
@@ -136,6 +134,7 @@ def append(
     """
     is_new = False
     for part in parts:
+        # The number is taken only for a new key: a repeated commit leaves no gap in the order.
         seq = conversations.take_outbox_seq(conn, conversation_id, part.source_key)
         if seq is None:
             continue
@@ -290,6 +289,7 @@ def mark_sent(conn: Connection, message: Outgoing, receipt: Receipt) -> Due | No
 
 @built_once
 def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: bool) -> Any:
+    # Not only what is unsent: it was shown, also where a `/stop` has dropped the row meanwhile.
     return (
         update(outbox)
         .where(outbox.c.conversation == conversation_id, outbox.c.seq == seq)
@@ -362,6 +362,7 @@ def bury_older(
         .where(*behind, outbox.c.at < now_s() - older_than_s, ~stays)
         .values(state="dead", sender=None, error=reason)
     )
+    # Behind the burial: the first row that is left.
     following = select(func.min(outbox.c.seq)).where(*behind).scalar_subquery()
     conn.execute(
         update(outbox)

@@ -158,7 +158,7 @@ def _arguments(conn: Connection, current: Row[Any]) -> dict[str, str]:
 
 
 def _key(call_id: str, seen: Counter[str]) -> str:
-    """Return the name of the next call with an id, as `turns.call_key` does."""
+    """Return the name of the next call with an id, as `turn_journal.call_key` does."""
     seen[call_id] += 1
     return call_id if seen[call_id] == 1 else f"{call_id}#{seen[call_id]}"
 
