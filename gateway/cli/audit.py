@@ -24,9 +24,12 @@ from gateway.cli.common import (
     Since,
     first_day,
     opened,
+    page_of,
     settings_of,
+    show_lines,
+    show_next,
+    show_table,
 )
-from gateway.cli.console import page_of, show_lines, show_next, show_table
 from gateway.settings.loading import secret_values
 from gateway.storage import schema
 from gateway.storage.reports import audit, history

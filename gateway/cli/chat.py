@@ -2,6 +2,7 @@
 
 It uses the same API as the page of the web chat. On a terminal it shows answers as they grow and
 Ctrl-C stops one; with piped input it answers each line in turn, as plain text.
+The buttons of an answer are numbered lines; a number or a label is a press.
 """
 
 import asyncio
@@ -11,8 +12,8 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,9 +26,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from gateway.cli.chatmenu import Button, Menu, question_of
-from gateway.cli.common import settings_of
-from gateway.cli.console import out
+from gateway.cli.common import out, settings_of
 from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
 from gateway.http.control import SOCKET
 
@@ -44,7 +43,6 @@ PATIENCE_S = 60.0
 RECONNECT_PAUSE_S = 0.1
 PREVIEW_LINES = 12
 
-
 chat_app = typer.Typer(add_completion=False)
 
 
@@ -56,9 +54,7 @@ def chat(
     ] = "terminal",
 ) -> None:
     """Talk to the running gateway from the terminal."""
-    settings = settings_of(context)
-    socket = settings.home / SOCKET
-    asyncio.run(talk_over(socket, name))
+    asyncio.run(talk_over(settings_of(context).home / SOCKET, name))
 
 
 async def talk_over(
@@ -84,9 +80,8 @@ async def talk_over(
         Refused: The gateway does not let this chat be read.
     """
     if not CHAT_NAME.fullmatch(name):
-        raise SettingsError(
-            f"{name!r} is no chat name: 1 to 64 letters, digits, hyphens, underscores"
-        )
+        allowed = "1 to 64 letters, digits, hyphens, underscores"
+        raise SettingsError(f"{name!r} is no chat name: {allowed}")
     console = console or out
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     connector = aiohttp.UnixConnector(path=str(socket))
@@ -196,12 +191,65 @@ async def _require_done(response: aiohttp.ClientResponse) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Button:
+    """What stands on it, and what pressing it says."""
+
+    label: str
+    text: str
+
+
+@dataclass(slots=True)
+class Menu:
+    """What can be chosen now; each number stands for one button until its question is answered."""
+
+    _open: dict[int, tuple[Button, ...]] = field(default_factory=dict)
+
+    def offer(self, buttons: Sequence[Button]) -> list[str]:
+        """Add the buttons of an answer; return the lines that show them."""
+        first = max((n + len(group) for n, group in self._open.items()), default=1)
+        if buttons:
+            self._open[first] = tuple(buttons)
+        return [f"  {number}. {button.label}" for number, button in enumerate(buttons, first)]
+
+    def close(self, number: int) -> None:
+        """Take the buttons of a question away that is over."""
+        for first, group in list(self._open.items()):
+            if question_of(group) == str(number):
+                del self._open[first]
+
+    def said(self, line: str) -> str:
+        """Return what a line says: the text of the button that it chooses, else itself.
+
+        A choice takes the buttons of its answer away, any other message all but those of questions;
+        a command leaves them.
+        """
+        chosen = [
+            (first, button)
+            for first, group in self._open.items()
+            for number, button in enumerate(group, first)
+            if line.casefold() in {str(number), button.label.casefold()}
+        ]
+        if len(chosen) == 1:
+            [(first, button)] = chosen
+            del self._open[first]
+            return button.text
+        if not line.startswith("/"):
+            self._open = {n: group for n, group in self._open.items() if question_of(group)}
+        return line
+
+
+def question_of(buttons: Sequence[Button]) -> str:
+    """Return the number of the question that the buttons answer: they name it; "" for none."""
+    words = [word for button in buttons[:1] for word in button.text.split()[1:2]]
+    return words[0] if words and words[0].isdecimal() else ""
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """An answer, and the position of the message that it belongs to; a notice precedes it.
 
     Attributes:
         files: The names of those that it shows.
-        buttons: Those below it.
         over: Instead of all that: the number of a question whose buttons go.
     """
 
@@ -294,8 +342,7 @@ class Feed:
             buttons = tuple(Button(**choice) for choice in data.get("choices", ()))
             over = data.get("over", 0)
             text = "" if over else data["markdown"]
-            answer = Answer(data["inbox_seq"], text, notice, files, buttons, over)
-            self.answers.append(answer)
+            self.answers.append(Answer(data["inbox_seq"], text, notice, files, buttons, over))
         self._seen.add(place)
 
 
@@ -360,9 +407,7 @@ class Talk:
 
         def answered() -> bool:
             news = self._feed.answers[start:]
-            return any(
-                answer.asks or (answer.inbox_seq >= seq and not answer.notice) for answer in news
-            )
+            return any(it.asks or (it.inbox_seq >= seq and not it.notice) for it in news)
 
         if self._console.is_terminal:
             await self._watch(answered)

@@ -1,5 +1,10 @@
-"""`parley db`, `parley backup` and `parley forget`: looks after the database's file."""
+"""Looks after the database: `parley db`, `parley backup`, `parley forget`, `parley dead-letters`.
 
+A dead letter is what was given up. What `forget` and `dead-letters` change goes through the running
+gateway, or directly into the database where none runs.
+"""
+
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,23 +13,36 @@ import typer
 
 from gateway.agent_ports.tools import Workspaces
 from gateway.cli.common import (
+    AFTER,
+    LISTED,
     AsJson,
+    AsLines,
     ConversationArgument,
+    Limit,
     act,
     database_path,
     opened,
+    page_of,
+    say,
     settings_of,
+    show_json,
+    show_lines,
+    show_next,
+    show_table,
     step_back,
+    warn,
 )
-from gateway.cli.console import say, show_json, warn
 from gateway.lifecycle import pruning
 from gateway.storage import identity, maintenance
 from gateway.storage.engine import lock_database
+from gateway.storage.queue import dead_letters
+from gateway.storage.queue.dead_letters import DeadLetter
 from gateway.storage.reports import history
 
 db_app = typer.Typer(help="Look after the database's schema.", no_args_is_help=True)
 backup_app = typer.Typer(add_completion=False)
 forget_app = typer.Typer(add_completion=False)
+letters_app = typer.Typer(help="What was given up, and why.", no_args_is_help=True)
 
 
 @db_app.command("upgrade")
@@ -126,3 +144,54 @@ def forget(
     messages = act(settings, "forget", str(conversation))
     Workspaces(settings.tools.workspace, settings.home).forget(conversation)
     say(f"erased conversation {conversation} with {messages} messages")
+
+
+Letter = Annotated[str, typer.Argument(metavar="ID", help="Id from `parley dead-letters list`.")]
+
+
+@letters_app.command("list")
+def letters_list(
+    context: typer.Context,
+    limit: Limit = LISTED,
+    after: Annotated[str | None, typer.Option(metavar="ID", help=AFTER)] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List what was given up, the newest first."""
+    with opened(settings_of(context)) as conn:
+        found: list[DeadLetter] = dead_letters.find_all(conn, limit + 1, after)
+    letters, following = page_of(found, limit, lambda letter: letter.id)
+    if json:
+        show_lines(map(asdict, letters))
+        return
+    headings = ("id", "kind", "conversation", "platform", "at", "reason")
+    rows = [[getattr(letter, name) for name in headings] for letter in letters]
+    show_table(headings, rows, "nothing was given up", after)
+    show_next(following)
+
+
+@letters_app.command("show")
+def letters_show(context: typer.Context, letter: Letter, *, json: AsJson = False) -> None:
+    """Print one dead letter with its text."""
+    with opened(settings_of(context)) as conn:
+        found: DeadLetter = dead_letters.find(conn, letter)
+    if json:
+        show_json(asdict(found))
+        return
+    for name in ("id", "kind", "conversation", "platform", "chat", "at", "reason"):
+        say(f"{name}: {getattr(found, name)}")
+    say(f"\n{found.text}")
+
+
+@letters_app.command("retry")
+def letters_retry(context: typer.Context, letter: Letter) -> None:
+    """Put a dead letter back into its queue."""
+    act(settings_of(context), "retry-dead-letter", letter)
+    say(f"{letter} is back in its queue")
+
+
+@letters_app.command("drop")
+def letters_drop(context: typer.Context, letter: Letter) -> None:
+    """Take a dead letter off the list."""
+    act(settings_of(context), "drop-dead-letter", letter)
+    say(f"{letter} is dropped")

@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.safety.redaction import printable
-from gateway.cli.common import settings_of
-from gateway.cli.console import out
+from gateway.cli.common import out, settings_of
 from gateway.errors import GatewayError, NotFound
 from gateway.logging.file import log_path, predecessors
 

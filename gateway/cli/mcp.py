@@ -12,8 +12,7 @@ from agent.tools.excerpt import beginning_of
 from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
-from gateway.cli.common import AsJson, settings_of
-from gateway.cli.console import out, say, show_json, table
+from gateway.cli.common import AsJson, out, say, settings_of, show_json, table
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
 

@@ -1,16 +1,39 @@
-"""`parley plugins`: which plugins there are, and which of them are active."""
+"""What others add to Parley: `parley plugins` shows which are active, `parley engines` chooses one.
+
+Both only look at what was found; no code of a plugin runs here.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 
 import typer
 
-from agent.plugins.finding import PLUGINS, PluginInfo, available
-from gateway.cli.common import AsJson, settings_of
-from gateway.cli.console import say, show_json, show_table
+from agent.plugins import finding
+from agent.plugins.engines import registry
+from agent.plugins.engines.registry import DEFAULT, EngineInfo
+from agent.plugins.finding import PLUGINS, PluginInfo
+from gateway.cli.common import (
+    AsJson,
+    loaded,
+    out,
+    say,
+    settings_of,
+    show_json,
+    show_table,
+    table,
+    warn,
+)
+from gateway.errors import NotFound
+from gateway.settings.editing import set_value
+from gateway.settings.loading import CONFIG_NAME, Loaded
+
+KEY = "context.engine"
 
 plugins_app = typer.Typer(
     help="Plugins: tools, hooks and memory providers of others.", no_args_is_help=True
+)
+engines_app = typer.Typer(
+    help="The context engines: who decides what the model sees.", no_args_is_help=True
 )
 
 
@@ -18,7 +41,7 @@ plugins_app = typer.Typer(
 def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
     """List the plugins that were found (* is active), without running any of their code."""
     settings = settings_of(context)
-    found = available(settings.home)
+    found = finding.available(settings.home)
     enabled = settings.plugins.enabled
     missing = _missing(found, enabled)
     if json:
@@ -26,16 +49,14 @@ def plugins_list(context: typer.Context, *, json: AsJson = False) -> None:
         show_json({"plugins": plugins, "missing": missing})
         return
     nothing = f"there is no plugin, neither in {settings.home / PLUGINS} nor installed"
-    rows = [_row(info, enabled) for info in found]
+    rows = [_plugin_row(info, enabled) for info in found]
     show_table(("", "name", "source", "offers", "description"), rows, nothing)
-    for info in found:
-        if info.problem:
-            say(f"! {info.name} ({info.source}) cannot be used: {info.problem}", "yellow")
+    _show_problems(found)
     for name in missing:
         say(f"! plugins.enabled names {name}, which is not there", "yellow")
 
 
-def _row(info: PluginInfo, enabled: Sequence[str]) -> tuple[str, ...]:
+def _plugin_row(info: PluginInfo, enabled: Sequence[str]) -> tuple[str, ...]:
     mark = "!" if info.problem else "*" if info.name in enabled else ""
     offers = "; ".join(info.offers) or "(does not say)"
     return (mark, info.name, info.source, offers, info.description)
@@ -44,3 +65,69 @@ def _row(info: PluginInfo, enabled: Sequence[str]) -> tuple[str, ...]:
 def _missing(found: Sequence[PluginInfo], enabled: Sequence[str]) -> list[str]:
     known = {info.name for info in found}
     return [name for name in dict.fromkeys(enabled) if name not in known]
+
+
+@engines_app.command("list")
+def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
+    """List the engines that were found (* is active), without running any of their code."""
+    settings = settings_of(context)
+    found = registry.available(settings.home)
+    active = _active(found, settings.context.engine)
+    if json:
+        show_json([asdict(info) | {"active": info is active} for info in found])
+    else:
+        _show_engines(found, active)
+    if active.name != settings.context.engine:
+        warn(f"{KEY} is {settings.context.engine!r}, which cannot be used: {DEFAULT} is active")
+
+
+@engines_app.command("use")
+def engines_use(context: typer.Context, name: str) -> None:
+    """Choose the engine: write `context.engine` into the settings file."""
+    before = loaded(context)
+    usable = list(dict.fromkeys(info.name for info in _usable(before)))
+    if name not in usable:
+        raise NotFound(f"{_why_not(before, name)}; there are: {', '.join(usable)}")
+    file = before.config_file or before.settings.home / CONFIG_NAME
+    set_value(file, "context", "engine", name)
+    say(f"{file}: {KEY} is {name}")
+    after = loaded(context)
+    if after.settings.context.engine == name:
+        say("It is used from the next start of `parley run` on.")
+    else:
+        warn(f"{after.origins[KEY]} overrides it with {after.settings.context.engine!r}")
+
+
+def _show_engines(found: Sequence[EngineInfo], active: EngineInfo) -> None:
+    rows = [
+        (
+            "*" if info is active else "!" if info.problem else "",
+            *(info.name, info.source, info.description),
+        )
+        for info in found
+    ]
+    out.print(table(("", "name", "source", "description"), rows))
+    _show_problems(found)
+
+
+def _show_problems(found: Sequence[PluginInfo | EngineInfo]) -> None:
+    for info in found:
+        if info.problem:
+            say(f"! {info.name} ({info.source}) cannot be used: {info.problem}", "yellow")
+
+
+def _usable(found: Loaded) -> list[EngineInfo]:
+    return [info for info in registry.available(found.settings.home) if info.problem is None]
+
+
+def _active(found: Sequence[EngineInfo], name: str) -> EngineInfo:
+    """Return what is in force: the engine of this name, or the one that takes its place."""
+    usable = [info for info in found if info.problem is None]
+    default = next(info for info in usable if info.name == DEFAULT)
+    return next((info for info in usable if info.name == name), default)
+
+
+def _why_not(found: Loaded, name: str) -> str:
+    infos = registry.available(found.settings.home)
+    problems = [each.problem for each in infos if each.name == name]
+    return f"{name} cannot be used: {problems[0]}" if problems else f"there is no engine {name!r}"

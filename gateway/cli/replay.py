@@ -6,8 +6,7 @@ from typing import Annotated, cast
 
 import typer
 
-from gateway.cli.common import settings_of
-from gateway.cli.console import out
+from gateway.cli.common import out, settings_of
 from gateway.replay.cli import ReplayOptions
 from gateway.replay.cli import replay as play
 from gateway.replay.clock import Gap

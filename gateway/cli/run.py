@@ -10,8 +10,7 @@ from adapters.registry import account_types, platforms
 from agent.models.factory import resolve_provider
 from gateway import app
 from gateway.app import Welcome
-from gateway.cli.common import loaded
-from gateway.cli.console import err, warn
+from gateway.cli.common import err, loaded, warn
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import own_home
 from gateway.logging.setup import configure_logging

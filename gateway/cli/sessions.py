@@ -1,32 +1,66 @@
 """`parley sessions`: looks at conversations, their segments and their messages; changes nothing.
 
-Reads the database's file itself, whether a gateway runs or not.
+Reads the database's file itself, whether a gateway runs or not. An export is JSON lines or
+Markdown, and is read page by page.
 """
 
+import re
+from collections import deque
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from textwrap import indent
+from typing import Annotated, Any
 
+import orjson
 import typer
+from rich.console import Console
+from rich.table import Column
+from rich.text import Text
+from sqlalchemy import Connection
 
-from gateway.cli import lineageview, sessionsexport
+from agent.context_engine import Node
+from agent.messages import ChatMessage, decode, is_ephemeral
+from agent.safety.redaction import printable
+from agent.tokens.estimate import IMAGE_PARTS
+from agent.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
+    JSON_ESCAPES,
     LISTED,
+    NO_MORE,
     AsLines,
     ConversationArgument,
     Limit,
     conversation_id,
     id_of,
     opened,
+    out,
+    page_of,
+    say,
     settings_of,
+    show_lines,
+    show_next,
+    table,
+    write_whole,
 )
-from gateway.cli.console import NO_MORE, out, page_of, say, show_lines, show_next
 from gateway.errors import NotFound
 from gateway.storage.conversation import compactions
+from gateway.storage.conversation.compactions import CompactionRow
+from gateway.storage.conversation.sessions import titled
 from gateway.storage.reports import history
+from gateway.storage.reports.history import Overview, Recorded, Segment
+from gateway.storage.schema import iso_time
 
 LARGEST_SEQ = 2**31 - 1
+FIRST_LINES = 4
+"""So much of a summary is shown where it is not asked for as a whole."""
+EXPORT_PAGE = 500
+"""Messages of an export that are held at a time."""
+OMITTED = "(told with the next message only; the JSON export has it)"
+_STYLES = {"user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"}
+_BACKTICKS = re.compile("`+")
 
 sessions_app = typer.Typer(
     help="Look at conversations, their segments, and any past message.", no_args_is_help=True
@@ -55,10 +89,10 @@ def sessions_list(
         found = history.overviews(conn, limit + 1, after)
     rows, following = page_of(found, limit, lambda row: row.id)
     if json:
-        show_lines(map(lineageview.facts_of, rows))
+        show_lines(map(facts_of, rows))
         return
     if rows:
-        lineageview.show_list(rows, out)
+        show_list(rows, out)
     else:
         say("there are no conversations" if after is None else NO_MORE)
     show_next(following)
@@ -89,8 +123,7 @@ def sessions_show(
         found = history.recorded(conn, here.id, from_seq=from_seq, limit=limit, session_id=session)
     if not found:
         say("There are no such messages.")
-    plan = segments[here.active_session_id].plan
-    lineageview.show_messages(found, plan, out)
+    show_messages(found, segments[here.active_session_id].plan, out)
 
 
 @sessions_app.command("lineage")
@@ -107,7 +140,7 @@ def sessions_lineage(
         here = history.overview(conn, conversation)
         segments = history.segments(conn, here.id)
         nodes = compactions.nodes_of(conn, here.id)
-    lineageview.show_lineage(here, segments, out, whole=summaries, nodes=nodes)
+    show_lineage(here, segments, out, whole=summaries, nodes=nodes)
 
 
 @sessions_app.command("export")
@@ -126,9 +159,340 @@ def sessions_export(
     """Write a whole conversation: every message, every segment with its summary."""
     with opened(settings_of(context)) as conn:
         here = history.overview(conn, conversation)
-        lines = sessionsexport.lines(conn, here, form.value)
+        pieces = export(conn, here, form)
         if file is None:
-            out.file.writelines(lines)
+            out.file.writelines(pieces)
             return
-        size = sessionsexport.write(file, lines, force=force)
+        size = write_whole(file, pieces, force=force)
     say(f"{file}: {size:,} bytes")
+
+
+def show_list(found: Sequence[Overview], console: Console) -> None:
+    """Print one line for each conversation; delegated children name their parents."""
+    names = ("id", "platform", "chat", "thread", "sender", "title")
+    headings = [Column(name, overflow="fold") for name in names]
+    headings += [Column(name, justify="right") for name in ("segments", "messages")]
+    headings += [Column("last activity", no_wrap=True), Column("tokens in view", justify="right")]
+    console.print(table(headings, map(_cells, found)))
+
+
+def _cells(row: Overview) -> tuple[str, ...]:
+    return (
+        str(row.id) if row.parent is None else f"{row.id} (of {row.parent})",
+        row.platform,
+        row.chat,
+        row.thread or "-",
+        row.sender or "-",
+        title_of(row.title, row.number),
+        f"{row.segments:,}",
+        f"{row.messages:,}",
+        iso_time(row.last_at),
+        _tokens_in_view(row),
+    )
+
+
+def facts_of(here: Overview) -> dict[str, Any]:
+    """Return what is known of a conversation, for JSON."""
+    return asdict(here) | {"last_at": iso_time(here.last_at)}
+
+
+def title_of(title: str, number: int) -> str:
+    """Return a title on one line, as the segment of this number carries it."""
+    return titled(" ".join(title.split()), number)
+
+
+def _tokens_in_view(row: Overview) -> str:
+    if row.reported_tokens is not None:
+        return f"{row.reported_tokens:,}"
+    return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
+
+
+def show_messages(found: Sequence[Recorded], plan: ViewPlan, console: Console) -> None:
+    """Print messages in order, each with what the present plan makes of it."""
+    for row in found:
+        message = decode(row.body)
+        head = Text.assemble(
+            (f"{row.seq} ", "bold"),
+            (speaker(message), _STYLES.get(message["role"], "")),
+            (f"  {iso_time(row.at)}  session {row.session_id}  ", "dim"),
+            (standing(plan, row.seq), "" if plan.shows(row.seq) else "dim"),
+        )
+        console.print(head, soft_wrap=True)
+        for line in _lines_of(message):
+            console.print(Text(printable(line)), soft_wrap=True)
+        console.print()
+
+
+def speaker(message: ChatMessage) -> str:
+    """Return who speaks: the role, for a result its tool, and whether Parley itself wrote it."""
+    if message["role"] == "tool":
+        named = f"{message.get('name', '')} {message.get('tool_call_id', '')}"
+        return printable(f"tool {named}".rstrip())
+    if is_ephemeral(message):
+        return f"{message['role']} (by Parley, context only)"
+    return f"{message['role']} (by Parley)" if message.get("synthetic") else message["role"]
+
+
+def standing(plan: ViewPlan, seq: int) -> str:
+    """Return what a plan makes of a message, in a few words."""
+    if plan.shows(seq):
+        kinds = [edit.kind for edit in plan.edits if edit.seq == seq]
+        return f"in view, shortened ({', '.join(kinds)})" if kinds else "in view"
+    if any(summary.first_seq <= seq <= summary.last_seq for summary in plan.summaries):
+        return "summarised"
+    return "out of view"
+
+
+def _lines_of(message: ChatMessage) -> Iterator[str]:
+    if text := text_with_labels(message):
+        yield text
+    for call in message.get("tool_calls", ()):
+        yield f"  -> {call['function']['name']} {call['id']} {call['function']['arguments']}"
+
+
+def text_with_labels(message: ChatMessage) -> str:
+    """Return the text of a message; what is no text stands in it as a label."""
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(str(part.get("text", _label(part.get("type", "part")))) for part in content)
+
+
+def _label(kind: str) -> str:
+    return "[image]" if kind in IMAGE_PARTS else f"[{kind}]"
+
+
+def show_lineage(
+    here: Overview,
+    segments: Sequence[Segment],
+    console: Console,
+    *,
+    whole: bool,
+    nodes: Sequence[Node] = (),
+) -> None:
+    """Print each lineage with its segments (all that it has, oldest first), then the nodes.
+
+    `whole` prints summaries as a whole, not only their first lines.
+    """
+    for chain in lineages(segments):
+        root = f"conversation {here.id}: {title_of(chain[0].title, 1)}"
+        console.print(Text(printable(root), "bold"), soft_wrap=True)
+        shown: tuple[Summary, ...] = ()
+        for segment in chain:
+            console.print(Text("  ") + _segment_line(segment), soft_wrap=True)
+            details = "\n".join(_details(segment, shown, whole=whole))
+            if details:
+                console.print(Text(indent(printable(details), " " * 6)), soft_wrap=True)
+            shown = segment.plan.summaries
+    for line in node_lines(nodes, {summary.node for summary in segments[-1].plan.summaries}):
+        console.print(Text(line), soft_wrap=True)
+
+
+def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]:
+    """Yield the nodes as a tree, in order of their messages; each stands above what it condenses.
+
+    `in_view` are the numbers of those that the newest segment shows.
+    """
+    if nodes:
+        yield f"nodes ({len(nodes)}):"
+    by_number = {node.number: node for node in nodes}
+    below = {child for node in nodes for child in node.children}
+    roots = [node for node in nodes if node.number not in below]
+    waiting = [(node, 1) for node in sorted(roots, key=_place, reverse=True)]
+    while waiting:
+        node, depth = waiting.pop()
+        mark = "*" if node.number in in_view else "-"
+        yield f"{'  ' * depth}{mark} {_of_node(node)}"
+        children = [by_number[number] for number in node.children if number in by_number]
+        waiting += [(child, depth + 1) for child in sorted(children, key=_place, reverse=True)]
+
+
+def _place(node: Node) -> tuple[int, int]:
+    return node.first_seq, node.number
+
+
+def _of_node(node: Node) -> str:
+    return (
+        f"node {node.number}  level {node.level}  messages {node.first_seq} to {node.last_seq}"
+        f"  {node.source_tokens:,} to {node.tokens:,} tokens  ({node.source})"
+    )
+
+
+def lineages(segments: Sequence[Segment]) -> list[list[Segment]]:
+    """Return the segments by lineage, in their order; a root begins one."""
+    chains: list[list[Segment]] = []
+    of_segment: dict[int, list[Segment]] = {}
+    for segment in segments:
+        if segment.parent_session_id is None:
+            chains.append([])
+            of_segment[segment.id] = chains[-1]
+        else:
+            of_segment[segment.id] = of_segment[segment.parent_session_id]
+        of_segment[segment.id].append(segment)
+    return chains
+
+
+def _segment_line(segment: Segment) -> Text:
+    return Text.assemble(
+        (f"session {segment.id}  ", "bold" if segment.ended_at is None else ""),
+        (printable(title_of(segment.title, segment.number)), "cyan"),
+        (f"  {span_of(segment)}", "dim"),
+    )
+
+
+def span_of(segment: Segment) -> str:
+    """Return when and why a segment began and ended."""
+    began = f"{iso_time(segment.started_at)} ({segment.start_reason})"
+    if segment.ended_at is None:
+        return f"{began}, active"
+    return f"{began} to {iso_time(segment.ended_at)} ({segment.end_reason})"
+
+
+def figures(row: CompactionRow) -> str:
+    """Return what is on record about a compaction, in words."""
+    reported = row.tokens_after_reported
+    after = f"~{row.tokens_after:,}" + ("" if reported is None else f" ({reported:,} reported)")
+    parts = [
+        f"{row.trigger}, {row.engine}, level {row.level}",
+        f"{row.tokens_before:,} to {after} tokens",
+        f"{row.messages_before:,} to {row.messages_after:,} messages",
+        f"{row.summary_model or 'no model'}, {row.duration_ms / 1000:.1f} s",
+        f"{row.cache_tokens_lost:,} cached tokens lost",
+    ]
+    if row.retained_share is not None:
+        parts.append(f"{row.retained_share:.0%} of the key facts kept")
+    if row.failure is not None:
+        parts.append(f"summary model failed: {row.failure}")
+    return "; ".join(parts)
+
+
+def _details(segment: Segment, shown: Sequence[Summary], *, whole: bool) -> Iterator[str]:
+    """Yield what its compaction did, and the summaries that were not shown before."""
+    if segment.compaction is not None:
+        yield figures(segment.compaction)
+    for summary in new_summaries(segment, shown):
+        yield _excerpt(summary, whole=whole)
+
+
+def new_summaries(segment: Segment, shown: Sequence[Summary]) -> list[Summary]:
+    """Return the summaries that a segment has and the one before it had not."""
+    return [summary for summary in segment.plan.summaries if summary not in shown]
+
+
+def _excerpt(summary: Summary, *, whole: bool) -> str:
+    lines = summary.text.splitlines()
+    kept = lines if whole else lines[:FIRST_LINES]
+    rest = [f"... ({len(lines)} lines; --summaries shows them)"] if len(kept) < len(lines) else []
+    return "\n".join([f"{heading_of(summary)}:", *kept, *rest])
+
+
+def heading_of(summary: Summary) -> str:
+    """Return what a summary is of, and who wrote it."""
+    return f"summary of messages {summary.first_seq} to {summary.last_seq} ({summary.source})"
+
+
+def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
+    """Yield the pieces of an export, each ending with a newline.
+
+    A segment comes before the messages that were recorded in it. What was recorded after `here` was
+    read is left out. The connection must stay open until the last piece was taken.
+    """
+    writer = Markdown(here) if form == Format.MD else JsonLines(here)
+    waiting = deque(history.segments(conn, here.id))
+    plan = next(each.plan for each in waiting if each.id == here.active_session_id)
+    yield writer.conversation()
+    for row in _all_recorded(conn, here):
+        while waiting and waiting[0].id <= row.session_id:
+            yield writer.segment(waiting.popleft())
+        yield writer.message(row, plan)
+    yield from map(writer.segment, waiting)
+
+
+def _all_recorded(conn: Connection, here: Overview) -> Iterator[Recorded]:
+    for first in range(1, here.messages + 1, EXPORT_PAGE):
+        limit = min(EXPORT_PAGE, here.messages + 1 - first)
+        yield from history.recorded(conn, here.id, from_seq=first, limit=limit)
+
+
+class JsonLines:
+    """One JSON object a line; messages keep the bytes that they are stored in."""
+
+    def __init__(self, here: Overview) -> None:
+        self._here = here
+
+    def conversation(self) -> str:
+        """Return the first line."""
+        return self._line("conversation", facts_of(self._here))
+
+    def segment(self, segment: Segment) -> str:
+        """Return the line of a segment, with its summaries and what its compaction did."""
+        made = segment.compaction
+        changes = {
+            "title": title_of(segment.title, segment.number),
+            "started_at": iso_time(segment.started_at),
+            "ended_at": None if segment.ended_at is None else iso_time(segment.ended_at),
+            "plan": orjson.Fragment(dump_plan(segment.plan)),
+            "compaction": None if made is None else asdict(made) | {"at": iso_time(made.at)},
+        }
+        return self._line("segment", asdict(segment) | changes)
+
+    def message(self, row: Recorded, plan: ViewPlan) -> str:
+        """Return the line of a message."""
+        fields = {"seq": row.seq, "session_id": row.session_id, "at": iso_time(row.at)}
+        seen = {"standing": standing(plan, row.seq), "message": orjson.Fragment(row.body)}
+        return self._line("message", fields | seen)
+
+    @staticmethod
+    def _line(kind: str, fields: dict[str, Any]) -> str:
+        text = orjson.dumps({"type": kind} | fields).decode()
+        return text.translate(JSON_ESCAPES) + "\n"
+
+
+class Markdown:
+    """A document: a heading for each segment and below it one for each message."""
+
+    def __init__(self, here: Overview) -> None:
+        self._here = here
+        self._shown: tuple[Summary, ...] = ()
+
+    def conversation(self) -> str:
+        """Return the head of the document."""
+        here = self._here
+        place = f"Conversation {here.id} on {here.platform}, chat {here.chat}"
+        return printable(f"# {title_of(here.title, 1)}\n\n{place}: {here.messages:,} messages.\n")
+
+    def segment(self, segment: Segment) -> str:
+        """Return a segment's heading, what its compaction did, and its new summaries, quoted."""
+        made, fresh = segment.compaction, new_summaries(segment, self._shown)
+        self._shown = segment.plan.summaries
+        parts = [
+            f"\n## {title_of(segment.title, segment.number)} (session {segment.id})",
+            span_of(segment),
+            *([] if made is None else [figures(made)]),
+            *(f"{heading_of(each)}:\n\n{_quoted(each.text)}" for each in fresh),
+        ]
+        return printable("\n\n".join(parts)) + "\n"
+
+    def message(self, row: Recorded, plan: ViewPlan) -> str:
+        """Return a message: prose as it is, calls and results of tools as code."""
+        message = decode(row.body)
+        text = OMITTED if is_ephemeral(message) else text_with_labels(message)
+        parts = [
+            f"\n### {row.seq} {speaker(message)}, {iso_time(row.at)}, {standing(plan, row.seq)}",
+            _fenced(text) if message["role"] == "tool" else text,
+        ]
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            parts.append(f"Call of {function['name']}:\n\n{_fenced(function['arguments'])}")
+        return printable("\n\n".join(part for part in parts if part)) + "\n"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.splitlines())
+
+
+def _fenced(text: str) -> str:
+    """Return text as a block of code, whatever backticks are in it."""
+    longest = max((len(run) for run in _BACKTICKS.findall(text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}"

@@ -12,7 +12,7 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.view import ViewPlan, load_plan
 from gateway.agent_ports.journal import Archive
-from gateway.cli.lineageview import node_lines
+from gateway.cli.sessions import node_lines
 from gateway.storage import schema
 from gateway.storage.conversation.compactions import nodes_of
 from gateway.storage.conversation.transcript import END

@@ -15,7 +15,8 @@ from adapters.messages import Address
 from agent.messages import ChatMessage, assistant_message, decode, tool_message
 from agent.usage import Usage
 from agent.view import Edit, Summary, ViewPlan
-from gateway.cli import main, sessionsexport
+from gateway.cli import main
+from gateway.cli import sessions as export
 from gateway.storage.conversation import conversations, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.queue import leases
@@ -323,7 +324,7 @@ def test_a_long_export_is_read_page_by_page(
     sessions: Run, talked: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is lost or repeated between two pages."""
-    monkeypatch.setattr(sessionsexport, "PAGE", 2)
+    monkeypatch.setattr(export, "EXPORT_PAGE", 2)
     records = exported(sessions("export", "1"))
     assert [each["seq"] for each in records if "seq" in each] == [1, 2, 3, 4, 5]
 
@@ -385,7 +386,7 @@ def test_a_failed_export_leaves_the_file_as_it_was(talked: Store, tmp_path: Path
         raise RuntimeError("interrupted")
 
     with pytest.raises(RuntimeError, match="interrupted"):
-        sessionsexport.write(file, pieces(), force=True)
+        export.write_whole(file, pieces(), force=True)
     assert [path.read_text() for path in file.parent.iterdir()] == ["mine"]
 
 

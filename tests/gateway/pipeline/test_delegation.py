@@ -24,7 +24,7 @@ from agent.recovery import Recovery, RetryPolicy
 from agent.tools.builtin import delegate_task, memory, read_conversation, send_file, todo
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolContext
-from gateway.cli.lineageview import show_list
+from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
 from gateway.storage import maintenance, schema
 from gateway.storage.conversation import delegates

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from agent.messages import ChatMessage, context_message, decode, encode, user_message
-from gateway.cli.lineageview import speaker
-from gateway.cli.sessionsexport import OMITTED, lines
+from gateway.cli.sessions import OMITTED, Format, export, speaker
 from gateway.storage.conversation import sessions, transcript, turns
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.queue import inbox
@@ -66,7 +65,7 @@ def test_people_see_that_they_are_context(store: Store) -> None:
     current = begun(store)
     assert speaker(EXAMPLE) == "user (by Parley, context only)"
     here = store.run(history.overview, current.lease.conversation)
-    texts = {form: "".join(lines(store.connection, here, form)) for form in ("md", "json")}
+    texts = {form: "".join(export(store.connection, here, form)) for form in Format}
     assert texts["md"].count(OMITTED) == 2
     assert "memory-context" not in texts["md"]
     assert "memory-context" in texts["json"]

@@ -1,25 +1,41 @@
-"""`parley pair`: who asks to be let in, and who was; approves, denies and revokes.
+"""People and what is known of them: `parley pair` and `parley memory`.
 
-What it changes goes through the running gateway, or directly into the database where none runs.
+`parley pair` shows who asks to be let in and who was; it approves, denies and revokes.
+`parley memory` shows what the agent has noted down about people and conversations; it erases that.
+What either changes goes through the running gateway, or directly into the database where none runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from typing_extensions import TypeIs
 
-from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, opened, settings_of
-from gateway.cli.console import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
-from gateway.storage.people import members
+from gateway.cli.common import (
+    AFTER,
+    LISTED,
+    NO_MORE,
+    AsLines,
+    Limit,
+    act,
+    id_of,
+    opened,
+    out,
+    page_of,
+    say,
+    settings_of,
+    show_lines,
+    show_next,
+    show_table,
+    table,
+)
+from gateway.storage.people import members, notebook
 from gateway.storage.people.members import Member, Request
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from typing_extensions import TypeIs
-
+from gateway.storage.people.notebook import Note
 
 pair_app = typer.Typer(help="Say who may write to the bot.", no_args_is_help=True)
+memory_app = typer.Typer(help="What the agent has noted down.", no_args_is_help=True)
 
 Code = Annotated[str, typer.Argument(help="Code from `parley pair list`, or as you were told it.")]
 
@@ -48,7 +64,7 @@ def pair_list(
     show_next(following)
 
 
-def _is_request(each: Request | Member) -> "TypeIs[Request]":
+def _is_request(each: Request | Member) -> TypeIs[Request]:
     return hasattr(each, "code")
 
 
@@ -85,7 +101,7 @@ def _decide(context: typer.Context, action: str, target: str) -> None:
     say(act(settings_of(context), action, target)["text"])
 
 
-def _show_requests(requests: "Sequence[Request]") -> None:
+def _show_requests(requests: Sequence[Request]) -> None:
     rows = [
         (
             *(each.code, each.platform, each.account, each.sender, each.sender_name, each.at),
@@ -97,7 +113,7 @@ def _show_requests(requests: "Sequence[Request]") -> None:
     show_table(headings, rows, "nobody asks to be let in")
 
 
-def _show_members(everybody: "Sequence[Member]") -> None:
+def _show_members(everybody: Sequence[Member]) -> None:
     rows = [
         (each.platform, each.sender, each.sender_name, each.role, each.granted_by, each.at)
         for each in everybody
@@ -105,3 +121,38 @@ def _show_members(everybody: "Sequence[Member]") -> None:
     if rows:
         say("")
         out.print(table(("platform", "id", "name", "role", "let in by", "since"), rows))
+
+
+@memory_app.command("list")
+def memory_list(
+    context: typer.Context,
+    scope: Annotated[
+        str | None, typer.Argument(help="PLATFORM:ID of a person, or conversation:ID; all.")
+    ] = None,
+    limit: Limit = LISTED,
+    after: Annotated[
+        int | None, typer.Option(parser=id_of("note"), metavar="ID", help=AFTER)
+    ] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List notes, newest first; a person's stand in the prompts of all their direct chats."""
+    with opened(settings_of(context)) as conn:
+        found: list[Note] = notebook.all_notes(conn, scope, limit + 1, after)
+    notes, following = page_of(found, limit, lambda note: note.id)
+    if json:
+        show_lines(map(asdict, notes))
+        return
+    rows = [(note.id, note.scope, note.target, note.at, note.text) for note in notes]
+    show_table(("id", "scope", "about", "since", "note"), rows, "there are no notes", after)
+    show_next(following)
+
+
+@memory_app.command("remove")
+def memory_remove(
+    context: typer.Context,
+    which: Annotated[str, typer.Argument(help="Id of a note, or a scope for all its notes.")],
+) -> None:
+    """Erase a note, or all of a scope; prompts that hold it keep it until `/new`."""
+    removed: int = act(settings_of(context), "remove-memory", which)
+    say(f"{removed} {'note' if removed == 1 else 'notes'} erased")
