@@ -1,14 +1,10 @@
 """One markdown parser for all platforms: CommonMark with tables, strikethrough and bare links.
 
 Raw HTML is off. A bare `https://…` is one token, so that underscores and asterisks in it survive.
-A short text is rendered on the event loop, a long one in a thread beside it.
 """
 
-import asyncio
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from markdown_it import MarkdownIt, rules_block
 from markdown_it.common.utils import escapeHtml
@@ -54,16 +50,6 @@ _BLOCKS: dict[str, tuple[_BlockRule, str, str]] = {
 }
 # The parser drops what is nested more deeply than 20 levels; so deep a text is shown as it is.
 MAX_LEVEL = 16
-
-
-_T = TypeVar("_T")
-
-LOOP_CHARS = 8_000
-"""Longest text that is rendered on the event loop: 8 ms of real answers, 60 ms of the worst text
-that is known (docs/performance.md). A thread costs 0.1 ms and shares the interpreter every 5 ms.
-"""
-# Two, so that one hostile answer does not keep the next long one waiting.
-_BESIDE = ThreadPoolExecutor(2, thread_name_prefix="rendering")
 
 
 def parse(text: str) -> list[Token]:
@@ -205,13 +191,3 @@ def _parser() -> MarkdownIt:
 
 
 _PARSER = _parser()
-
-
-async def rendered(render: Callable[[str], _T], markdown: str) -> _T:
-    """Return what `render`, a pure function, makes of a text.
-
-    A caller that is cancelled does not end the thread, which ends by itself: rendering is bounded.
-    """
-    if len(markdown) <= LOOP_CHARS:
-        return render(markdown)
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, render, markdown)

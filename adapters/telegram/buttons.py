@@ -1,7 +1,6 @@
-"""Buttons: the keyboard below a message, and what a press leads to beside its text."""
+"""Buttons that were pressed, or that nobody waits for any more: how their message is changed."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -9,11 +8,11 @@ from typing import Any, NoReturn
 import orjson
 import structlog
 from pydantic import ValidationError
-from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
+from telegram import LinkPreviewOptions, MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
-from adapters.messages import Admission, Choice, Withdrawal
+from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
 from adapters.telegram.client import Client, RateLimits, is_group
 from adapters.telegram.errors import mapped_edit
@@ -30,8 +29,6 @@ _NOT_ALLOWED = frozenset({"denied", "ignored"})
 _NOT_FOR_YOU = "This button is not for you."
 # Source: https://core.telegram.org/bots/api#answercallbackquery
 _MAX_NOTICE_CHARS = 200
-_ROW_CHARS = 32
-_ROW_BUTTONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +48,6 @@ class Press:
     text: str
     entities: list[dict[str, Any]]
     markup: bool
-
-
-def keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
-    """Return the buttons, few short ones side by side; None for none."""
-    if not choices:
-        return None
-    buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
-    short = sum(len(it.label) for it in choices) <= _ROW_CHARS and len(choices) <= _ROW_BUTTONS
-    return InlineKeyboardMarkup([buttons] if short else [[button] for button in buttons])
 
 
 def press_of(update: dict[str, Any]) -> Press:

@@ -1,15 +1,15 @@
 """Sends answers and files, each within its budget."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 import structlog
-from telegram import LinkPreviewOptions, MessageEntity
+from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
 
 from adapters.errors import SendDelayed, SendRejected
-from adapters.messages import Outgoing, OutgoingFile, Receipt
+from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
 from adapters.pacing import Pacer
-from adapters.telegram.buttons import keyboard
 from adapters.telegram.client import Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
 from adapters.telegram.render import RESENT_MARK, units
@@ -21,6 +21,9 @@ MAX_PHOTO_BYTES = 10 * 1000 * 1000
 MAX_FILE_BYTES = 50 * 1000 * 1000
 MAX_CAPTION_UNITS = 1024
 _PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
+# Longer labels, or more of them, would be cut side by side on a phone.
+_ROW_CHARS = 32
+_ROW_BUTTONS = 3
 _NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
@@ -67,7 +70,7 @@ class Sender:
                 chat_id=message.address.chat,
                 message_id=int(ref),
                 entities=content.entities,
-                reply_markup=keyboard(message.choices),
+                reply_markup=_keyboard(message.choices),
                 link_preview_options=_NO_LINK_PREVIEW,
             )
         return Receipt(ref)
@@ -80,7 +83,7 @@ class Sender:
                 entities=content.entities,
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),
-                reply_markup=keyboard(message.choices),
+                reply_markup=_keyboard(message.choices),
                 link_preview_options=_NO_LINK_PREVIEW,
             )
             return Receipt(str(sent.message_id), resent=message.outcome_unknown)
@@ -118,7 +121,7 @@ class Sender:
                 filename=file.name,
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),
-                reply_markup=keyboard(message.choices),
+                reply_markup=_keyboard(message.choices),
             )
             return str(sent.message_id)
 
@@ -133,9 +136,18 @@ class Sender:
                 disable_content_type_detection=True,
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),
-                reply_markup=keyboard(message.choices),
+                reply_markup=_keyboard(message.choices),
             )
             return str(sent.message_id)
+
+
+def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
+    """Return the buttons, few short ones side by side; None for none."""
+    if not choices:
+        return None
+    buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]
+    short = sum(len(it.label) for it in choices) <= _ROW_CHARS and len(choices) <= _ROW_BUTTONS
+    return InlineKeyboardMarkup([buttons] if short else [[button] for button in buttons])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,9 @@ from aiohttp import web
 
 from adapters.base import ChatFile, ChatItem, ContextGauge, History
 from adapters.messages import Address
+from adapters.rendering import rendered
 from adapters.rendering.chunks import PREVIEW_END
-from adapters.rendering.markdown import rendered, to_html
+from adapters.rendering.markdown import to_html
 from adapters.web.files import INLINE
 from adapters.web.requests import Refusal, chat_of
 

@@ -10,7 +10,7 @@ import structlog
 
 from adapters.base import Adapter
 from adapters.messages import MessageRef, Reaction
-from adapters.rendering.markdown import rendered
+from adapters.rendering import rendered
 from agent.errors import (
     AgentError,
     ModelError,

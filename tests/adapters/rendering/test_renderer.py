@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.rendering.markdown import LOOP_CHARS, rendered, to_html
+from adapters.rendering import LOOP_CHARS, rendered
+from adapters.rendering.markdown import to_html
 from tests.support.renderers import HOSTILE, PLATFORMS, SLOW
 from tests.support.thorough import products
 
