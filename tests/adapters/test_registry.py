@@ -70,9 +70,13 @@ def test_platforms_do_not_know_each_other(platform: Platform) -> None:
 @PLATFORMS
 def test_its_sdk_is_its_own(platform: Platform) -> None:
     """No other module imports it; each SDK that is named is used."""
-    for package in platform.sdk:
-        users = imports().find_modules_that_directly_import(package)
-        assert {folder_of(module) for module in users} == {f"adapters.{platform.name}"}, package
+    users = {
+        package: {
+            folder_of(module) for module in imports().find_modules_that_directly_import(package)
+        }
+        for package in platform.sdk
+    }
+    assert users == {package: {f"adapters.{platform.name}"} for package in platform.sdk}
 
 
 @pytest.mark.parametrize("package", ["gateway", "agent"])

@@ -78,7 +78,7 @@ def test_confined_commands_may_not_be_given_parleys_own_files(
         with pytest.raises(SettingsError, match=r"tools.terminal.readable: commands may read"):
             load_settings(environ={}, overrides=options)
     else:
-        load_settings(environ={}, overrides=options)
+        assert load_settings(environ={}, overrides=options).settings.tools.terminal.readable
 
 
 @pytest.fixture
