@@ -18,8 +18,9 @@ from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
 from agent.recovery import Recovery
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import ToolBox, ToolContext
+from agent.tools.registry import ToolBox
 from agent.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]

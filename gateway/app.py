@@ -39,7 +39,7 @@ from gateway.agent_ports.budgets import Budgets, refuse_unpriced
 from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
-from gateway.agent_ports.tools import Toolkit, Workspaces
+from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
 from gateway.commands.model import ModelCommand
 from gateway.commands.status_figures import start_warnings, status_facts
 from gateway.context.memory import Recall
@@ -404,8 +404,9 @@ async def assembled(
         beside.indexer,
         memory=settings.tools.memory,
         hooks=lambda: plugins.hooks_of_turn(agent.tools.restricted),
-        skills=prompts.files.shelf,
-        workspaces=Workspaces(settings.tools.workspace, settings.home),
+        folders=ToolFolders(
+            prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
+        ),
     )
     turns = TurnRunner(
         database=database,

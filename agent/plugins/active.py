@@ -13,7 +13,8 @@ from agent.plugins.contracts import Hook, HookName, MemoryProvider
 from agent.plugins.engines.checks import as_plain
 from agent.plugins.supervision import Caller, PluginFailed
 from agent.prompt.system import SourcedText
-from agent.tools.registry import Tool, ToolContext, ToolOutcome
+from agent.tools.context import ToolContext, ToolOutcome
+from agent.tools.registry import Tool
 
 MAX_VETO_CHARS = 1_000
 

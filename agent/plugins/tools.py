@@ -12,7 +12,8 @@ from agent.errors import ToolError, TurnSuspended
 from agent.plugins.supervision import Caller, settled
 from agent.ports import ConversationReader, Effect, Files, PastMessage
 from agent.threads import CallHangs
-from agent.tools.registry import Tool, ToolContext, parameter_schema
+from agent.tools.context import ToolContext, TurnServices
+from agent.tools.registry import Tool, parameter_schema
 
 T = TypeVar("T")
 
@@ -85,13 +86,7 @@ def _handed(context: ToolContext) -> ToolContext:
         context,
         reader=_Reader(context.reader, loop),
         files=context.files and _Files(context.files, loop),
-        engine=None,
-        people=None,
-        notebook=None,
-        searcher=None,
-        delegates=None,
-        hooks=None,
-        progress=None,
+        services=TurnServices(skills=context.services.skills),
     )
 
 

@@ -11,8 +11,9 @@ from agent.messages import ToolCall, clean_text, tool_message
 from agent.ports import ToolStatus, TurnJournal
 from agent.settings import OutputSettings
 from agent.tools import gate
+from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import ToolBox, ToolContext, ToolOutcome
+from agent.tools.registry import ToolBox
 from agent.tools.truncate import TruncationStats, truncate
 from agent.view import Entry
 
@@ -106,19 +107,19 @@ class _Batch:
             await self.journal.start_tool(call, "none")
             return refused
         await self.journal.start_tool(call, self.toolbox.effect(name))
-        if context.progress is not None:
-            context.progress.working(call)
+        if context.services.progress is not None:
+            context.services.progress.working(call)
         outcome = await self.toolbox.execute(call, context)
-        if context.hooks is not None:
-            await context.hooks.after(name, gate.arguments_of(call), outcome, context)
+        if context.services.hooks is not None:
+            await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)
         return outcome
 
     def _needs_approval(self, name: str) -> bool:
         return gate.needs_approval(name, self.toolbox, self.approval.mode)
 
     def _show(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
-        if self.context.progress is not None:
-            self.context.progress.worked(call, status)
+        if self.context.services.progress is not None:
+            self.context.services.progress.worked(call, status)
 
     async def _fit(self, outcome: ToolOutcome) -> tuple[str, ToolStatus]:
         """Return text and status as they enter the view; a long text is stored in full."""

@@ -17,7 +17,8 @@ from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.safety.redaction import MASK, Redactor
-from agent.tools.registry import Inquiry, Reply, ToolBox, ToolContext, ToolOutcome
+from agent.tools.context import Inquiry, Reply, ToolContext, ToolOutcome
+from agent.tools.registry import ToolBox
 
 log = structlog.get_logger()
 
@@ -67,14 +68,14 @@ async def refusal(
             log.info("tool_refused", tool=name)
         return impossible
     arguments = arguments_of(call)
-    if context.hooks is not None:
-        veto = await context.hooks.before(name, arguments, context)
+    if context.services.hooks is not None:
+        veto = await context.services.hooks.before(name, arguments, context)
         if veto is not None:
             log.info("tool_vetoed", tool=name)
             return ToolOutcome(f"Error: {name} was not run: {veto}", "vetoed")
     if needs_approval(name, toolbox, rules.mode):
         return await _asked(call, _definition(name, toolbox), context, rules.redactor)
-    decided = await context.people.decided(call["id"]) if context.people else None
+    decided = await context.services.people.decided(call["id"]) if context.services.people else None
     return None if decided is None else _outcome(name, decided)
 
 
@@ -100,7 +101,7 @@ async def _asked(
     call: ToolCall, definition: str, context: ToolContext, redactor: Redactor
 ) -> ToolOutcome | None:
     name = call["function"]["name"]
-    if context.people is None:
+    if context.services.people is None:
         return _denied(name, NOBODY)
     question = approval_question(call, redactor)
     inquiry = Inquiry(
@@ -112,7 +113,7 @@ async def _asked(
         askable=bool(question),
     )
     try:
-        reply = await context.people.ask(inquiry)
+        reply = await context.services.people.ask(inquiry)
     except ToolError as error:
         return _denied(name, str(error))
     return _outcome(name, reply)

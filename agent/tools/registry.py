@@ -1,318 +1,38 @@
-"""What a tool is, and the registry that runs one call: checks arguments, maps every failure.
+"""What a tool is, the registry that runs one call, and what a model is shown of a tool.
 
-Nothing a tool does ends the turn: what goes wrong becomes a text for the model. What its services
-raise to end the attempt (`AttemptEnds`) is not the tool's, and goes on.
+A call's arguments are checked, and every failure is mapped: nothing a tool does ends the turn, what
+goes wrong becomes a text for the model. What its services raise to end the attempt (`AttemptEnds`)
+is not the tool's, and goes on.
 
-What tools may use of whoever runs them, beside the transcript (agent/ports.py).
-
-The gateway implements these for one turn at a time: each is bound to the conversation of the turn,
-and to the people whose words are in it.
+The schema that a model is shown says less than what is checked, where the rest would only cost
+tokens: every request pays for it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import orjson
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from agent.context_engine import ContextEngine
 from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall, ToolSchema
 from agent.models.arguments import read_arguments
-from agent.ports import ConversationReader, Effect, Files, PastMessage, ToolStatus
-from agent.prompt.skills import SkillShelf
-from agent.tools.schemas import shown_schema
-
-InquiryKind = Literal["approval", "clarify"]
-MemoryTarget = Literal["memory", "user"]
-
-FOR_OWNERS = frozenset({"skill_manage"})
-"""Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inquiry:
-    """Something that a person is asked while the turn waits.
-
-    Attributes:
-        kind: approval: may this call run; clarify: a question of the agent.
-        call_id: The call that waits; one inquiry for each call of a turn.
-        question: In Markdown.
-        choices: Labels of the buttons of a question; an approval has its own.
-        definition: Of an approval, a digest of the tool as the model is offered it: what stays
-            approved is that tool, not whatever comes under its name later.
-        askable: Whether there is a question that can be shown; else only a standing approval
-            counts.
-    """
-
-    kind: InquiryKind
-    call_id: str
-    tool: str
-    question: str
-    choices: tuple[str, ...] = ()
-    definition: str = ""
-    askable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What became of an inquiry.
-
-    Attributes:
-        state: expired: nobody answered in time.
-        text: approval: "once", "conversation" or "deny"; clarify: what was said.
-        by: Who answered, "platform:sender id".
-    """
-
-    state: Literal["answered", "expired"]
-    text: str = ""
-    by: str = ""
-
-
-class People(Protocol):
-    """The people of the turn's conversation."""
-
-    async def ask(self, inquiry: Inquiry) -> Reply:
-        """Return the reply to an inquiry; asked once, however often this is called.
-
-        Nobody is asked for a tool that was approved for the conversation, since it began anew
-        last: that is the reply.
-
-        Raises:
-            TurnSuspended: Nobody has answered yet. The turn ends its attempt, and goes on once
-                somebody has, or the time is over.
-            ToolError: It is not askable, and the tool was not approved for the conversation.
-        """
-        ...
-
-    async def decided(self, call_id: str) -> Reply | None:
-        """Return what became of the question whether a call may run; None if nobody was asked.
-
-        Raises:
-            TurnSuspended: Nobody has answered yet.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class TodoItem:
-    """One thing to be done."""
-
-    content: str
-    state: Literal["pending", "in_progress", "done", "cancelled"] = "pending"
-
-
-class Notebook(Protocol):
-    """What the agent keeps for itself: the conversation's list, and what it has noted down.
-
-    Notes belong to the sender of a direct chat, and to the conversation everywhere else.
-    """
-
-    async def todo(self) -> Sequence[TodoItem]:
-        """Return the list."""
-        ...
-
-    async def set_todo(self, items: Sequence[TodoItem]) -> None:
-        """Replace the list."""
-        ...
-
-    async def notes(self, target: MemoryTarget) -> Sequence[str]:
-        """Return the notes in the order in which they were made."""
-        ...
-
-    async def change(
-        self, target: MemoryTarget, *, remove: str | None, add: str | None
-    ) -> Sequence[str]:
-        """Take out the one note that holds `remove`, put `add` in its place or behind the others.
-
-        Returns:
-            The notes as they stand now. A change that was made already has no effect.
-
-        Raises:
-            ToolError: No note or several hold it, or there is no room for the new one.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
-    """What is searched for; times are ISO 8601, `until` not included."""
-
-    text: str
-    limit: int = 10
-    neighbours: int = 1
-    role: Literal["user", "assistant", "tool"] | None = None
-    since: str | None = None
-    until: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A message that was found, among its neighbours in order of seq.
-
-    Attributes:
-        conversation: Its id; `title` what it is called, `here` whether it is the turn's own.
-        seq: Which of `messages` was found.
-        holds: Whether it holds a word that was looked for; else only messages next to it do.
-    """
-
-    conversation: int
-    title: str
-    here: bool
-    seq: int
-    messages: tuple[PastMessage, ...]
-    holds: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Findings:
-    """What a search found, best first; `scope` says in words what was and was not looked at."""
-
-    hits: tuple[Hit, ...]
-    scope: str
-
-
-class Searcher(Protocol):
-    """Searches what the turn may see.
-
-    That is its own conversation from its first message on and, in a direct chat, the other direct
-    chats of the same sender.
-    """
-
-    async def search(self, query: SearchQuery) -> Findings:
-        """Return what was found."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Delegated:
-    """How a delegated task ended.
-
-    Attributes:
-        outcome: As of a turn (agent/loop.py), or "failed" for a child that broke.
-        text: What it answered; else why there is no answer.
-    """
-
-    outcome: str
-    text: str
-    conversation: int
-    iterations: int = 0
-    used_tokens: int = 0
-    cost_usd: float | None = None
-
-
-class Delegates(Protocol):
-    """Runs child agents, each in a conversation of its own."""
-
-    async def run(self, call_id: str, task: str) -> Delegated:
-        """Have a child agent do a task; for the same call of a turn it is one child, resumed.
-
-        Raises:
-            TurnSuspended: The child waits for a person.
-        """
-        ...
-
-
-class Progress(Protocol):
-    """Shows people what the tools of the turn do; both return at once and never raise."""
-
-    def working(self, call: ToolCall) -> None:
-        """A call begins."""
-        ...
-
-    def worked(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
-        """A call has ended, or waits for a person."""
-        ...
-
-
-class Hooks(Protocol):
-    """What plugins do around a call that the sender may have made.
-
-    Neither raises, and both are over within their time limit: what fails is logged and left out.
-    """
-
-    async def before(
-        self, name: str, arguments: Mapping[str, Any], context: "ToolContext"
-    ) -> str | None:
-        """Return why the call must not run, in words for the model; None where it may.
-
-        Args:
-            name: Of the tool.
-            arguments: As the model gave them, checked against the tool's schema.
-            context: That of the call.
-        """
-        ...
-
-    async def after(
-        self,
-        name: str,
-        arguments: Mapping[str, Any],
-        outcome: "ToolOutcome",
-        context: "ToolContext",
-    ) -> None:
-        """Take note of what became of a call that ran."""
-        ...
-
+from agent.ports import Effect
+from agent.tools.context import ToolContext, ToolOutcome
 
 log = structlog.get_logger()
 
-
-@dataclass(frozen=True, slots=True)
-class ToolContext:
-    """What a tool may use of the turn it runs in.
-
-    Attributes:
-        conversation: Stable id of the conversation.
-        reader: Reads the transcript of this conversation, and no other.
-        clock: Returns the current time, aware.
-        engine: The turn's context engine; None where nothing asks for it.
-        files: Takes files that are to be shown with the answer; None where none can be.
-        may_act: Whether tools may have side effects: not for senders who are only let talk.
-        by_owners: Whether all whose words the turn reads are owners (`FOR_OWNERS`).
-        call_id: The call that runs.
-        people: Asks the people of the conversation; this and what follows: None where there is
-            none.
-        notebook: The list and the notes.
-        searcher: Searches what was said.
-        delegates: Runs child agents.
-        workspace: The conversation's own directory, where tools that touch files work.
-        hooks: What plugins do before and after a call.
-        progress: Shows which calls run.
-        scope: Whose memories the turn may use: "platform:sender id" in a direct chat, else
-            "conversation:id".
-        skills: The operator's.
-    """
-
-    conversation: str
-    reader: ConversationReader
-    clock: Callable[[], datetime]
-    engine: ContextEngine | None = None
-    files: Files | None = None
-    may_act: bool = True
-    by_owners: bool = False
-    call_id: str = ""
-    people: People | None = None
-    notebook: Notebook | None = None
-    searcher: Searcher | None = None
-    delegates: Delegates | None = None
-    workspace: Path | None = None
-    hooks: Hooks | None = None
-    progress: Progress | None = None
-    scope: str = ""
-    skills: SkillShelf | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
-    """What became of a call; the texts of errors are written for the model."""
-
-    text: str
-    status: ToolStatus
+FOR_OWNERS = frozenset({"skill_manage"})
+"""Tools whose effects reach everybody who talks to the bot: only for owners, who alone approve."""
+LONG_TEXT_CHARS = 1_000
+"""Limits of texts from here on are not shown: models do not count characters."""
+_NAMED_SCHEMAS = ("properties", "$defs")
+_NO_SCHEMAS = ("default", "const", "enum", "examples", "discriminator")
+_NULL = {"type": "null"}
 
 
 class Arguments(BaseModel):
@@ -454,10 +174,10 @@ class ToolRegistry:
         name = call["function"]["name"]
         if (tool := self._tools.get(name)) is None:
             return _failure(f"there is no tool {name!r}. Known tools: {', '.join(self._tools)}")
-        if self.restricted(name) and not context.may_act:
+        if self.restricted(name) and not context.rights.may_act:
             text = f"Error: the sender may not use {name}: it touches the world outside"
             return ToolOutcome(text, "refused")
-        if name in FOR_OWNERS and not context.by_owners:
+        if name in FOR_OWNERS and not context.rights.by_owners:
             return ToolOutcome(f"Error: the sender may not use {name}: only owners may", "refused")
         try:
             return parse_arguments(tool, call["function"]["arguments"])
@@ -551,3 +271,105 @@ def _type_name(schema: dict[str, Any]) -> str:
 def parameter_schema(arguments: type[BaseModel] | ForeignArguments) -> dict[str, Any]:
     """Return the JSON schema of arguments as a model is shown it."""
     return shown_schema(arguments) if isinstance(arguments, type) else arguments.schema
+
+
+def shown_schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of an argument model, without what tells a model nothing.
+
+    That is: titles, docstrings of classes, definitions that are used once, null and empty defaults
+    of what may be left out, and bounds that every sensible call keeps.
+    """
+    schema = arguments.model_json_schema()
+    named = schema.pop("$defs", {})
+    for described in (schema, *named.values()):
+        described.pop("description", None)
+    used = re.findall(r'"#/\$defs/([^"]+)"', orjson.dumps([schema, named]).decode())
+    # A definition that refers to itself is used twice: from outside, too.
+    inlined = {name: named.pop(name) for name in list(named) if used.count(name) == 1}
+    plain: dict[str, Any] = _plain(schema | {"$defs": named} if named else schema, inlined)
+    return plain
+
+
+def _plain(node: Any, inlined: Mapping[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_plain(item, inlined) for item in node]
+    if not isinstance(node, dict):
+        return node
+    node = _without_null(node)
+    if (name := str(node.get("$ref")).removeprefix("#/$defs/")) in inlined:
+        node = _plain(inlined[name], inlined) | _without(node, "$ref")
+    plain = {}
+    for keyword, value in node.items():
+        if keyword in _NAMED_SCHEMAS:  # a property may have the name of a keyword
+            plain[keyword] = {name: _plain(each, inlined) for name, each in value.items()}
+        elif keyword in _NO_SCHEMAS:
+            plain[keyword] = value
+        elif _is_shown(keyword, value):
+            plain[keyword] = _plain(value, inlined)
+    return plain
+
+
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of an argument without null and default, where leaving it out says both."""
+    if node.get("default", _NULL) not in (None, "", []):
+        return node
+    options = [option for option in node.get("anyOf", ()) if option != _NULL]
+    shown = {"anyOf": options} if len(options) > 1 else dict(*options)
+    return shown | _without(node, "anyOf", "default")
+
+
+def _without(node: dict[str, Any], *keywords: str) -> dict[str, Any]:
+    return {keyword: value for keyword, value in node.items() if keyword not in keywords}
+
+
+def _is_shown(keyword: str, value: Any) -> bool:
+    match keyword:
+        case "title":
+            return False
+        case "additionalProperties":
+            return isinstance(value, dict)
+        case "minimum" | "minLength":
+            return bool(value > 1)
+        case "exclusiveMinimum":
+            return bool(value > 0)
+        case "maxLength":
+            return bool(value < LONG_TEXT_CHARS)
+        case _:
+            return True
+
+
+class Lacking:
+    """Another tool box, in which some names do not exist: a delegated child's."""
+
+    def __init__(self, base: ToolBox, missing: Collection[str]) -> None:
+        self._base = base
+        self._missing = frozenset(missing)
+        self._schemas = tuple(each for each in base.schemas if each.name not in self._missing)
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """What is left, in the same order."""
+        return self._schemas
+
+    def effect(self, name: str) -> Effect:
+        """Return the effect class of a tool, "read" for one that is missing."""
+        return "read" if name in self._missing else self._base.effect(name)
+
+    def exclusive(self, name: str) -> bool:
+        """Return whether a tool must run alone among the exclusive ones."""
+        return name not in self._missing and self._base.exclusive(name)
+
+    def restricted(self, name: str) -> bool:
+        """Return whether a tool is only for senders who may act."""
+        return name not in self._missing and self._base.restricted(name)
+
+    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+        """Return why a call cannot run; one of a missing tool never can."""
+        name = call["function"]["name"]
+        if name in self._missing:
+            return ToolOutcome(f"Error: there is no tool {name!r} here", "error")
+        return self._base.refusal(call, context)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        """Run a call of a tool that is left."""
+        return self.refusal(call, context) or await self._base.execute(call, context)

@@ -15,7 +15,7 @@ from adapters.base import Adapter
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
-from agent.tools.registry import Inquiry, InquiryKind, Reply
+from agent.tools.context import Inquiry, InquiryKind, Reply
 from gateway.access.policy import Access, may_approve
 from gateway.errors import StorageError
 from gateway.signals import Wakeups

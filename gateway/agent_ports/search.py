@@ -16,7 +16,7 @@ import structlog
 from typing_extensions import override
 
 from agent.errors import ToolError
-from agent.tools.registry import Findings, Hit, Searcher, SearchQuery
+from agent.tools.context import Findings, Hit, Searcher, SearchQuery
 from gateway.errors import StorageError
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.transcript import END

@@ -19,7 +19,7 @@ from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
-from agent.tools.registry import Hooks, MemoryTarget, TodoItem, ToolContext
+from agent.tools.context import Hooks, MemoryTarget, TodoItem, ToolContext, TurnRights, TurnServices
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -126,21 +126,6 @@ class Workspaces:
             raise StorageUnavailable(f"the files in {folder} are not all deleted: {exc}") from exc
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRights:
-    """Of one turn.
-
-    Attributes:
-        scope: Whose notes it uses (`notebook.scope_of`).
-        may_act: Whether all whose words are in view may act.
-        by_owners: Whether all of them are owners.
-    """
-
-    scope: str
-    may_act: bool
-    by_owners: bool
-
-
 def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     """Return what a turn may do, as things are now.
 
@@ -156,14 +141,25 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolFolders:
+    """The directories that tools work in; None: tools have none.
+
+    Attributes:
+        skills: The operator's.
+        workspaces: Where the files of conversations lie.
+    """
+
+    skills: SkillShelf | None = None
+    workspaces: Workspaces | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Toolkit:
     """Makes the tool context of each turn; each part of it is bound to the turn.
 
     Attributes:
         memory: How much is noted.
         hooks: Returns what plugins do around the calls of a turn that begins.
-        skills: The operator's.
-        workspaces: Where the files of conversations lie; None: tools have none.
     """
 
     database: Database
@@ -173,31 +169,30 @@ class Toolkit:
     indexer: Indexer
     memory: MemorySettings = field(default_factory=MemorySettings)
     hooks: Callable[[], Hooks | None] = lambda: None
-    skills: SkillShelf | None = None
-    workspaces: Workspaces | None = None
+    folders: ToolFolders = field(default_factory=ToolFolders)
 
     async def for_turn(self, turn: Turn, engine: ContextEngine) -> ToolContext:
         """Return what the tools of a turn may use."""
-        conversation = turn.lease.conversation
-        standing = await self.database.read(rights_of_turn, self.access, turn)
-        scope, may_act = standing.scope, standing.may_act
+        conversation, workspaces = turn.lease.conversation, self.folders.workspaces
+        rights = await self.database.read(rights_of_turn, self.access, turn)
+        book = TurnNotebook(self.database, turn, self.memory, rights.scope, rights.may_act)
         return ToolContext(
             conversation=str(conversation),
             reader=Reader(self.database, conversation),
             clock=_now,
-            engine=engine,
             files=self.files.files(turn),
-            may_act=may_act,
-            by_owners=standing.by_owners,
-            people=self.inquiries.people(turn),
-            notebook=TurnNotebook(self.database, turn, self.memory, scope, may_act),
-            searcher=ConversationSearcher(
-                self.database, self.indexer, conversation, turn.begins_at
+            workspace=workspaces.path_for(conversation) if workspaces else None,
+            rights=rights,
+            services=TurnServices(
+                engine=engine,
+                people=self.inquiries.people(turn),
+                notebook=book,
+                searcher=ConversationSearcher(
+                    self.database, self.indexer, conversation, turn.begins_at
+                ),
+                skills=self.folders.skills,
+                hooks=self.hooks(),
             ),
-            hooks=self.hooks(),
-            scope=scope,
-            skills=self.skills,
-            workspace=self.workspaces.path_for(conversation) if self.workspaces else None,
         )
 
 

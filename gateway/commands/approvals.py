@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from adapters.messages import InboundMessage
 from agent import messages
-from agent.tools.registry import InquiryKind
+from agent.tools.context import InquiryKind
 from gateway.access.policy import may_approve
 from gateway.commands import registry
 from gateway.storage.conversation import conversations, questions

@@ -21,8 +21,8 @@ from agent.loop import run_turn, wrap_up
 from agent.messages import ChatMessage
 from agent.ports import ModelCall
 from agent.settings import DelegationSettings
-from agent.tools.lacking import Lacking
-from agent.tools.registry import Delegated, ToolContext
+from agent.tools.context import Delegated, ToolContext
+from agent.tools.registry import Lacking
 from agent.turn import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view import Summary
 from gateway.agent_ports.budgets import Budgets, TurnSpending
@@ -241,13 +241,12 @@ class _Child:
         parent = self.parent
         return replace(
             own,
-            may_act=parent.may_act,
-            by_owners=parent.by_owners,
-            hooks=parent.hooks,
+            rights=replace(parent.rights, scope=own.scope),
             workspace=parent.workspace,
             files=None,
-            notebook=None,
-            delegates=None,
+            services=replace(
+                own.services, hooks=parent.services.hooks, notebook=None, delegates=None
+            ),
         )
 
     async def _pause(self) -> None:

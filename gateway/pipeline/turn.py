@@ -291,7 +291,8 @@ class TurnRunner:
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=used)
         context = await self.toolkit.for_turn(turn, planner.engine)
         delegates = self.delegation.of(turn, agent, context)
-        context = replace(context, delegates=delegates, progress=live)
+        services = replace(context.services, delegates=delegates, progress=live)
+        context = replace(context, services=services)
         ports = TurnPorts(
             journal, planner, live, context, journal.spending, self._trouble_teller(turn)
         )

@@ -28,7 +28,7 @@ from agent.ports import Effect
 from agent.prompt_caching import apply_cache_control
 from agent.settings import CachingSettings, FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
-from agent.tools.registry import ToolContext, ToolOutcome
+from agent.tools.context import ToolContext, ToolOutcome
 from agent.usage import CacheLayout, Usage, is_claude
 from gateway.replay.recordings import Exchange, Recording
 

@@ -33,8 +33,9 @@ from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
 from agent.recovery import Recovery, Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan, render

@@ -66,8 +66,9 @@ from agent.settings import (
     ToolSettings,
 )
 from agent.tools.builtin import delegate_task
+from agent.tools.context import Inquiry, TodoItem, ToolContext
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import Arguments, Inquiry, TodoItem, Tool, ToolContext, ToolRegistry
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
 from agent.turn import Agent, CallRules
 from agent.usage import Usage
@@ -295,8 +296,8 @@ class Life:
                 assert context.files is not None
                 await context.files.offer("hand.txt", "text/plain", arguments.line.encode())
             if name == "ask":
-                assert context.people is not None
-                await context.people.ask(
+                assert context.services.people is not None
+                await context.services.people.ask(
                     Inquiry("clarify", context.call_id, name, "Which?", ("this", "that"))
                 )
             if name in {"plan", "keep"}:
@@ -377,11 +378,11 @@ async def endless_command(context: ToolContext, workspace: Path) -> None:
 
 async def note_down(name: str, context: ToolContext, call: str) -> None:
     """Write the list, or a note."""
-    assert context.notebook is not None
+    assert context.services.notebook is not None
     if name == "plan":
-        await context.notebook.set_todo([TodoItem(call)])
+        await context.services.notebook.set_todo([TodoItem(call)])
     else:
-        await context.notebook.change("memory", remove=None, add=call)
+        await context.services.notebook.change("memory", remove=None, add=call)
 
 
 class Line(Arguments):

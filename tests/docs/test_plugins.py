@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +72,7 @@ async def test_its_tool_shows_the_newest_entries(plugins: Plugins, diary: Memory
     await diary.store(Exchange("My cat is Tom", "Nice.", ANN, "7", "1"))
     box = ToolRegistry(plugins.tools(()))
     for scope, text in ((ANN, "- My cat is Tom: Nice."), (BO, "The diary is empty.")):
-        outcome = await box.execute(call("diary_newest"), replace(context(), scope=scope))
+        outcome = await box.execute(call("diary_newest"), context(scope=scope))
         assert (outcome.text, outcome.status) == (text, "ok")
 
 

@@ -16,7 +16,8 @@ from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.processes import confinement
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
-from agent.tools.registry import Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Tool
 from agent.tools.sandbox import search
 from agent.tools.sandbox.fetch import make_fetch_url
 from agent.tools.sandbox.files import make_read_file

@@ -17,7 +17,8 @@ from agent.models.base import ModelRequest
 from agent.settings import AgentSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.builtin import read_conversation
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.view import NOTE, load_plan
 from gateway.commands import registry
 from gateway.pipeline import notices

@@ -13,7 +13,8 @@ from agent.messages import assistant_message
 from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.tokens.estimate import estimate_tokens
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.usage import Usage
 from gateway.pipeline import notices
 from gateway.storage import schema

@@ -12,8 +12,9 @@ from sqlalchemy import update
 
 from agent.messages import text_of
 from agent.settings import McpServerSettings
+from agent.tools.context import ToolContext
 from agent.tools.mcp.servers import mcp_tools
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.turn import Agent
 from gateway.storage import schema
 from tests.gateway.agent_ports.test_questions import (

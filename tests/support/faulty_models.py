@@ -15,7 +15,8 @@ from agent.models.base import ChatModel
 from agent.models.factory import build_models
 from agent.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from agent.settings import ModelSettings
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.turn import Agent
 from gateway.storage import schema as tables
 from tests.support.anthropic_server import AnthropicServer

@@ -8,7 +8,8 @@ from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall, ToolSchema
 from agent.ports import Effect
 from agent.threads import CallHangs, DaemonThreads
-from agent.tools.registry import ToolBox, ToolContext, ToolOutcome, arguments_object
+from agent.tools.context import ToolContext, ToolOutcome
+from agent.tools.registry import ToolBox, arguments_object
 
 log = structlog.get_logger()
 
@@ -87,7 +88,7 @@ class EngineTools:
             return _failure(f"{name} failed with {type(error).__name__}")
 
     async def _answer(self, call: ToolCall, context: ToolContext) -> str:
-        engine = context.engine
+        engine = context.services.engine
         if engine is None:
             raise ToolError("this turn has no context engine that could answer")
         name = call["function"]["name"]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 Number = int | float
 

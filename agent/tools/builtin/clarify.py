@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Inquiry, Tool, ToolContext
+from agent.tools.context import Inquiry, ToolContext
+from agent.tools.registry import Arguments, Tool
 
 MOST_CHOICES = 5
 LABEL_CHARS = 60
@@ -32,12 +33,12 @@ class ClarifyArguments(Arguments):
 
 
 async def _run(context: ToolContext, arguments: ClarifyArguments) -> str:
-    if context.people is None:
+    if context.services.people is None:
         raise ToolError(
             "nobody can be asked here. Use your best judgement and say what you assumed"
         )
     inquiry = Inquiry("clarify", context.call_id, TOOL.name, arguments.question, arguments.choices)
-    reply = await context.people.ask(inquiry)
+    reply = await context.services.people.ask(inquiry)
     return f"The answer: {reply.text}" if reply.state == "answered" else NOBODY_ANSWERED
 
 

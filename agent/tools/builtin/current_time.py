@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 
 class TimeArguments(Arguments):

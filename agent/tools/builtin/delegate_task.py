@@ -6,7 +6,8 @@ import orjson
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 MAX_CHARS = 70_000
 LONGEST_S = 86_400.0
@@ -26,9 +27,9 @@ class DelegateArguments(Arguments):
 
 async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
     """Return how the task ended, as JSON."""
-    if context.delegates is None:
+    if context.services.delegates is None:
         raise ToolError("nothing can be delegated here")
-    done = asdict(await context.delegates.run(context.call_id, arguments.task))
+    done = asdict(await context.services.delegates.run(context.call_id, arguments.task))
     done["answer"] = done.pop("text")
     return orjson.dumps(done).decode()
 

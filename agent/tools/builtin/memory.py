@@ -10,7 +10,8 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.messages import clean_text
-from agent.tools.registry import Arguments, MemoryTarget, Tool, ToolContext
+from agent.tools.context import MemoryTarget, ToolContext
+from agent.tools.registry import Arguments, Tool
 
 MAX_CHARS = 4_000
 """Of one note as it is written; what may be kept is less (`tools.memory`)."""
@@ -29,14 +30,14 @@ class MemoryArguments(Arguments):
 
 async def memory(context: ToolContext, arguments: MemoryArguments) -> str:
     """Change the notes, and show them as they stand."""
-    if context.notebook is None:
+    if context.services.notebook is None:
         raise ToolError("there is no memory here")
     target, action = arguments.target, arguments.action
     if action == "list":
-        return _shown(target, await context.notebook.notes(target))
+        return _shown(target, await context.services.notebook.notes(target))
     add = None if action == "remove" else _required(action, "content", arguments.content)
     remove = None if action == "add" else _required(action, "old_text", arguments.old_text)
-    return _shown(target, await context.notebook.change(target, remove=remove, add=add))
+    return _shown(target, await context.services.notebook.change(target, remove=remove, add=add))
 
 
 def _required(action: str, name: str, text: str | None) -> str:

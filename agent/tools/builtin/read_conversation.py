@@ -6,7 +6,8 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.ports import PastMessage
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 TOTAL_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""

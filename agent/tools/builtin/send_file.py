@@ -5,7 +5,8 @@ import mimetypes
 from pydantic import Field
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 
 class FileArguments(Arguments):

@@ -7,8 +7,9 @@ from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
 from agent.ports import PastMessage
+from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
 from agent.tools.excerpt import place_of
-from agent.tools.registry import Arguments, Findings, Hit, SearchQuery, Tool, ToolContext
+from agent.tools.registry import Arguments, Tool
 
 TOTAL_CHARS = 10_000
 """Text of one answer; 4 bytes each, and marks beside them, stay under tools.output.max_bytes."""
@@ -36,9 +37,9 @@ class SearchArguments(Arguments):
 
 async def session_search(context: ToolContext, arguments: SearchArguments) -> str:
     """Return what was found among its neighbours, best first, and where was looked."""
-    if context.searcher is None:
+    if context.services.searcher is None:
         raise ToolError("there is nothing to search here")
-    findings = await context.searcher.search(
+    findings = await context.services.searcher.search(
         SearchQuery(
             text=arguments.query,
             limit=arguments.limit,

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from agent.errors import ToolError
 from agent.prompt.skills import SkillShelf
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 
 class ManageArguments(Arguments):
@@ -24,9 +25,9 @@ class ManageArguments(Arguments):
 
 async def skill_manage(context: ToolContext, arguments: ManageArguments) -> str:
     """Create, replace or remove a skill; it shows in the prompt of the next conversation."""
-    if context.skills is None:
+    if context.services.skills is None:
         raise ToolError("there are no skills here")
-    return await asyncio.to_thread(_managed, context.skills, arguments)
+    return await asyncio.to_thread(_managed, context.services.skills, arguments)
 
 
 def _managed(shelf: SkillShelf, arguments: ManageArguments) -> str:

@@ -7,7 +7,8 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 
 class ViewArguments(Arguments):
@@ -19,9 +20,9 @@ class ViewArguments(Arguments):
 
 async def skill_view(context: ToolContext, arguments: ViewArguments) -> str:
     """Return a skill's instructions, one of its files, or the list of all skills."""
-    if context.skills is None:
+    if context.services.skills is None:
         raise ToolError("there are no skills here")
-    return await asyncio.to_thread(_viewed, context.skills, arguments.name, arguments.file)
+    return await asyncio.to_thread(_viewed, context.services.skills, arguments.name, arguments.file)
 
 
 def _viewed(shelf: SkillShelf, name: str | None, file: str | None) -> str:

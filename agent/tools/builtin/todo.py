@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, TodoItem, Tool, ToolContext
+from agent.tools.context import TodoItem, ToolContext
+from agent.tools.registry import Arguments, Tool
 
 MAX_ITEMS = 50
 MAX_CHARS = 300
@@ -31,12 +32,12 @@ class TodoArguments(Arguments):
 
 async def todo(context: ToolContext, arguments: TodoArguments) -> str:
     """Replace the list where one is given, and show it as it stands."""
-    if context.notebook is None:
+    if context.services.notebook is None:
         raise ToolError("there is no list here")
     if arguments.items is None:
-        return _shown(await context.notebook.todo())
+        return _shown(await context.services.notebook.todo())
     items = [TodoItem(" ".join(item.content.split()), item.state) for item in arguments.items]
-    await context.notebook.set_todo(items)
+    await context.services.notebook.set_todo(items)
     return _shown(items)
 
 

@@ -17,10 +17,11 @@ import orjson
 import structlog
 
 from agent.settings import McpServerSettings
+from agent.tools.context import ToolContext
 from agent.tools.mcp.arguments import SchemaArguments
 from agent.tools.mcp.connection import Connection
 from agent.tools.mcp.listing import Listing, Offered, Skipped, listing_of
-from agent.tools.registry import Tool, ToolContext
+from agent.tools.registry import Tool
 
 log = structlog.get_logger()
 

@@ -25,7 +25,8 @@ from yarl import URL
 from agent.errors import ToolError
 from agent.processes.helpers import HelperFailed, ask
 from agent.settings import FetchSettings, ToolSettings
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.addresses import Target, checked, parsed, target_of
 
 log = structlog.get_logger()

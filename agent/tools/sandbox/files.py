@@ -16,7 +16,8 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes.workspace import Workspace, clear, components
 from agent.settings import ToolSettings
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 MAX_READ_BYTES = 200_000
 """Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""

@@ -11,7 +11,8 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes.helpers import HelperFailed, ask
 from agent.settings import ToolSettings
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.files import of
 
 TIME_LIMIT_S = 10.0

@@ -21,7 +21,8 @@ from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helpe
 from agent.processes.supervisor import Order, Report
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.tools.sandbox.files import of
 
 log = structlog.get_logger()

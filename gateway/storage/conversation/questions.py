@@ -12,7 +12,7 @@ from typing import Any, Literal
 import orjson
 from sqlalchemy import Connection, CursorResult, Row, func, select, update
 
-from agent.tools.registry import Inquiry, InquiryKind
+from agent.tools.context import Inquiry, InquiryKind
 from gateway.storage.conversation import conversations
 from gateway.storage.queue import outbox
 from gateway.storage.schema import (

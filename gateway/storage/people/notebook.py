@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Connection, delete, select, update
 
 from agent.errors import ToolError
-from agent.tools.registry import MemoryTarget, TodoItem
+from agent.tools.context import MemoryTarget, TodoItem
 from gateway.errors import NotFound
 from gateway.session_keys import is_direct
 from gateway.storage.conversation import conversations

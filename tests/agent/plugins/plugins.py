@@ -11,7 +11,8 @@ from agent.plugins import finding
 from agent.plugins.active import LoadedPlugin, Plugins
 from agent.plugins.contracts import Hook, HookName
 from agent.plugins.supervision import Caller
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 
 BOMB = "raise AssertionError('this must not run')\n"
 

@@ -1,18 +1,17 @@
 """Hooks around calls of tools: a veto, failures, and what they close."""
 
 import threading
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from agent.plugins.active import LoadedPlugin, Plugins, TurnHooks
-from agent.tools.registry import ToolContext, ToolOutcome
+from agent.tools.context import ToolContext, ToolOutcome
 from tests.agent.plugins.plugins import active, plugins
 from tests.agent.tools.doubles import context
 
-HERE: ToolContext = replace(context(), call_id="call_1", may_act=False)
+HERE: ToolContext = context(call_id="call_1", may_act=False)
 DONE = ToolOutcome("sun", "ok")
 
 

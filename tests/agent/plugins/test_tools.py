@@ -14,7 +14,8 @@ from agent.errors import ToolError, TurnSuspended
 from agent.plugins.supervision import Caller
 from agent.plugins.tools import hosted, tool_problem
 from agent.ports import PastMessage
-from agent.tools.registry import Tool, ToolContext, ToolOutcome, ToolRegistry
+from agent.tools.context import ToolContext, ToolOutcome, TurnServices
+from agent.tools.registry import Tool, ToolRegistry
 from tests.agent.plugins.plugins import NoArguments, tool
 from tests.agent.tools.doubles import MemoryReader, call, context
 
@@ -115,14 +116,13 @@ async def test_a_tool_reads_the_conversation_and_offers_files() -> None:
 
     async def use(used: ToolContext, _: NoArguments) -> object:
         assert used.files is not None
-        assert (used.people, used.notebook, used.engine, used.hooks) == (None, None, None, None)
-        assert used.progress is None
+        assert used.services == TurnServices()
         [message] = await used.reader.read(from_seq=None, limit=1, contains=None)
         output = await used.reader.read_output("o1")
         return message.text, output, await used.files.offer("a", "text/plain", b"x"), used.scope
 
     reader = MemoryReader([PastMessage(1, "user", "hi", "")], o1="long")
-    used = replace(context(reader), files=Box(), scope="telegram:7", progress=Mock())
+    used = context(reader, files=Box(), scope="telegram:7", progress=Mock())
     assert (await run(tool(use), used)).text == str(("hi", "long", "a text/plain 1", "telegram:7"))
 
 
@@ -141,5 +141,5 @@ async def test_what_changes_something_is_not_for_guests(
     """Whatever the plugin says about it."""
     offered = tool(lambda *_: "", **changes)
     assert hosted(offered, Caller("mine", 1)).restricted is restricted
-    outcome = await run(offered, replace(context(), may_act=False))
+    outcome = await run(offered, context(may_act=False))
     assert (outcome.status == "refused") is restricted

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from agent.ports import (
     PlannerState,
     ToolStatus,
 )
-from agent.tools.registry import ToolContext
+from agent.tools.context import ToolContext, TurnRights, TurnServices
 from agent.view import Summary
 from tests.support.scripted_model import ScriptedModel
 
@@ -242,7 +243,19 @@ class NoLimits:
 
 
 def context(reader: MemoryReader | None = None, **using: Any) -> ToolContext:
-    return ToolContext("c1", reader or MemoryReader(), lambda: NOW, **using)
+    """Return a tool's context; `using` are its fields, and those of its rights and services."""
+    rights, services = (
+        {each.name: using.pop(each.name) for each in fields(part) if each.name in using}
+        for part in (TurnRights, TurnServices)
+    )
+    return ToolContext(
+        "c1",
+        reader or MemoryReader(),
+        lambda: NOW,
+        rights=TurnRights(**rights),
+        services=TurnServices(**services),
+        **using,
+    )
 
 
 def call(name: str, arguments: str = "{}", call_id: str = "call_1") -> ToolCall:

@@ -1,12 +1,10 @@
 """The tool `delegate_task`, and a tool box that lacks some tools."""
 
-from dataclasses import replace
-
 import orjson
 
 from agent.tools.builtin import calculate, current_time, delegate_task
-from agent.tools.lacking import Lacking
-from agent.tools.registry import Delegated, ToolContext, ToolRegistry
+from agent.tools.context import Delegated, ToolContext
+from agent.tools.registry import Lacking, ToolRegistry
 from tests.agent.tools.doubles import context as tool_context
 from tests.support.scripted_model import tool_call
 
@@ -25,7 +23,7 @@ class Child:
 
 def context_with(child: Child | None) -> ToolContext:
     """Return a context of the call."""
-    return replace(tool_context(), delegates=child, call_id="d1")
+    return tool_context(delegates=child, call_id="d1")
 
 
 async def test_the_result_is_typed() -> None:

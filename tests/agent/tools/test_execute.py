@@ -8,9 +8,10 @@ from typing_extensions import override
 
 from agent.messages import text_of
 from agent.settings import OutputSettings
+from agent.tools.context import ToolContext
 from agent.tools.execute import MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import MemoryJournal, call, context
 

@@ -14,17 +14,10 @@ from agent.messages import text_of
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
+from agent.tools.context import Inquiry, Reply, ToolContext, ToolOutcome
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalMode, ApprovalRules, approval_question
-from agent.tools.registry import (
-    Arguments,
-    Inquiry,
-    Reply,
-    Tool,
-    ToolContext,
-    ToolOutcome,
-    ToolRegistry,
-)
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import MemoryJournal, call, context
 
 SECRET = 'sec"ret\\value'

@@ -8,7 +8,8 @@ from pydantic import Field, field_validator
 from structlog.testing import capture_logs
 
 from agent.errors import ToolError
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
+from agent.tools.context import ToolContext, ToolOutcome
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import call, context
 
 

@@ -11,8 +11,7 @@ from agent.errors import ToolError
 from agent.settings import ToolSettings
 from agent.tokens.estimate import estimate_tools
 from agent.tools.catalog import builtin_tools
-from agent.tools.registry import Arguments, Tool, parse_arguments
-from agent.tools.schemas import LONG_TEXT_CHARS, shown_schema
+from agent.tools.registry import LONG_TEXT_CHARS, Arguments, Tool, parse_arguments, shown_schema
 
 DEFAULT_TOKENS = 1_800
 """What the default tools may take of every request, estimated as for the newest Claude."""

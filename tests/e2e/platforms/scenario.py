@@ -11,7 +11,8 @@ from agent.messages import ChatMessage, decode
 from agent.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin import clarify, send_file
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolRegistry
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema

@@ -20,8 +20,9 @@ from agent.models.base import Completion, ModelRequest
 from agent.settings import AgentSettings
 from agent.tools import gate
 from agent.tools.builtin import clarify, delegate_task
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalMode
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.turn import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access

@@ -19,7 +19,7 @@ from agent.errors import ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.tools.builtin import session_search
-from agent.tools.registry import Findings, SearchQuery
+from agent.tools.context import Findings, SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import StorageUnavailable
 from gateway.storage import maintenance

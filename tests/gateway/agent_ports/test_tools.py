@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from agent.errors import ToolError
 from agent.settings import MemorySettings, WorkspaceSettings
-from agent.tools.registry import TodoItem
+from agent.tools.context import TodoItem
 from gateway.agent_ports.tools import TurnNotebook, Workspaces
 from gateway.errors import SettingsError, StorageUnavailable
 from gateway.settings.loading import load_settings

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from agent.messages import assistant_message, tool_message
 from agent.ports import JournaledEffect, ToolStatus
 from agent.safety.redaction import MASK
-from agent.tools.registry import Inquiry
+from agent.tools.context import Inquiry
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.reports import audit

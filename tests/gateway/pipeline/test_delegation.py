@@ -22,8 +22,9 @@ from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
 from agent.recovery import Recovery, RetryPolicy
 from agent.tools.builtin import delegate_task, memory, read_conversation, send_file, todo
+from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.registry import Arguments, Tool
 from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
 from gateway.storage import maintenance, schema
@@ -168,7 +169,11 @@ async def test_a_child_reads_its_own_transcript_alone(tmp_path: Path) -> None:
         assert text_of((await child_messages(chat))[2]).startswith(TASK)
     [context] = seen
     assert "my secret" not in str(context)
-    assert (context.notebook, context.delegates, context.files) == (None, None, None)
+    assert (context.services.notebook, context.services.delegates, context.files) == (
+        None,
+        None,
+        None,
+    )
 
 
 async def test_a_child_belongs_to_its_parent_on_record(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from agent.messages import ToolCall, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import Effect
 from agent.safety.redaction import Redactor
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from gateway.pipeline import notices
 from gateway.pipeline.preview import (
     MAX_LINES,

@@ -28,7 +28,8 @@ from agent.models.base import Completion, ModelRequest
 from agent.ports import Effect
 from agent.recovery import RetryPolicy
 from agent.tools.builtin import read_conversation
-from agent.tools.registry import Arguments, Tool, ToolContext
+from agent.tools.context import ToolContext
+from agent.tools.registry import Arguments, Tool
 from agent.turn import CONTINUE
 from gateway.commands import registry
 from gateway.context.prompts import OperatorFiles

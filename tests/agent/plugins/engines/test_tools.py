@@ -13,7 +13,8 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.errors import ToolError
 from agent.messages import ToolSchema
 from agent.plugins.engines.tools import EngineTools
-from agent.tools.registry import Arguments, Tool, ToolContext, ToolOutcome, ToolRegistry
+from agent.tools.context import ToolContext, ToolOutcome, TurnServices
+from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.tools.doubles import NOW, MemoryReader
 from tests.support.scripted_model import tool_call
 
@@ -53,7 +54,9 @@ ADD = Tool(
 
 def context(answer: Callable[[Mapping[str, Any]], Any] = lambda arguments: "found") -> ToolContext:
     """Return the context of a turn with an engine that answers so."""
-    return ToolContext("1", MemoryReader(), lambda: NOW, engine=Searching(answer))
+    return ToolContext(
+        "1", MemoryReader(), lambda: NOW, services=TurnServices(engine=Searching(answer))
+    )
 
 
 def tools(time_limit_s: float = 5) -> EngineTools:
@@ -153,7 +156,7 @@ async def test_what_takes_too_long(hang: threading.Event) -> None:
 
 async def test_without_an_engine_there_is_no_answer() -> None:
     """A tool box may outlive the engine that offered its tools."""
-    bare = replace(context(), engine=None)
+    bare = replace(context(), services=TurnServices())
     answer = await tools().execute(tool_call("grep", {}), bare)
     assert answer == ToolOutcome(
         "Error: this turn has no context engine that could answer", "error"

@@ -6,7 +6,8 @@ import pytest
 
 from agent.errors import ToolError
 from agent.tools.builtin import clarify
-from agent.tools.registry import Inquiry, Reply, parse_arguments
+from agent.tools.context import Inquiry, Reply
+from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import context
 from tests.agent.tools.test_gate import Folk
 

@@ -1,13 +1,14 @@
 """The tool `memory`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from agent.errors import ToolError
 from agent.tools.builtin.memory import MAX_CHARS, TOOL, MemoryArguments, memory
-from agent.tools.registry import MemoryTarget, TodoItem, parse_arguments
+from agent.tools.context import MemoryTarget, TodoItem
+from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import context
 
 Asked = tuple[MemoryTarget, str | None, str | None]
@@ -39,7 +40,7 @@ class Notebook:
 async def run(book: Notebook | None, arguments: str) -> str:
     parsed = parse_arguments(TOOL, arguments)
     assert isinstance(parsed, MemoryArguments)
-    return await memory(replace(context(), notebook=book), parsed)
+    return await memory(context(notebook=book), parsed)
 
 
 @pytest.mark.parametrize(

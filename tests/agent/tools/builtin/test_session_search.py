@@ -13,7 +13,8 @@ from agent.tools.builtin.session_search import (
     SearchArguments,
     session_search,
 )
-from agent.tools.registry import Findings, Hit, SearchQuery, parse_arguments
+from agent.tools.context import Findings, Hit, SearchQuery
+from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import context
 
 
@@ -40,7 +41,7 @@ def hit(seq: int, *messages: PastMessage, here: bool = True) -> Hit:
 async def run(searcher: Searcher | None, arguments: str = '{"query": "zebra"}') -> str:
     parsed = parse_arguments(TOOL, arguments)
     assert isinstance(parsed, SearchArguments)
-    return await session_search(replace(context(), searcher=searcher), parsed)
+    return await session_search(context(searcher=searcher), parsed)
 
 
 async def test_found_messages_stand_among_their_neighbours() -> None:

@@ -1,6 +1,5 @@
 """The tools `skill_view` and `skill_manage`."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -10,7 +9,8 @@ from agent.errors import ToolError
 from agent.prompt.skills import SkillShelf
 from agent.tools.builtin.skill_manage import TOOL as MANAGE
 from agent.tools.builtin.skill_view import TOOL as VIEW
-from agent.tools.registry import Tool, ToolContext, parse_arguments
+from agent.tools.context import ToolContext
+from agent.tools.registry import Tool, parse_arguments
 from tests.agent.tools.doubles import context
 
 TEXT = "---\nname: report\ndescription: How to report.\n---\nDo it."
@@ -24,7 +24,7 @@ def shelf(tmp_path: Path) -> SkillShelf:
 
 async def call(tool: Tool, shelf: SkillShelf | None, **arguments: str) -> str:
     """Run a tool with these arguments."""
-    here: ToolContext = replace(context(), skills=shelf)
+    here: ToolContext = context(skills=shelf)
     return await tool.run(here, parse_arguments(tool, orjson.dumps(arguments).decode()))
 
 

@@ -1,13 +1,14 @@
 """The tool `todo`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 
 from agent.errors import ToolError
 from agent.tools.builtin.todo import MAX_CHARS, MAX_ITEMS, TOOL, TodoArguments, todo
-from agent.tools.registry import MemoryTarget, TodoItem, parse_arguments
+from agent.tools.context import MemoryTarget, TodoItem
+from agent.tools.registry import parse_arguments
 from tests.agent.tools.doubles import context
 
 
@@ -35,7 +36,7 @@ class Notebook:
 async def run(book: Notebook | None, arguments: str = "{}") -> str:
     parsed = parse_arguments(TOOL, arguments)
     assert isinstance(parsed, TodoArguments)
-    return await todo(replace(context(), notebook=book), parsed)
+    return await todo(context(notebook=book), parsed)
 
 
 async def test_a_list_is_written_and_shown() -> None:

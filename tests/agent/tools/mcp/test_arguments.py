@@ -6,8 +6,9 @@ import pytest
 
 from agent.errors import ToolError
 from agent.messages import ToolCall
+from agent.tools.context import ToolContext
 from agent.tools.mcp.arguments import SchemaArguments
-from agent.tools.registry import Tool, ToolContext, ToolRegistry
+from agent.tools.registry import Tool, ToolRegistry
 from tests.agent.tools.doubles import context
 
 SCHEMA: dict[str, Any] = {

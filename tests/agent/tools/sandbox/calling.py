@@ -6,7 +6,7 @@ from typing import Any
 
 from agent.settings import ToolSettings
 from agent.tools.catalog import builtin_tools
-from agent.tools.registry import ToolContext, ToolOutcome
+from agent.tools.context import ToolContext, ToolOutcome
 from tests.agent.tools.doubles import NOW, MemoryReader, call
 
 

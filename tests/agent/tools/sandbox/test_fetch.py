@@ -13,7 +13,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
 from agent.settings import FetchSettings, ToolSettings
-from agent.tools.registry import ToolOutcome, ToolRegistry
+from agent.tools.context import ToolOutcome
+from agent.tools.registry import ToolRegistry
 from agent.tools.sandbox import fetch
 from agent.tools.sandbox.fetch import Resolved, look_up, make_fetch_url
 from tests.agent.tools.doubles import call, context

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.settings import ToolSettings, WorkspaceSettings
 from agent.tools.catalog import builtin_tools
-from agent.tools.registry import ToolContext
+from agent.tools.context import ToolContext, TurnRights
 from agent.tools.sandbox import files
 from tests.agent.tools.doubles import NOW, MemoryReader, call
 from tests.agent.tools.sandbox.calling import use, use_with
@@ -146,7 +146,11 @@ async def test_without_a_workspace_there_are_no_files() -> None:
 async def test_a_sender_who_may_not_act_touches_nothing(tmp_path: Path, name: str) -> None:
     """Reading the workspace is an act as well."""
     context = ToolContext(
-        "c1", MemoryReader(), lambda: NOW, workspace=tmp_path / "ws", may_act=False
+        "c1",
+        MemoryReader(),
+        lambda: NOW,
+        workspace=tmp_path / "ws",
+        rights=TurnRights(may_act=False),
     )
     tools = builtin_tools(ToolSettings(enabled=(name,)))
     outcome = await tools.execute(call(name), context)

@@ -13,7 +13,7 @@ import structlog
 from agent.processes import confinement, helpers
 from agent.processes.supervisor import Report
 from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
-from agent.tools.registry import ToolOutcome
+from agent.tools.context import ToolOutcome
 from agent.tools.sandbox import terminal
 from agent.tools.sandbox.terminal import Terminal, make_terminal
 from tests.agent.tools.sandbox.calling import use_with

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection, select, update
 
 from agent.messages import assistant_message, text_of
-from agent.tools.registry import Delegated
+from agent.tools.context import Delegated
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import delegates, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, update
 
 from adapters.messages import Address
 from agent.messages import assistant_message, tool_message
-from agent.tools.registry import Inquiry
+from agent.tools.context import Inquiry
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.commands import approvals
