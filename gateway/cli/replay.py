@@ -9,7 +9,7 @@ import typer
 from gateway.cli.common import out, settings_of
 from gateway.replay.cli import ReplayOptions
 from gateway.replay.cli import replay as play
-from gateway.replay.clock import Gap
+from gateway.replay.player import Gap
 
 replay_app = typer.Typer(add_completion=False)
 

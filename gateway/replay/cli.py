@@ -20,12 +20,17 @@ from agent.plugins.engines.loading import PLUGINS
 from agent.plugins.engines.registry import available
 from agent.settings import AuxiliarySettings
 from gateway.errors import SettingsError
-from gateway.replay.clock import Gap
 from gateway.replay.costs import Comparison, Tariff, early, totals
-from gateway.replay.player import Player, Stage, facts_in, playing, window_of, writer_in
+from gateway.replay.player import Gap, Player, Stage, facts_in, playing, window_of, writer_in
 from gateway.replay.recordings import BadRecording, Recording, load_recordings
-from gateway.replay.report import Conditions, Replayed, check_target, costs_by_name, write_report
-from gateway.replay.tables import show
+from gateway.replay.report import (
+    Conditions,
+    Replayed,
+    check_target,
+    costs_by_name,
+    show,
+    write_report,
+)
 from gateway.settings.tree import BudgetSettings, Settings
 
 AT_ONCE = 8
@@ -44,7 +49,7 @@ class ReplayOptions:
         threshold: Instead of `compression.threshold`.
         strategy: Instead of `prompt_caching.strategy`; `ttl` instead of `prompt_caching.cache_ttl`.
         early: Turns `compression.early` on. What it makes is compared with a second play, without.
-        gap: Which pauses are played; see gateway/replay/clock.py.
+        gap: Which pauses are played; see gateway/replay/player.py.
         restart_every: The gateway is started again after so many requests; None for never.
         concatenate: All conversations of a file are played as one.
     """

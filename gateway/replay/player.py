@@ -2,18 +2,34 @@
 
 Intake, queue, worker, loop and outbox are the ones of `parley run`, also where the gateway is
 stopped and started again in the middle of a turn.
+
+A replay runs at once while a prompt cache ages: `schedule` says when each request is made. The
+platform is `NullAdapter`, through which the benchmarks talk as well.
 """
 
 import asyncio
+import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from sqlalchemy import Connection
 from typing_extensions import override
 
-from adapters.messages import Address, InboundMessage, Outgoing
+from adapters.base import UNANNOUNCED, PreviewIntent
+from adapters.errors import FetchRejected
+from adapters.messages import (
+    Address,
+    Attachment,
+    InboundMessage,
+    MessageRef,
+    Outgoing,
+    Reaction,
+    Receipt,
+    Withdrawal,
+)
 from agent.messages import storable, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.models.catalog import DEFAULT_NAMES, ModelFacts, facts_of
@@ -23,10 +39,8 @@ from agent.tokens.estimate import estimate_tokens
 from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
-from gateway.replay.clock import Gap, schedule
-from gateway.replay.null_adapter import NullAdapter
 from gateway.replay.recorded_model import RecordedModel, RecordedTools
-from gateway.replay.recordings import Recording
+from gateway.replay.recordings import Exchange, Recording
 from gateway.replay.report import Replayed
 from gateway.settings.tree import Settings
 from gateway.storage.conversation import sessions
@@ -35,6 +49,18 @@ from gateway.storage.migrations import open_database
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import timeline
 from gateway.wiring import accounts_of
+
+Gap = Literal["none", "busy", "chat", "recorded"]
+"""none: no time passes. busy: 20 to 120 s between turns. chat: as busy, but every fifth pause is up
+to 5 minutes, about every seventh up to 40 minutes, one in twenty up to 10 hours. recorded: as the
+recording says, busy where it says nothing. Steps of a turn are 4 to 20 s apart.
+Source: `timeline` of the peers' benchmark (peerbench/bench_session.py)."""
+
+STEP_S = (4.0, 20.0)
+PAUSE_S = (20.0, 120.0)
+CHAT_PAUSES_S = ((0.6, PAUSE_S), (0.8, (120.0, 280.0)), (0.95, (360.0, 2400.0)))
+"""Up to these shares of the pauses."""
+LONG_PAUSE_S = (7200.0, 36_000.0)
 
 NOTICES = frozenset({notices.TROUBLE, notices.HYGIENE, *notices.CONTEXT.values()})
 """What may be said about a turn before its answer."""
@@ -88,7 +114,7 @@ def _named(name: str, overrides: FactsSettings) -> ModelFacts:
 async def playing(stage: Stage) -> AsyncIterator["Player"]:
     """Run a gateway whose model plays the recordings, without HTTP, in `settings.home`."""
     model = _model(stage)
-    answers = Answers()
+    answers = SentMessages()
     house = House(stage, model, answers)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(house.run(), name="gateway")
@@ -146,7 +172,7 @@ class House:
 
     gateway: Gateway
 
-    def __init__(self, stage: Stage, model: StoppingModel, answers: "Answers") -> None:
+    def __init__(self, stage: Stage, model: StoppingModel, answers: "SentMessages") -> None:
         self._stage = stage
         self._model = model
         self._answers = answers
@@ -194,7 +220,7 @@ class House:
         )
 
 
-class Answers:
+class SentMessages:
     """What the null platform was given, by conversation, in order."""
 
     def __init__(self) -> None:
@@ -218,7 +244,7 @@ class Player:
 
     house: House
     model: RecordedModel
-    answers: Answers
+    answers: SentMessages
     gap: Gap
 
     async def play(self, number: int, recording: Recording) -> Replayed:
@@ -290,3 +316,110 @@ def _inbound(chat: str, n: int, text: str) -> InboundMessage:
         raw="{}",
         authenticated=True,
     )
+
+
+def schedule(recording: Recording, gap: Gap) -> list[tuple[float, ...]]:
+    """Return, for each exchange, when each of its assistant messages is asked for.
+
+    Returns:
+        Seconds on a clock of the conversation's own, never falling. The same recording has the
+        same times in every replay.
+    """
+    clock = _Clock(gap, random.Random(recording.name))  # noqa: S311 - made-up pauses, no secret
+    return [tuple(clock.times(exchange)) for exchange in recording.exchanges]
+
+
+class _Clock:
+    def __init__(self, gap: Gap, chance: random.Random) -> None:
+        self._gap = gap
+        self._chance = chance
+        self._now_s = 0.0
+
+    def times(self, exchange: Exchange) -> Iterator[float]:
+        """Yield the times of an exchange's answers."""
+        answers = sum(step["role"] == "assistant" for step in exchange.steps)
+        if self._gap == "recorded" and exchange.asked_at:
+            for at in exchange.asked_at:
+                self._now_s = max(self._now_s, at)
+                yield self._now_s
+            return
+        for number in range(answers):
+            self._now_s += self._step_s() if number else self._pause_s()
+            yield self._now_s
+
+    def _step_s(self) -> float:
+        return 0.0 if self._gap == "none" else self._chance.uniform(*STEP_S)
+
+    def _pause_s(self) -> float:
+        if self._gap == "none":
+            return 0.0
+        if self._gap != "chat":
+            return self._chance.uniform(*PAUSE_S)
+        place = self._chance.random()
+        limits = next((limits for share, limits in CHAT_PAUSES_S if place < share), LONG_PAUSE_S)
+        return self._chance.uniform(*limits)
+
+
+class NullAdapter:
+    """Shows nothing and tells its caller what would be shown.
+
+    Args:
+        on_send: Called with every message that is sent, at the moment it is.
+    """
+
+    platform = "null"
+    account = "default"
+    idempotent_sends = True
+    preview_interval_s = 0.0
+    connected = True
+    pool = None
+
+    def __init__(self, on_send: Callable[[Outgoing], None]) -> None:
+        self._on_send = on_send
+
+    async def run(self) -> None:
+        """Receive nothing, until cancelled."""
+        await asyncio.get_running_loop().create_future()
+
+    async def close(self) -> None:
+        """Nothing to give back."""
+
+    def render(self, markdown: str) -> list[str]:
+        """Return the text as the only payload; there is no limit."""
+        return [markdown]
+
+    async def send(self, message: Outgoing) -> Receipt:
+        """Hand the message to the caller."""
+        self._on_send(message)
+        return Receipt(f"{message.conversation}:{message.seq}")
+
+    async def withdraw(self, _withdrawal: Withdrawal) -> None:
+        """There are no buttons."""
+
+    async def fetch(self, _address: Address, attachment: Attachment, _limit_bytes: int) -> bytes:
+        """There is nothing to fetch from."""
+        raise FetchRejected(f"{attachment.name} is nowhere")
+
+    async def preview(
+        self,
+        _question: MessageRef,
+        _text: str,
+        _ref: str | None,
+        *,
+        grows: bool = True,  # noqa: ARG002
+        intent: PreviewIntent = UNANNOUNCED,  # noqa: ARG002
+    ) -> str | None:
+        """Show no preview."""
+        return None
+
+    async def find_preview(
+        self, _question: MessageRef, _nonce: str, _others: frozenset[str]
+    ) -> str | None:
+        """There is none."""
+        return None
+
+    async def show_working(self, _question: MessageRef) -> None:
+        """Show nothing."""
+
+    async def acknowledge(self, _question: MessageRef, _mark: Reaction) -> None:
+        """Show nothing."""

@@ -104,7 +104,7 @@ class RecordedModel:
         self._caching = caching or CachingSettings()
         self._reader = BlockReader(partial(estimate_tokens, model=self.facts.name))
         self._plays: dict[str, _Play] = {}
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, _ProviderAccount] = {}
 
     def play(
         self, conversation: str, recording: Recording, exchange: int, asked_s: Sequence[float] = ()
@@ -120,7 +120,7 @@ class RecordedModel:
         """
         self._plays[conversation] = _Play(recording, exchange, asked_s)
         if conversation not in self._accounts:
-            self._accounts[conversation] = _Account.opened(self.facts, self._placings())
+            self._accounts[conversation] = _ProviderAccount.opened(self.facts, self._placings())
 
     def recording(self, conversation: str) -> Recording:
         """Return what is played in a conversation.
@@ -214,7 +214,7 @@ def _plain(message: ChatMessage) -> ChatMessage:
 
 
 @dataclass(slots=True)
-class _Account:
+class _ProviderAccount:
     """One conversation with the provider: a cache and a bill for each placing.
 
     Attributes:
@@ -229,7 +229,7 @@ class _Account:
     fixed_tokens: int = 0
 
     @classmethod
-    def opened(cls, facts: ModelFacts, placings: Iterable[Placing]) -> "_Account":
+    def opened(cls, facts: ModelFacts, placings: Iterable[Placing]) -> "_ProviderAccount":
         caches = {placing: cache_for(facts) for placing in placings}
         return cls(caches, Minimum(CacheRules.of(facts)), dict.fromkeys(caches, Tally()))
 

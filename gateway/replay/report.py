@@ -1,16 +1,24 @@
-"""The page that `parley replay --report` writes: charts and tables in one file, without scripts."""
+"""What a replay shows: tables on the terminal, and the page that `parley replay --report` writes.
+
+The page is one file without scripts: report.html beside this file, charts and tables.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import islice
 from pathlib import Path
 from string import Template
+
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
 
 from agent.money.costs import format_usd
 from gateway.errors import SettingsError
 from gateway.pipeline.hygiene import HYGIENE_SHARE
-from gateway.replay.chart import Scale, chart, short
+from gateway.replay.chart import Scale, change, chart, short
 from gateway.replay.costs import (
     BILL_COLUMNS,
     Comparison,
@@ -27,13 +35,15 @@ from gateway.replay.recorded_model import Billed
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.reports.timeline import Shrinking, Timeline, Work
 
-PAGE = Path(__file__).parent / "page" / "report.html"
+PAGE = Path(__file__).with_name("report.html")
 BEGINNING = "<!doctype html>"
 NOTHING = "-"
 OPEN_SECTIONS = 3
 """Conversations that are unfolded from the start."""
 MOST_SHOWN = 20
 """Conversations that are shown without being asked for."""
+CHANGES_SHOWN = 3
+"""Compactions of a conversation that are named in its line on the terminal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,72 @@ class Conditions:
     def scale(self) -> Scale:
         """The lines across the charts."""
         return Scale(self.window_tokens, int(self.window_tokens * self.threshold))
+
+
+def show(results: Sequence[Replayed], conditions: Conditions, console: Console) -> None:
+    """Print how the conversations went, their compactions if there were any, and the bills."""
+    console.print(_conversations_table(results))
+    if any(result.timeline.compactions for result in results):
+        console.print()
+        console.print(_compactions_table(results))
+    console.print()
+    console.print(_costs_table(results, conditions.tariff))
+    for line in (early_text(results, conditions), conditions.tariff.prices_text()):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _conversations_table(results: Sequence[Replayed]) -> Table:
+    numbers = ("messages", "turns", "tool calls", "tokens in", "tokens out")
+    table = _terminal_table("conversation", numbers, "compactions", _right("seconds"), "answered")
+    for result in results:
+        work = result.work
+        counts = (work.messages, work.turns, work.tool_calls, work.tokens_in, work.tokens_out)
+        cells = (result.name, *(f"{count:,}" for count in counts), _changes(result))
+        table.add_row(*map(Text, (*cells, f"{result.duration_s:.1f}", result.problem or "all")))
+    return table
+
+
+def _changes(result: Replayed) -> str:
+    """Return the number of compactions and the tokens before and after the first ones."""
+    found = result.timeline.compactions
+    if not found:
+        return "0"
+    shown = [change(each) for each in islice(found, CHANGES_SHOWN)]
+    more = ["…"] if len(found) > CHANGES_SHOWN else []
+    return f"{len(found):,}: {', '.join([*shown, *more])}"
+
+
+def _compactions_table(results: Sequence[Replayed]) -> Table:
+    numbers = ("call", "tokens before", "after", "reported", "messages", "ms")
+    table = _terminal_table("compactions of", numbers, "trigger", "level", "summary by")
+    for result in results:
+        for each in result.timeline.compactions:
+            cells = compaction_cells(each)
+            table.add_row(*map(Text, (result.name, *(cells[name] for name in _ON_TERMINAL))))
+    return table
+
+
+def _costs_table(results: Sequence[Replayed], tariff: Tariff) -> Table:
+    """Return the bills of each conversation where these are few, and all together."""
+    what, *numbers = BILL_COLUMNS
+    first = Column("what it would have cost", no_wrap=True)
+    table = Table(first, what, *map(_right, numbers), box=None, pad_edge=False)
+    each = costs_by_name(results, tariff)
+    shown = each if len(each) <= MOST_SHOWN else []
+    for name, found in [*shown, *(_total(each) if len(each) > 1 else ())]:
+        for cells in found.rows(tariff):
+            table.add_row(Text(name), *cells)
+    return table
+
+
+def _terminal_table(first: str, numbers: Iterable[str], *others: str | Column) -> Table:
+    named = (Column(first, no_wrap=True), *map(_right, numbers), *others)
+    return Table(*named, box=None, pad_edge=False)
+
+
+def _right(name: str) -> Column:
+    return Column(name, justify="right")
 
 
 def check_target(report: Path) -> None:
@@ -183,8 +259,7 @@ def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
     """Return the section about money: in total, and for each conversation."""
     tariff = conditions.tariff
     each = costs_by_name(results, tariff)
-    total = [("all conversations", totals([found for _, found in each]))]
-    many = len(each) > MOST_SHOWN
+    total, many = _total(each), len(each) > MOST_SHOWN
     shown = total if many else [*(total if len(each) > 1 else ()), *each]
     return "\n".join((
         _bills(shown, tariff, "What was played comes first"),
@@ -196,6 +271,10 @@ def _costs(results: Sequence[Replayed], conditions: Conditions) -> str:
 def costs_by_name(results: Iterable[Replayed], tariff: Tariff) -> list[tuple[str, Costs]]:
     """Return what each conversation would have cost."""
     return [(each.name, costs(each.timeline, each.billed, tariff)) for each in results]
+
+
+def _total(each: Sequence[tuple[str, Costs]]) -> list[tuple[str, Costs]]:
+    return [("all conversations", totals([found for _, found in each]))]
 
 
 def early_text(results: Iterable[Replayed], conditions: Conditions) -> str:
@@ -238,11 +317,12 @@ def _section(number: int, result: Replayed, conditions: Conditions) -> str:
     ))
 
 
-_COLUMNS = (
-    "#", "before call", "trigger", "engine", "level", "tokens before", "after, estimated",
-    "after, reported", "messages", "cache tokens lost", "facts kept", "summary by", "ms", "cache",
-    "model's summary, warm / cold", "pays after", "later calls",
+_ECONOMY = ("cache", "model's summary, warm / cold", "pays after", "later calls")
+_ON_TERMINAL = (
+    "before call", "tokens before", "after, estimated", "after, reported", "messages", "ms",
+    "trigger", "level", "summary by",
 )  # fmt: skip
+"""Which of `compaction_cells` there is room for on a terminal."""
 
 
 def _compactions(result: Replayed, tariff: Tariff) -> str:
@@ -251,11 +331,12 @@ def _compactions(result: Replayed, tariff: Tariff) -> str:
         return ""
     worth = economies(result.timeline, result.billed, tariff, result.extracts)
     known = zip(found, worth, strict=True)
+    columns = ("#", *compaction_cells(found[0]), *_ECONOMY)
     rows = (
-        (*_cells(number, each), *_economy_cells(economy, tariff))
+        (str(number), *compaction_cells(each).values(), *_economy_cells(economy, tariff))
         for number, (each, economy) in enumerate(known, start=1)
     )
-    return _table("compactions", "Compactions", _COLUMNS, rows)
+    return _table("compactions", "Compactions", columns, rows)
 
 
 def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
@@ -268,21 +349,23 @@ def _table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[Itera
     )
 
 
-def _cells(number: int, shrinking: Shrinking) -> Iterable[str]:
-    row = shrinking.row
-    yield str(number)
-    yield f"{shrinking.before_call + 1:,}"
-    yield row.trigger
-    yield row.engine
-    yield row.level
-    yield f"{row.tokens_before:,}"
-    yield f"{row.tokens_after:,}"
-    yield NOTHING if row.tokens_after_reported is None else f"{row.tokens_after_reported:,}"
-    yield f"{row.messages_before:,} → {row.messages_after:,}"
-    yield f"{row.cache_tokens_lost:,}"
-    yield NOTHING if row.retained_share is None else f"{row.retained_share:.0%}"
-    yield summarised_by(row)
-    yield f"{row.duration_ms:,}"
+def compaction_cells(shrinking: Shrinking) -> dict[str, str]:
+    """Return what is shown of a compaction, by the heading of its column on the page."""
+    row, reported = shrinking.row, shrinking.row.tokens_after_reported
+    return {
+        "before call": f"{shrinking.before_call + 1:,}",
+        "trigger": row.trigger,
+        "engine": row.engine,
+        "level": row.level,
+        "tokens before": f"{row.tokens_before:,}",
+        "after, estimated": f"{row.tokens_after:,}",
+        "after, reported": NOTHING if reported is None else f"{reported:,}",
+        "messages": f"{row.messages_before:,} → {row.messages_after:,}",
+        "cache tokens lost": f"{row.cache_tokens_lost:,}",
+        "facts kept": NOTHING if row.retained_share is None else f"{row.retained_share:.0%}",
+        "summary by": _summarised_by(row),
+        "ms": f"{row.duration_ms:,}",
+    }
 
 
 def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
@@ -294,7 +377,7 @@ def _economy_cells(economy: Economy, tariff: Tariff) -> Iterable[str]:
     yield f"{economy.later:,}"
 
 
-def summarised_by(row: CompactionRow) -> str:
+def _summarised_by(row: CompactionRow) -> str:
     """Return who wrote a compaction's summary, and why it was not the model that was asked."""
     if row.retained_share is None:
         return NOTHING

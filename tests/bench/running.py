@@ -22,7 +22,7 @@ from agent.turn import Agent, CallRules
 from gateway.app import Gateway, assembled, settle_memory
 from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging
-from gateway.replay.null_adapter import NullAdapter
+from gateway.replay.player import NullAdapter
 from gateway.settings.loading import load_settings
 from gateway.settings.tree import Settings
 from gateway.storage.engine import Database

@@ -19,8 +19,8 @@ from gateway.replay.report import (
     Conditions,
     Replayed,
     check_target,
+    compaction_cells,
     page,
-    summarised_by,
     write_report,
 )
 from gateway.storage.reports.timeline import Timeline
@@ -232,7 +232,7 @@ def test_restarts_are_told() -> None:
 )
 def test_the_writer_of_a_summary_is_told(fields: dict[str, Any], told: str) -> None:
     """And why it was not the model that was asked; a mere prune has no summary."""
-    assert summarised_by(shrinking(1, **fields).row) == told
+    assert compaction_cells(shrinking(1, **fields))["summary by"] == told
 
 
 @given(st.one_of(st.just(HOSTILE), st.text(max_size=40)))

@@ -17,7 +17,7 @@ from gateway.access.policy import Access
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.commands import approvals
 from gateway.errors import TurnCancelled
-from gateway.replay.null_adapter import NullAdapter
+from gateway.replay.player import NullAdapter
 from gateway.settings.tree import AccessSettings
 from gateway.signals import Wakeups
 from gateway.storage import maintenance

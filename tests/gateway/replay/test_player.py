@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, assistant_message, tool_message
-from gateway.replay.clock import Gap, schedule
+from gateway.replay.player import Gap, schedule
 from gateway.replay.recordings import Exchange, Recording
 from tests.agent.tools.doubles import call
 
