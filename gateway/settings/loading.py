@@ -73,6 +73,7 @@ def load_settings(
     values = {sources.name(path): value for path, value in flatten(settings)}
     origins = {sources.name(path): sources.origin(path) for path, _ in flatten(settings)}
     origins |= {"home": home_origin, **added}
+    # Behind the providers: keys from their variables are checked, too.
     _refuse([
         f"{key}: {text} ({_origin(key, origins)})" for key, text in contradictions(settings, values)
     ])

@@ -97,6 +97,7 @@ class Sources:
             self._put(new, value, origin)
 
     def _put(self, path: KeyPath, value: Any, origin: str) -> None:
+        # A list replaces the list below it, also where the lower one had more blocks.
         covered = [at for at in self._entries if at[: len(path)] == path]
         for at in covered:
             del self._entries[at]

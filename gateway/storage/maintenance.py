@@ -254,7 +254,9 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     compactions.forget_nodes(conn, conversation_id)
     index.forget(conn, conversation_id)
     here = session.c.conversation == conversation_id
+    # Segments refer to each other: without this their order would decide whether they can go.
     conn.execute(update(session).where(here).values(parent_session_id=None))
+    # Asked before they go: they name their bases.
     used = sessions.of_conversation(conn, conversation_id)
     conn.execute(delete(session).where(here))
     sessions.release(conn, used)
@@ -299,6 +301,7 @@ def compact(path: Path) -> tuple[int, int]:
     with lock_database(path), closing(connect(path)) as connection:
         raw = connection.connection
         try:
+            # Takes effect with the VACUUM behind it.
             raw.cursor().execute("PRAGMA auto_vacuum=NONE")
             raw.cursor().execute("VACUUM")
             raw.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -312,7 +315,7 @@ def compact(path: Path) -> tuple[int, int]:
 def current(path: Path) -> str | None:
     """Return the database's revision; None for an empty one."""
     with reading(path) as conn:
-        return migrations.current(conn)
+        return schema_revision(conn)
 
 
 def check(path: Path) -> list[str]:
@@ -322,7 +325,7 @@ def check(path: Path) -> list[str]:
         tables = tables_of(conn)
         broken = [line for table in tables for line in damage_of(conn, table)]
         orphans = [line for table in tables for line in _orphans(conn, table)]
-        revision = migrations.current(conn)
+        revision = schema_revision(conn)
         if revision != migrations.head():
             return [f"schema revision {revision}; this version needs {migrations.head()}", *broken]
         return [*migrations.differences(conn), *broken, *orphans]

@@ -137,19 +137,12 @@ def upgrade(conn: Connection) -> None:
 
 def refuse_newer(conn: Connection) -> None:
     """Raise DatabaseTooNew where the database's revision is unknown to this code."""
-    revision = current(conn)
+    revision = schema_revision(conn)
     if revision is not None and revision not in known_revisions():
         raise DatabaseTooNew(
             f"the database has schema revision {revision}, which this version of Parley does not"
             f" know (newest here: {head()}); install the version that wrote it, or restore a backup"
         )
-
-
-def current(conn: Connection) -> str | None:
-    """Return the database's revision, None for an empty one."""
-    context = import_module("alembic.runtime.migration").MigrationContext.configure(conn)
-    revision: str | None = context.get_current_revision()
-    return revision
 
 
 def differences(conn: Connection) -> list[str]:

@@ -33,7 +33,7 @@ from agent.messages import decode
 from agent.models.images import handle_of
 from agent.view import ViewPlan, dump_plan
 from gateway.storage.conversation import conversations, sessions
-from gateway.storage.conversation.transcript import END, shown_ranges
+from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.schema import (
     UNSENT,
     attachment,
@@ -63,7 +63,7 @@ from gateway.storage.search.terms import terms_of
 REASON = "retention"
 """Why a conversation began anew that nobody has written in for `retention.transcript_days`."""
 STEP_ROWS = 200
-"""Most rows of one transaction; `gateway.pruning.Steps` takes fewer where they take long."""
+"""Most rows of one transaction; `pruning.Steps` takes fewer where they take long."""
 STEP_MESSAGES = 50
 """Likewise of messages, each with its words in the search index."""
 FOUND_ROWS = 5_000
@@ -378,13 +378,8 @@ def _removable(plan: ViewPlan) -> list[Range]:
     ]
     spans = [(1, plan.first_seq - 1), *covered]
     for hole in shown_ranges(plan):
-        spans = [part for span in spans for part in _beside(hole, span)]
+        spans = [part for span in spans for part in without(hole, span)]
     return spans
-
-
-def _beside(hole: Range, span: Range) -> list[Range]:
-    parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
-    return [part for part in parts if part[0] <= part[1]]
 
 
 def prepared(conversation_id: int, session_id: int | None, rows: Sequence[Old]) -> Batch:
@@ -410,6 +405,7 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
     there = set(conn.scalars(erased))
     rows = [row for row, _ in batch.rows if row.seq in there]
     turns = {row.turn_id for row in rows} - {None}
+    # A turn's messages stand close together, and turns have no index here: near ones are enough.
     left = conn.scalars(
         select(message.c.turn_id)
         .where(of_it, message.c.seq.between(seqs[0] - STEP_ROWS, seqs[-1] + STEP_ROWS))

@@ -176,7 +176,7 @@ def of_conversation(conn: Connection, conversation_id: int) -> list[CompactionRo
 
 
 def store_nodes(conn: Connection, conversation_id: int, nodes: Sequence[Node]) -> None:
-    """Add new nodes; part of the transaction of a compaction (compactions.py)."""
+    """Add the nodes that a compaction has made."""
     rows = [
         {
             "conversation": conversation_id,
@@ -219,5 +219,5 @@ def _node(row: Row[Any]) -> Node:
 
 
 def forget_nodes(conn: Connection, conversation_id: int) -> None:
-    """Erase the nodes of a conversation; part of `gateway.storage.maintenance.forget`."""
+    """Erase the nodes of a conversation."""
     conn.execute(delete(node).where(node.c.conversation == conversation_id))

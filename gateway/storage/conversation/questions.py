@@ -233,6 +233,7 @@ def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
     """Take an answer; False where there is one, nobody waits any more, or the time is over."""
     taken = conn.execute(
         update(inquiry)
+        # The statement that takes the answer decides: of two presses one finds it answered.
         .where(inquiry.c.id == inquiry_id, is_unanswered, inquiry.c.expires_at > now_s())
         .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
     )

@@ -98,6 +98,7 @@ def digest_of(*parts: str | None) -> bytes:
     known = hashlib.sha256()
     for part in parts:
         encoded = b"" if part is None else part.encode()
+        # With its length: "ab" before "c" is another content than "a" before "bc".
         known.update(b"%d:" % (-1 if part is None else len(encoded)))
         known.update(encoded)
     return known.digest()[:DIGEST_BYTES]
@@ -155,20 +156,24 @@ class Session:
     """One segment.
 
     Attributes:
-        start_reason: Why it was begun: first_message, new, compression, retry, … system_prompt:
-        Built once per root segment, kept byte for byte; None until its first turn. tools: Likewise,
-        as JSON; inherited with it. None also before version 0.3. prompt_inputs: What both were made
-        from; None where that is not known. prefix: Fingerprint of the conversation's last request;
-        inherited. moved: Why the next request may begin otherwise than that one; None where it must
-        not. base_id: Names the stored base that holds prompt, tools and inputs; inherited with
-        them. prompt_tokens: What the model last reported for this view; None before its first
-        answer. number: Place in its lineage: 1 for a root, one more than its parent's for a child.
+        system_prompt: Built once per root segment, kept byte for byte; None until its first turn.
+        prompt_tokens: What the model last reported for this view; None before its first answer.
+        number: Place in its lineage: 1 for a root, one more than its parent's for a child.
         prompt_upto_seq: Newest message that the report covers, the answer included.
-        prompt_output_tokens: What the reported call wrote. report_model: The model that reported,
-        and whose ratio it is; inherited. None where that is not known. token_ratio: What the meter
-        has learned about its estimates (agent/context/meter.py); inherited. planner_state: What the
-        planner remembers; inherited. prompt_layers: (name, characters) of each layer of the prompt,
-        in order; inherited. Empty before version 0.5.
+        prompt_output_tokens: What the reported call wrote.
+        report_model: The model that reported, and whose ratio it is; inherited. None where that is
+            not known.
+        token_ratio: What the meter has learned about its estimates (agent/context/meter.py);
+            inherited.
+        planner_state: What the planner remembers; inherited.
+        start_reason: Why it was begun: first_message, new, compression, retry, …
+        tools: As `system_prompt`, in JSON; inherited with it. None also before version 0.3.
+        prompt_inputs: What both were made from; None where that is not known.
+        prefix: Fingerprint of the conversation's last request; inherited.
+        moved: Why the next request may begin otherwise than that one; None where it must not.
+        prompt_layers: (name, characters) of each layer of the prompt, in order; inherited. Empty
+            before version 0.5.
+        base_id: Names the stored base that holds prompt, tools and inputs; inherited with them.
     """
 
     id: int
@@ -309,6 +314,7 @@ def end(conn: Connection, session_id: int, reason: str) -> bool:
 def _end(session_id: int, reason: str) -> Any:
     return (
         update(session)
+        # Of two that split a segment one finds it ended: a parent has one child.
         .where(session.c.id == session_id, session.c.ended_at.is_(None))
         .values(end_reason=reason, ended_at=now_s())
     )
@@ -387,6 +393,7 @@ def _store_base(
         "new_moved": session.moved,
     }
     conn.execute(_SET_BASE, values)
+    # Behind the change: as long as a segment refers to it, a base is not released.
     if session.base_id is not None:
         release(conn, {session.base_id})
     return replace(
@@ -429,6 +436,7 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
         "new_ratio": call.ratio,
         "new_prefix": _dumped(call.prefix),
     }
+    # A root, number 1, was begun by no compaction.
     if conn.scalar(_REPORT, values) != 1:
         conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
 

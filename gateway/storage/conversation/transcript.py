@@ -84,11 +84,11 @@ def shown_ranges(plan: ViewPlan) -> list[tuple[int, int]]:
     spans = [head, *((seq, seq) for seq in sorted(between)), (tail, END)]
     # No message has seq 0: this takes out a head that has no messages.
     for hole in ((0, 0), *plan.hidden):
-        spans = [part for span in spans for part in _without(hole, span)]
+        spans = [part for span in spans for part in without(hole, span)]
     return spans
 
 
-def _without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
+def without(hole: tuple[int, int], span: tuple[int, int]) -> list[tuple[int, int]]:
     """Return what of a range lies before and behind a hole in it."""
     parts = ((span[0], min(span[1], hole[0] - 1)), (max(span[0], hole[1] + 1), span[1]))
     return [part for part in parts if part[0] <= part[1]]

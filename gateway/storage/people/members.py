@@ -89,6 +89,7 @@ def _roles(whom: Sequence[tuple[str, str]]) -> Any:
 
 def everybody(conn: Connection) -> list[Member]:
     """Return all who were let in, owners first, then by time."""
+    # By the alphabet "owner" is behind "member".
     rows = conn.execute(select(member).order_by(member.c.role.desc(), member.c.at))
     return [_member(row) for row in rows]
 
@@ -179,6 +180,7 @@ def owners(conn: Connection) -> list[tuple[str, str]]:
 
 def set_owner_code(conn: Connection, code: str | None) -> None:
     """Replace the code that makes the first owner; None for no code."""
+    # The row without a sender is the code's: there is one at most.
     conn.execute(delete(pairing).where(pairing.c.sender.is_(None)))
     if code is not None:
         values = {"code": code, "state": "pending", "at": now_s()}

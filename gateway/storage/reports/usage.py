@@ -237,6 +237,7 @@ def report(conn: Connection, conversation_id: int, session_id: int) -> UsageRepo
     )
 
 
+# The newest turn is looked for inside of a query of the ledger, which would be taken for the same.
 _any = ledger.alias()
 
 

@@ -1,8 +1,8 @@
 """The search index as it is fed: derived from the transcript, outside of its transactions.
 
-FTS5 without contents holds the terms (see searchterms.py); the id of a row is made of conversation
-and seq, so that one conversation is one range of ids. `conversation.searched_seq` tells how far a
-transcript is indexed and moves in the same transaction as the rows.
+FTS5 without contents holds the terms (gateway/storage/search/terms.py); the id of a row is made of
+conversation and seq, so that one conversation is one range of ids. `conversation.searched_seq`
+tells how far a transcript is indexed and moves in the same transaction as the rows.
 """
 
 from collections.abc import Mapping
@@ -129,6 +129,7 @@ def prepared(found: Unindexed) -> IndexBatch:
 
 def feed(conn: Connection, batch: IndexBatch) -> bool:
     """Enter a batch; nothing is done (False) where the index has moved since it was read."""
+    # First: of two that feed the same messages one finds the index moved, and enters nothing.
     moved = conversations.note_searched(conn, batch.conversation, batch.after_seq, batch.upto_seq)
     if moved and batch.entries:
         conn.execute(insert(search_row), [_row(batch.conversation, each) for each in batch.entries])

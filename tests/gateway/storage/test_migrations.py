@@ -118,7 +118,7 @@ def test_an_upgrade_of_a_current_database_changes_nothing(store: Store) -> None:
 def test_an_empty_database_has_no_revision(tmp_path: Path) -> None:
     """Both ways of asking agree before the first migration."""
     store = Store(tmp_path / "empty.db")
-    assert store.run(migrate.current) is None
+    assert store.run(migrate.schema_revision) is None
     assert store.run(schema_revision) is None
     store.close()
 
@@ -150,7 +150,7 @@ def test_a_failing_migration_leaves_the_old_state(database_file: Path) -> None:
     store = Store(database_file)
     with pytest.raises(Exception, match="nowhere"):
         store.run(migrate.upgrade)
-    assert store.run(migrate.current) == REVISION
+    assert store.run(migrate.schema_revision) == REVISION
     store.close()
     assert dump(database_file) == before
 
