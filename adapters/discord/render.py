@@ -5,7 +5,8 @@ an invisible character inside; everything else that is meant as text is escaped.
 """
 
 import re
-from dataclasses import replace
+
+from typing_extensions import override
 
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.dialects import Dialect, messages, preview
@@ -33,35 +34,31 @@ def preview_text(markdown: str) -> str | None:
     return preview(markdown, _PREVIEW)
 
 
-def _escape(text: str) -> str:
-    return _SPECIAL.sub(r"\\\g<0>", text) if _SPECIAL.search(text) else text
-
-
-def _escape_line(line: str) -> str:
-    meant = _AT_LINE_START.match(line)
-    return f"{line[: meant.end()]}\\{line[meant.end() :]}" if meant else line
-
-
-def _defuse(message: str) -> str:
-    return _MENTION.sub("\\g<0>\u200b", message)
-
-
-def _bare_link(url: str, following: str) -> str:
-    return url if _AFTER_LINK.match(following) else f"<{url}>"
-
-
-_DIALECT = Dialect(
+class _Discord(Dialect):
     # A link whose text looks like an address, or has brackets, is shown as it is written.
-    Conventions(
+    conventions = Conventions(
         "- ", re.compile(r"https?://\S+", re.IGNORECASE), re.compile(r"[\[\]]|://"), number_sign="."
-    ),
-    limit=MAX_TEXT_CHARS,
-    size=len,
-    escape=_escape,
-    escape_line=_escape_line,
-    defuse=_defuse,
-    bare_link=_bare_link,
-    heading_levels=3,
-    fence_backticks=3,
-)
-_PREVIEW = replace(_DIALECT, limit=MAX_TEXT_CHARS - len(f"\n{PREVIEW_END}"))
+    )
+    heading_levels = 3
+    fence_backticks = 3
+
+    @override
+    def escape(self, text: str) -> str:
+        return _SPECIAL.sub(r"\\\g<0>", text) if _SPECIAL.search(text) else text
+
+    @override
+    def escape_line(self, line: str) -> str:
+        meant = _AT_LINE_START.match(line)
+        return f"{line[: meant.end()]}\\{line[meant.end() :]}" if meant else line
+
+    @override
+    def defuse(self, message: str) -> str:
+        return _MENTION.sub("\\g<0>\u200b", message)
+
+    @override
+    def bare_link(self, url: str, following: str) -> str:
+        return url if _AFTER_LINK.match(following) else f"<{url}>"
+
+
+_DIALECT = _Discord(MAX_TEXT_CHARS)
+_PREVIEW = _Discord(MAX_TEXT_CHARS - len(f"\n{PREVIEW_END}"))

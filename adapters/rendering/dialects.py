@@ -9,7 +9,8 @@ that no sign is ever shown as text.
 import re
 import string
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,30 +51,48 @@ Run = tuple[str, Styles]
 """Text as it is written, and what it is to be inside of: emphasis and at most one link."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(ABC):
     """How a platform writes formatting.
 
-    Attributes:
+    Args:
         limit: Longest message, in what `size` counts.
-        escape: Makes plain text stand for itself.
-        escape_line: The same for what has a meaning only where a line begins; gets the finished
-            line without the signs of its block.
-        defuse: Makes mentions harmless, everywhere in a finished message.
-        bare_link: Writes a link that is its own text, given what follows it.
+
+    Attributes:
+        conventions: How it wants its text.
         heading_levels: Deeper headings are bold text.
         fence_backticks: Longest fence; longer runs of backticks inside of code are broken up.
     """
 
     conventions: Conventions
-    limit: int
-    size: Callable[[str], int]
-    escape: Callable[[str], str]
-    escape_line: Callable[[str], str]
-    defuse: Callable[[str], str]
-    bare_link: Callable[[str, str], str]
     heading_levels: int
     fence_backticks: int
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def size(self, text: str) -> int:
+        """Return the length of a message as the platform counts it."""
+        return len(text)
+
+    @abstractmethod
+    def escape(self, text: str) -> str:
+        """Make plain text stand for itself."""
+
+    @abstractmethod
+    def escape_line(self, line: str) -> str:
+        """Do the same for what has a meaning only where a line begins.
+
+        Args:
+            line: A finished line without the signs of its block.
+        """
+
+    @abstractmethod
+    def defuse(self, message: str) -> str:
+        """Make mentions harmless, everywhere in a finished message."""
+
+    @abstractmethod
+    def bare_link(self, url: str, following: str) -> str:
+        """Write a link that is its own text, given what follows it."""
 
 
 def messages(markdown: str, dialect: Dialect) -> list[str]:

@@ -5,7 +5,8 @@ A payload is what `markdown_text` takes. Slack reads its own `<…>` signs in it
 """
 
 import re
-from dataclasses import replace
+
+from typing_extensions import override
 
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.rendering.dialects import Dialect, messages, preview
@@ -40,50 +41,48 @@ def preview_text(markdown: str) -> str | None:
     return preview(markdown, _PREVIEW)
 
 
-def _escape(text: str) -> str:
-    if _SPECIAL.search(text):
-        text = _SPECIAL.sub(r"\\\g<0>", text)
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+class _Slack(Dialect):
+    conventions = Conventions("- ", re.compile(r"(https?://|mailto:)\S+", re.IGNORECASE))
+    heading_levels = 6
+    fence_backticks = 10
+
+    @override
+    def size(self, text: str) -> int:
+        return len(text.encode("utf-16-le")) // 2
+
+    @override
+    def escape(self, text: str) -> str:
+        if _SPECIAL.search(text):
+            text = _SPECIAL.sub(r"\\\g<0>", text)
+        return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+    @override
+    def escape_line(self, line: str) -> str:
+        meant = _AT_LINE_START.match(line)
+        if meant:
+            line = f"{line[: meant.end()]}\\{line[meant.end() :]}"
+        # White space would make code of the line.
+        return _MARGIN.sub(lambda found: "\u00a0" * len(found.group()), line)
+
+    @override
+    def defuse(self, message: str) -> str:
+        return _TOKEN.sub("\\g<0>\u200b", message)
+
+    @override
+    def bare_link(self, url: str, following: str) -> str:
+        # Behind a "|" Slack looks for the text of a link.
+        if "|" in url:
+            return self.escape(url)
+        is_plain = _AFTER_LINK.match(following) and not _UNSAFE_LINK.search(url)
+        return url if is_plain else f"<{url}>"
 
 
-def _escape_line(line: str) -> str:
-    meant = _AT_LINE_START.match(line)
-    if meant:
-        line = f"{line[: meant.end()]}\\{line[meant.end() :]}"
-    # White space would make code of the line.
-    return _MARGIN.sub(lambda found: "\u00a0" * len(found.group()), line)
+class _SlackPreview(_Slack):
+    # An edit counts bytes, a post characters.
+    @override
+    def size(self, text: str) -> int:
+        return len(text.encode())
 
 
-def _defuse(message: str) -> str:
-    return _TOKEN.sub("\\g<0>\u200b", message)
-
-
-def _bare_link(url: str, following: str) -> str:
-    if "|" in url:
-        return _escape(url)
-    is_plain = _AFTER_LINK.match(following) and not _UNSAFE_LINK.search(url)
-    return url if is_plain else f"<{url}>"
-
-
-def _units(text: str) -> int:
-    return len(text.encode("utf-16-le")) // 2
-
-
-def _bytes(text: str) -> int:
-    return len(text.encode())
-
-
-_DIALECT = Dialect(
-    Conventions("- ", re.compile(r"(https?://|mailto:)\S+", re.IGNORECASE)),
-    limit=MAX_TEXT_UNITS,
-    size=_units,
-    escape=_escape,
-    escape_line=_escape_line,
-    defuse=_defuse,
-    bare_link=_bare_link,
-    heading_levels=6,
-    fence_backticks=10,
-)
-_PREVIEW = replace(
-    _DIALECT, limit=MAX_PREVIEW_BYTES - len(f"\n{PREVIEW_END}".encode()), size=_bytes
-)
+_DIALECT = _Slack(MAX_TEXT_UNITS)
+_PREVIEW = _SlackPreview(MAX_PREVIEW_BYTES - len(f"\n{PREVIEW_END}".encode()))
