@@ -82,6 +82,8 @@ class PoolUse:
     replaced: int
 
 
+Clock = Callable[[], float]
+"""Tells monotonic seconds."""
 Renderer = Callable[[str], list[str]]
 """Splits markdown into payloads, each within the platform's limits; pure, never empty."""
 

@@ -17,12 +17,14 @@ from typing import Any, Literal, TypeVar
 import aiohttp
 import structlog
 
-from adapters.base import Recent
+from adapters.base import Clock, Recent
 from adapters.messages import Address, MessageRef, Outgoing
 
 log = structlog.get_logger()
 
 T = TypeVar("T")
+Shut = Callable[[], Awaitable[None]]
+"""Closes a client."""
 Verdict = Literal["reached", "unreachable", "exhausted"]
 """What became of a request: the platform answered (whatever it said), the way there is broken, or
 the client had no free connection."""
@@ -84,10 +86,10 @@ class Outbound:
         self,
         platform: str,
         account: str,
-        swap: Callable[[], Callable[[], Awaitable[None]]],
+        swap: Callable[[], Shut],
         verdict: Callable[[BaseException | None], Verdict],
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.replaced = 0
         self._platform = platform
@@ -129,7 +131,7 @@ class Outbound:
             raise TimeoutError
         raise ConnectionAbortedError("the client was closed")
 
-    async def close(self, shut: Callable[[], Awaitable[None]], within_s: float) -> None:
+    async def close(self, shut: Shut, within_s: float) -> None:
         """End all requests, then the client.
 
         Args:
@@ -193,7 +195,7 @@ class Outbound:
             )
 
 
-async def _retire(requests: set[asyncio.Task[Any]], shut: Callable[[], Awaitable[None]]) -> None:
+async def _retire(requests: set[asyncio.Task[Any]], shut: Shut) -> None:
     """Close a client once its requests have ended; each has its deadline."""
     if requests:
         await asyncio.wait(requests)

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 
+from adapters.base import Clock
 from adapters.errors import SendDelayed
 
 # How long a request is on its way, if nobody says when it was answered; and at most.
@@ -59,7 +60,7 @@ class Slot:
 
     __slots__ = ("_answered_at", "_clock", "begun_at")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.begun_at = clock()
         self._answered_at: float | None = self.begun_at + _UNTOLD_S
@@ -87,7 +88,7 @@ class Pacer:
         self,
         limits: PaceLimits,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._limits = limits

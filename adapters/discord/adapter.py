@@ -1,9 +1,9 @@
 """The Discord adapter: receives, renders and sends for one bot."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.discord.buttons import Buttons
 from adapters.discord.client import LIMITS, Api, token_of, use_servers
 from adapters.discord.files import fetch
@@ -67,15 +67,15 @@ class DiscordAdapter:
         commands: Sequence[tuple[str, str]] = (),
         *,
         limits: PaceLimits = LIMITS,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         use_servers(settings)
         self.account: str = settings.name
         self._settings = settings
         pacer = Pacer(limits, clock=clock)
-        self._api = Api(settings.name, token_of(settings), pacer.block_all)
+        self._api = Api(settings.name, token_of(settings), pacer)
         channel_kinds, threads = ChannelKinds(self._api, pacer), Threads(self._api, intake, pacer)
-        buttons = Buttons(self._api)
+        buttons = Buttons(self._api, intake)
         posts = Posts(self._api, threads)
         parts = AccountParts(self._api, intake, pacer, channel_kinds, threads, buttons, commands)
         self._receiver = Receiver(settings, parts, clock=clock)

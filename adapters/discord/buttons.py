@@ -6,13 +6,14 @@ The menu is set as the application's global commands, and only when it has chang
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import structlog
 from pydantic import Field, ValidationError
 
+from adapters.base import Intake
 from adapters.discord.client import Api, PendingKeys
 from adapters.discord.errors import ALREADY_ANSWERED, CodedRefusal, mapped_call
 from adapters.discord.inbound import (
@@ -180,20 +181,17 @@ def to_interaction(
 class Buttons:
     """Acknowledges interactions of one account."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, intake: Intake) -> None:
         self.pending = PendingKeys()
         self._api = api
+        self._intake = intake
 
-    async def take(
-        self,
-        interaction: Interaction,
-        accept: Callable[[InboundMessage], Awaitable[Admission]],
-    ) -> Admission:
+    async def take(self, interaction: Interaction) -> Admission:
         """Commit an interaction; whatever the intake raises, the person is told and it goes on."""
         key = interaction.callback.id
         self.pending.begin(key)
         try:
-            return await accept(interaction.message)
+            return (await self._intake.accept([interaction.message]))[0]
         except Exception:
             self.pending.end(key)
             await self._respond(interaction, _said(_NOT_TAKEN))

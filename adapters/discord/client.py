@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import discord
@@ -30,8 +30,8 @@ from adapters.discord.errors import mapped_call
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import SendDelayed
 from adapters.messages import OutgoingFile
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, verdict_of_aiohttp
-from adapters.pacing import PaceLimits
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, verdict_of_aiohttp
+from adapters.pacing import PaceLimits, Pacer
 from adapters.registry import credential
 
 log = structlog.get_logger()
@@ -78,22 +78,27 @@ _UPLOAD_DEADLINE_S = 600.0
 _DOWNLOAD_DEADLINE_S = 60.0
 
 
+class SocketEvents(Protocol):
+    """What a connection to the gateway tells."""
+
+    def heard(self, frame: str) -> None:
+        """Take a frame as JSON text; frames come in order, before the SDK reads them."""
+        ...
+
+    def dropped(self) -> None:
+        """Know that the socket was lost and the SDK will RESUME; what this raises ends the run."""
+        ...
+
+
 class Socket(discord.Client):
     """One connection to the gateway, for one attempt.
 
     Args:
         settings: The bot's block.
-        on_frame: Called with every frame as JSON text, in order, before the SDK reads it.
-        on_drop: Called when the socket was lost and the SDK is about to RESUME; what it raises
-            ends `connect`.
+        events: Is told what comes and goes.
     """
 
-    def __init__(
-        self,
-        settings: DiscordSettings,
-        on_frame: Callable[[str], None],
-        on_drop: Callable[[], None],
-    ) -> None:
+    def __init__(self, settings: DiscordSettings, events: SocketEvents) -> None:
         super().__init__(
             intents=intents_of(settings),
             allowed_mentions=discord.AllowedMentions.none(),
@@ -107,8 +112,7 @@ class Socket(discord.Client):
         )
         for event in _READ_HERE:
             self._connection.parsers.pop(event, None)
-        self._on_frame = on_frame
-        self._on_drop = on_drop
+        self._events = events
 
     @property
     def unanswered_s(self) -> float:
@@ -123,9 +127,9 @@ class Socket(discord.Client):
     @override
     def dispatch(self, event: str, /, *args: Any, **kwargs: Any) -> None:
         if event == "socket_raw_receive":
-            self._on_frame(args[0])
+            self._events.heard(args[0])
         elif event == "disconnect":
-            self._on_drop()
+            self._events.dropped()
 
 
 class Http(HTTPClient):
@@ -134,14 +138,14 @@ class Http(HTTPClient):
     Every 429 becomes a RateLimited, also one without the header `Via`.
 
     Args:
-        on_global: Called with the seconds that the whole bot has to pause.
+        pacer: The budgets of the account; is told when the whole bot has to pause.
     """
 
-    def __init__(self, on_global: Callable[[float], None]) -> None:
+    def __init__(self, pacer: Pacer) -> None:
         trace = aiohttp.TraceConfig()
         trace.on_request_end.append(self._answered)
         super().__init__(asyncio.get_running_loop(), max_ratelimit_timeout=30.0, http_trace=trace)
-        self._on_global = on_global
+        self._pacer = pacer
         # The constructor takes no less than 30 s, for callers that would try again at once.
         self.max_ratelimit_timeout = _NO_SILENT_WAIT_S
 
@@ -170,7 +174,7 @@ class Http(HTTPClient):
         if answer.status != HTTPStatus.TOO_MANY_REQUESTS:
             return
         if "X-RateLimit-Global" in answer.headers or (await _said(answer)).get("global") is True:
-            self._on_global(await _retry_after_s(answer))
+            self._pacer.block_all(await _retry_after_s(answer))
 
 
 class _Bucket(Ratelimit):
@@ -317,15 +321,15 @@ class Api:
     Args:
         account: Name of the account, for the log.
         token: The bot's.
-        on_global: Called with the seconds that the whole bot has to pause.
+        pacer: The budgets of the account; is told when the whole bot has to pause.
 
     Attributes:
         user: The bot's own id; "" before the first request.
     """
 
-    def __init__(self, account: str, token: str, on_global: Callable[[float], None]) -> None:
+    def __init__(self, account: str, token: str, pacer: Pacer) -> None:
         self.user = ""
-        self._on_global = on_global
+        self._pacer = pacer
         self._token = token
         self._http: Http | None = None
         self._plain: aiohttp.ClientSession | None = None
@@ -443,7 +447,7 @@ class Api:
             return self._http
 
     async def _logged_in(self) -> Http:
-        http = Http(self._on_global)
+        http = Http(self._pacer)
         try:
             me = await http.static_login(self._token)
             self._check_open()
@@ -468,7 +472,7 @@ class Api:
     async def _shut(self) -> None:
         await self._swap()()
 
-    def _swap(self) -> Callable[[], Awaitable[None]]:
+    def _swap(self) -> Shut:
         """Let the next request log in anew; return what closes the connections until now."""
         http, self._http = self._http, None
         plain, self._plain = self._plain, None

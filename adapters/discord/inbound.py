@@ -188,6 +188,10 @@ class Bot:
     listens_to: frozenset[str] = frozenset()
 
 
+NameOf = Callable[[str], str | None]
+"""Returns the name of what Discord's markup names by an id, if it is known."""
+
+
 def _no_name(_mark: str) -> str | None:
     return None
 
@@ -203,7 +207,7 @@ class MessageContext:
 
     channel_kind: ChannelKind
     roles: frozenset[str] = frozenset()
-    name_of: Callable[[str], str | None] = _no_name
+    name_of: NameOf = _no_name
 
 
 def to_inbound(
@@ -364,7 +368,7 @@ def _plain_text(message: Message, bot: Bot, context: MessageContext) -> str:
     return _named(text, message, context.name_of)
 
 
-def _named(text: str, said: Content, name_of: Callable[[str], str | None] = _no_name) -> str:
+def _named(text: str, said: Content, name_of: NameOf = _no_name) -> str:
     """Replace Discord's markup by what people see in its place."""
     users = {user.id: user.name for user in said.mentions}
 

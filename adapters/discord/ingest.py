@@ -32,7 +32,7 @@ from adapters.discord.inbound import (
 )
 from adapters.discord.threads import ChannelKinds, Threads
 from adapters.errors import AdapterDisconnected
-from adapters.messages import Admission, Cursor, InboundMessage, Poison
+from adapters.messages import Cursor, InboundMessage, Poison
 from adapters.pacing import Pacer
 
 log = structlog.get_logger()
@@ -301,7 +301,7 @@ class Ingest:
         if isinstance(read, Poison):
             await self._store("", [read], None)
         elif read is not None:
-            admission = await buttons.take(read, self._accept_one)
+            admission = await buttons.take(read)
             told = buttons.acknowledge(read, admission)
             self._tasks.create_task(told, name=f"discord interaction {read.callback.id}")
 
@@ -315,9 +315,6 @@ class Ingest:
         known = self._parts.channel_kinds.known(channel)
         told = known is None and "type" in (data.get("channel") or ())
         return known if told else await self._parts.channel_kinds.of(channel)
-
-    async def _accept_one(self, message: InboundMessage) -> Admission:
-        return (await self._parts.intake.accept([message]))[0]
 
     def _cursor(self, channel: str, position: int) -> Cursor:
         return Cursor(source_name(self._bot.account, channel), position)

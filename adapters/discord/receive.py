@@ -6,11 +6,11 @@ The SDK resumes by itself; a supervisor restarts what it cannot. What comes in i
 
 import asyncio
 import time
-from collections.abc import Callable
 from typing import NoReturn
 
 import structlog
 
+from adapters.base import Clock
 from adapters.discord import client
 from adapters.discord.client import Socket, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
@@ -45,7 +45,7 @@ class Receiver:
         settings: DiscordSettings,
         parts: AccountParts,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._settings = settings
         self._parts = parts
@@ -69,7 +69,7 @@ class Receiver:
         token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
-        socket = Socket(self._settings, self._heard, self._dropped)
+        socket = Socket(self._settings, self)
         try:
             with mapped_receiving():
                 await socket.login(token)
@@ -82,6 +82,21 @@ class Receiver:
             self._is_live = False
             await _close(socket)
         raise AdapterDisconnected("Discord closed the connection")
+
+    def heard(self, frame: str) -> None:
+        """Note that Discord lives, and have the frame worked through; see `SocketEvents`."""
+        self._reached_at = self._clock()
+        if self._ingest is not None:
+            self._ingest.take(frame)
+
+    def dropped(self) -> None:
+        """End the connection that is lost too often; see `SocketEvents`."""
+        if self._is_live and self._clock() - self._ready_at >= STEADY_S:
+            self._drops = 0
+        self._is_live = False
+        self._drops += 1
+        if self._drops > MOST_DROPS:
+            raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
 
     async def _connect(self, socket: Socket, tasks: asyncio.TaskGroup) -> NoReturn:
         bot = Bot(
@@ -102,23 +117,10 @@ class Receiver:
             self._ingest = None
             await ingest.settle()
 
-    def _heard(self, frame: str) -> None:
-        self._reached_at = self._clock()
-        if self._ingest is not None:
-            self._ingest.take(frame)
-
     def _ready(self) -> None:
         self._is_live = True
         self._ready_at = self._clock()
         log.info("discord_connected", account=self._settings.name)
-
-    def _dropped(self) -> None:
-        if self._is_live and self._clock() - self._ready_at >= STEADY_S:
-            self._drops = 0
-        self._is_live = False
-        self._drops += 1
-        if self._drops > MOST_DROPS:
-            raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
 
 
 async def _watch(socket: Socket) -> NoReturn:

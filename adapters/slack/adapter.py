@@ -1,11 +1,11 @@
 """The Slack adapter: receives, renders and sends for one app."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.errors import SendDelayed
 from adapters.messages import (
     Address,
@@ -70,7 +70,7 @@ class SlackAdapter:
         commands: Sequence[tuple[str, str]] = (),
         *,
         limits: PaceLimits = LIMITS,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
@@ -79,7 +79,7 @@ class SlackAdapter:
         names = Names(self._client, rate_limits, clock)
         self._ingest = Ingest(settings, intake, commands, names)
         self._receiver = Receiver(settings, self._ingest, intake, clock=clock)
-        self._previews = Previews(self._client, rate_limits, self._team, clock=clock)
+        self._previews = Previews(self._client, rate_limits, self._ingest, clock=clock)
         self._under_way = UnderWay()
         self._sender = Sender(self._client, rate_limits, self._previews)
         self._reactions = Reactions(
@@ -175,7 +175,3 @@ class SlackAdapter:
     async def acknowledge(self, question: MessageRef, mark: Reaction) -> None:
         """React to a message; see `Adapter.acknowledge`."""
         await self._reactions.acknowledge(question, mark)
-
-    def _team(self) -> str | None:
-        identity = self._ingest.identity
-        return identity.team if identity else None

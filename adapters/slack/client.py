@@ -18,8 +18,8 @@ import aiohttp
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from adapters.base import PoolUse
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict, verdict_of_aiohttp
+from adapters.base import Clock, PoolUse
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict, verdict_of_aiohttp
 from adapters.pacing import PaceLimits, Pacer, Slot
 from adapters.registry import credential
 from adapters.slack.errors import Limited, mapped
@@ -71,7 +71,7 @@ class RateLimits:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, limits: PaceLimits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: PaceLimits, clock: Clock = time.monotonic) -> None:
         self._posts = Pacer(limits, clock=clock)
         self._methods = {
             method: Pacer(_tier(per_min), clock=clock) for method, per_min in _PER_MIN.items()
@@ -249,7 +249,7 @@ class Client:
     async def _shut(self) -> None:
         await self._swap()()
 
-    def _swap(self) -> Callable[[], Awaitable[None]]:
+    def _swap(self) -> Shut:
         """Let the next call open new connections; return what closes those until now."""
         session, self._session, self._web = self._session, None, None
 

@@ -1,11 +1,11 @@
 """Files out and in: uploads in Slack's three steps, downloads with the token."""
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 
+from adapters.base import Clock
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
 from adapters.slack.client import POST, Client, RateLimits
@@ -33,7 +33,7 @@ class FileSender:
         now: Seconds since the epoch.
     """
 
-    def __init__(self, client: Client, limits: RateLimits, now: Callable[[], float]) -> None:
+    def __init__(self, client: Client, limits: RateLimits, now: Clock) -> None:
         self._client = client
         self._limits = limits
         self._now = now

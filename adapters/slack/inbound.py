@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 from pydantic import Field, ValidationError
 
-from adapters.base import Recent
+from adapters.base import Clock, Recent
 from adapters.messages import (
     Address,
     Addressing,
@@ -51,6 +51,10 @@ _REMEMBERED = 4096
 _FORGET_FAILURES_S = 600.0
 
 
+NameOf = Callable[[str], str | None]
+"""Returns the name of a user, if it is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class BotIdentity:
     """Who the bot is, from auth.test: its user, its id as a bot, its workspace, its name."""
@@ -77,7 +81,7 @@ class Reading:
     allow_bots: frozenset[str] = frozenset()
     commands: frozenset[str] = frozenset()
     command: str = "/parley"
-    name_of: Callable[[str], str | None] = lambda _: None
+    name_of: NameOf = lambda _: None
 
 
 def read_message(
@@ -311,7 +315,7 @@ def _unreadable(message: _Message, text: str, attachments: tuple[Attachment, ...
     return None if text or attachments else "an empty message"
 
 
-def readable(text: str, name_of: Callable[[str], str | None] = lambda _: None) -> str:
+def readable(text: str, name_of: NameOf = lambda _: None) -> str:
     """Return the text with mentions, channels, links and entities as they are shown."""
     return unescaped(_MARKUP.sub(lambda match: _shown(match[1], name_of), text))
 
@@ -342,7 +346,7 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _shown(markup: str, name_of: Callable[[str], str | None]) -> str:
+def _shown(markup: str, name_of: NameOf) -> str:
     target, _, label = markup.partition("|")
     if target.startswith("@"):
         return "@" + (name_of(target[1:]) or label.removeprefix("@") or target[1:])
@@ -371,9 +375,7 @@ class Names:
         clock: Monotonic seconds.
     """
 
-    def __init__(
-        self, client: Client, limits: RateLimits, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, client: Client, limits: RateLimits, clock: Clock = time.monotonic) -> None:
         self._client = client
         self._limits = limits
         self._clock = clock

@@ -9,7 +9,7 @@ guess is wrong the preview goes on as edits.
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,13 +17,14 @@ from typing import Any
 
 import structlog
 
-from adapters.base import PreviewIntent, Recent
+from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import SendRejected
 from adapters.messages import Address, MessageRef, Outgoing
 from adapters.rendering.chunks import PREVIEW_END
 from adapters.slack.client import APPEND, POST, START, STOP, UPDATE, Client, RateLimits, metadata_of
 from adapters.slack.errors import CallFailed, CallRefused, Unanswered, edit_error, mapped
 from adapters.slack.find_sent import STREAMED
+from adapters.slack.ingest import Ingest
 from adapters.slack.render import preview_text
 
 log = structlog.get_logger()
@@ -79,7 +80,7 @@ class Previews:
     Args:
         client: The Web API; closed by its owner.
         limits: What may be sent when.
-        team: Returns the workspace's id, once it is known.
+        ingest: Knows the workspace, once Slack has told it.
         clock: Monotonic seconds.
     """
 
@@ -87,13 +88,13 @@ class Previews:
         self,
         client: Client,
         limits: RateLimits,
-        team: Callable[[], str | None],
+        ingest: Ingest,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._limits = limits
-        self._team = team
+        self._ingest = ingest
         self._clock = clock
         self._live: Recent[str, _Live] = Recent(_REMEMBERED)
         self._unstreamed: Recent[Address, None] = Recent(_REMEMBERED)
@@ -171,8 +172,13 @@ class Previews:
         shown = preview_text(text)
         return None if shown is None else await self._post(address, shown, intent)
 
+    @property
+    def _team(self) -> str | None:
+        identity = self._ingest.identity
+        return identity.team if identity else None
+
     def _can_stream(self, question: MessageRef) -> bool:
-        has_reader = question.sender is not None and bool(self._team())
+        has_reader = question.sender is not None and bool(self._team)
         is_thread = question.address.thread is not None
         return has_reader and is_thread and question.address not in self._unstreamed
 
@@ -190,7 +196,7 @@ class Previews:
                 answer = await self._client.web.chat_startStream(
                     channel=address.chat,
                     thread_ts=address.thread or "",
-                    recipient_team_id=self._team(),
+                    recipient_team_id=self._team,
                     recipient_user_id=question.sender,
                     markdown_text=beginning,
                 )

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from adapters.base import Recent
+from adapters.base import Clock, Recent
 from adapters.errors import SendDelayed
 from adapters.messages import Address, MessageRef, Reaction
 from adapters.slack.client import REACT, STATUS, UNREACT, Client, RateLimits
@@ -16,6 +16,7 @@ log = structlog.get_logger()
 
 STATUS_FOR_S = 100.0
 """Slack takes a status away after two minutes. Source: its page of assistant.threads.setStatus."""
+Call = Callable[[], Awaitable[object]]
 _WORKING = "is thinking..."
 _REMEMBERED = 1024
 _REACTIONS: dict[Reaction, str] = {
@@ -46,7 +47,7 @@ class Reactions:
         limits: RateLimits,
         *,
         reactions: bool,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._limits = limits
@@ -123,9 +124,7 @@ class Reactions:
         name = _REACTIONS["received"]
         return self._client.web.reactions_remove(channel=channel, timestamp=ts, name=name)
 
-    async def _try(
-        self, method: str, channel: str, call: Callable[[], Awaitable[object]]
-    ) -> CallFailed | None:
+    async def _try(self, method: str, channel: str, call: Call) -> CallFailed | None:
         """Make a call if there is room for it; return how it failed, if it did."""
         chance = self._limits.chance(method, channel)
         if chance is None:
@@ -137,9 +136,7 @@ class Reactions:
             return _noted(channel, exc)
         return None
 
-    async def _see_to(
-        self, method: str, channel: str, call: Callable[[], Awaitable[object]]
-    ) -> None:
+    async def _see_to(self, method: str, channel: str, call: Call) -> None:
         """Make a call that ought to come, waiting for its turn."""
         try:
             async with self._limits.turn(method, channel):

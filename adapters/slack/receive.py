@@ -7,7 +7,7 @@ answers Slack's own checks of the address, and tells events, buttons and slash c
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import NoReturn
 from urllib.parse import parse_qsl
@@ -18,7 +18,7 @@ from slack_bolt.adapter.aiohttp import to_aiohttp_response, to_bolt_request
 from slack_bolt.response import BoltResponse
 from slack_sdk.signature import SignatureVerifier
 
-from adapters.base import Intake
+from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import credential
 from adapters.slack.backfill import Backfill
@@ -120,7 +120,7 @@ class Receiver:
         ingest: Ingest,
         intake: Intake,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._settings = settings
         self._ingest = ingest

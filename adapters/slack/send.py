@@ -1,13 +1,13 @@
 """Sends answers: posts, found again where their outcome is unknown, and edits."""
 
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 import structlog
 
+from adapters.base import Clock
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
@@ -49,7 +49,7 @@ class Sender:
         limits: RateLimits,
         previews: Previews,
         *,
-        now: Callable[[], float] = time.time,
+        now: Clock = time.time,
     ) -> None:
         self._client = client
         self._limits = limits

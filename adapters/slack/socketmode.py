@@ -32,6 +32,7 @@ from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 from typing_extensions import override
 
+from adapters.base import Clock
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.slack.client import Client, sdk_log
 from adapters.slack.errors import CallFailed, mapped, receiving_error
@@ -54,6 +55,9 @@ _LOOK_S = 0.2
 _AT_ONCE = 2000
 
 Envelope = dict[str, Any]
+Job = Callable[[], Awaitable[None]]
+Store = Callable[[IncomingPayload], Awaitable[None]]
+"""Returns once an update is committed."""
 # Slack moves a connection to another host every few hours and says so some seconds before.
 _REFRESH = frozenset({"warning", "refresh_requested"})
 UNREADABLE = (
@@ -92,7 +96,7 @@ class Envelopes:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._waiting: asyncio.Queue[PendingUpdate | None] = asyncio.Queue()
         self._mentions: deque[tuple[float, PendingUpdate]] = deque()
@@ -317,7 +321,7 @@ class Socket:
         """Whether the socket is open and answers to pings."""
         return self._connection is not None and self._connection.alive
 
-    async def run(self, client: Client, beside: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, client: Client, beside: Job) -> None:
         """Receive until Slack asks for a new connection; then all that came is stored.
 
         Args:
@@ -406,7 +410,7 @@ class EnvelopeHandler:
         return int(answer.status)
 
 
-async def _awaited(beside: Callable[[], Awaitable[None]]) -> None:
+async def _awaited(beside: Job) -> None:
     await beside()
 
 
@@ -422,7 +426,7 @@ def _note_end(reason: str) -> None:
 def bolt_app(
     client: Client,
     ingest: Ingest,
-    store: Callable[[IncomingPayload], Awaitable[None]],
+    store: Store,
     signing_secret: str = "",
 ) -> AsyncApp:
     """Return an app whose one global middleware stores updates; it has no token and calls nobody.

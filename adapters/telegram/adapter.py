@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from aiohttp import web
 
-from adapters.base import UNANNOUNCED, Intake, PoolUse, PreviewIntent, Renderer
+from adapters.base import UNANNOUNCED, Clock, Intake, PoolUse, PreviewIntent, Renderer
 from adapters.errors import SendRejected
 from adapters.messages import (
     Address,
@@ -76,7 +76,7 @@ class TelegramAdapter:
         *,
         poll_timeout_s: int = POLL_TIMEOUT_S,
         limits: PaceLimits = LIMITS,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
@@ -90,7 +90,7 @@ class TelegramAdapter:
         self._reactions = Reactions(client, pacer, rate_limits)
         self._files = FileFetcher(client, local=settings.base_url is not None)
         self._buttons = Buttons(client, pacer, rate_limits)
-        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons.put)
+        self._ingest = Ingest(settings.name, intake, settings.allow_bots, self._buttons)
         self._receiver = Receiver(
             settings, self._ingest, commands, poll_timeout_s=poll_timeout_s, clock=clock
         )

@@ -25,10 +25,10 @@ from telegram.error import NetworkError, TelegramError
 from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
 
-from adapters.base import PoolUse
+from adapters.base import Clock, PoolUse
 from adapters.errors import AdapterError
 from adapters.messages import Address
-from adapters.outbound import CLOSE_WITHIN_S, Outbound, Verdict
+from adapters.outbound import CLOSE_WITHIN_S, Outbound, Shut, Verdict
 from adapters.pacing import Pacer
 from adapters.registry import credential
 from adapters.telegram.errors import (
@@ -115,7 +115,7 @@ class CheckedRequest(HTTPXRequest):
         """Close the connections; requests on their way may go on for so many seconds before."""
         await self._outbound.close(self.shutdown, within_s)
 
-    def _swap(self) -> Callable[[], Awaitable[None]]:
+    def _swap(self) -> Shut:
         replaced, self._client = self._client, self._build_client()
         return replaced.aclose
 
@@ -167,7 +167,7 @@ class Downloads:
         """Close the connections; a file is asked for again at the next start."""
         await self._outbound.close(self._client.aclose, 0)
 
-    def _swap(self) -> Callable[[], Awaitable[None]]:
+    def _swap(self) -> Shut:
         replaced, self._client = self._client, self._opened()
         return replaced.aclose
 
@@ -290,7 +290,7 @@ class RateLimits:
         clock: Monotonic seconds.
     """
 
-    def __init__(self, pacer: Pacer, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, pacer: Pacer, clock: Clock = time.monotonic) -> None:
         self._pacer = pacer
         self._clock = clock
         self._refused_at: OrderedDict[str, float] = OrderedDict()

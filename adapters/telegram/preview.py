@@ -1,13 +1,12 @@
 """Shows that and how an answer grows: previews, drafts, "typing"; all best effort."""
 
 import time
-from collections.abc import Callable
 
 import structlog
 from telegram import LinkPreviewOptions
 from telegram.constants import ChatAction
 
-from adapters.base import PreviewIntent, Recent
+from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
@@ -43,7 +42,7 @@ class Previews:
         limits: RateLimits,
         *,
         drafts: bool,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._client = client
         self._pacer = pacer

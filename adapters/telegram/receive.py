@@ -9,7 +9,7 @@ import asyncio
 import hmac
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import structlog
@@ -22,9 +22,10 @@ from telegram import (
 )
 from telegram.error import BadRequest, TelegramError
 
-from adapters.base import Intake
+from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
-from adapters.messages import Admission, Cursor, InboundMessage, Move, Poison
+from adapters.messages import Cursor, InboundMessage, Move, Poison
+from adapters.telegram.buttons import Buttons
 from adapters.telegram.client import ALLOWED_UPDATES, Client
 from adapters.telegram.errors import UNREADABLE, TooManyRequests, mapped_receiving, redact
 from adapters.telegram.inbound import (
@@ -56,7 +57,7 @@ class Ingest:
         account: The account's name.
         intake: Durable admission.
         allow_bots: Ids of bots that are listened to.
-        pressed: Called with each press of a button after it was committed; never raises.
+        buttons: Gets each press after it was committed.
     """
 
     def __init__(
@@ -64,13 +65,13 @@ class Ingest:
         account: str,
         intake: Intake,
         allow_bots: Iterable[str],
-        pressed: Callable[[Any, Admission], None],
+        buttons: Buttons,
     ) -> None:
         self.source = source_name(account)
         self._account = account
         self._intake = intake
         self._allow_bots = frozenset(allow_bots)
-        self._pressed = pressed
+        self._buttons = buttons
         self._reader: UpdateReader | None = None
 
     def introduce(self, bot: BotIdentity) -> None:
@@ -100,7 +101,7 @@ class Ingest:
         )
         for (update, message), admission in zip(said, admissions, strict=True):
             if message.dedupe_key.startswith(PRESS_PREFIX):
-                self._pressed(update, admission)
+                self._buttons.put(update, admission)
 
     async def store_poison(self, item: Poison) -> None:
         """Commit what is not even JSON."""
@@ -134,7 +135,7 @@ class Receiver:
         commands: Sequence[tuple[str, str]],
         *,
         poll_timeout_s: int,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._settings = settings
         self._ingest = ingest

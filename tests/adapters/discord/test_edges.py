@@ -371,7 +371,7 @@ async def test_nothing_is_sent_after_the_end(server: DiscordServer, make: MakeAd
 
 async def test_a_used_up_budget_of_a_route(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short wait is waited, a long one told; what is left of a long period may be used."""
-    http = Http(lambda _: None)
+    http = Http(Pacer(FAST))
     bucket = http.get_ratelimit("route")
     assert http.get_ratelimit("route") is bucket
     bucket.limit, bucket.remaining = 2, 1
