@@ -32,10 +32,10 @@ from agent.messages import ChatMessage, full_text
 from agent.models.base import ModelRequest
 from agent.models.images import with_pictures
 from agent.prefix import Prefix, PrefixWatch
-from agent.request import marked
-from agent.threads import in_daemon
+from agent.processes.threads import in_daemon
 from agent.tokens.estimate import estimate_tokens
-from agent.turn import Agent
+from agent.turn.request import marked
+from agent.turn.state import Agent
 from agent.view import Entry, Summary, View
 
 log = structlog.get_logger()

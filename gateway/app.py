@@ -31,7 +31,7 @@ from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
 from agent.tokens.tiktoken import counter_for, is_openai_family
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway import descriptors
 from gateway.access.pairing import owner_code
 from gateway.access.policy import Access, Owners

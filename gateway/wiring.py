@@ -35,13 +35,13 @@ from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
 from agent.plugins.engines.registry import resolve
 from agent.prompt.skills import SkillShelf
-from agent.recovery import Recovery, RetryPolicy
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Tool
-from agent.turn import Agent, CallRules
+from agent.turn.recovery import Recovery, RetryPolicy
+from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access
 from gateway.commands import registry
 from gateway.commands.usage import MoneyRules

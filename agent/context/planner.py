@@ -34,7 +34,7 @@ from agent.messages import ChatMessage
 from agent.models.base import ChatModel
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.prefix import LIFETIMES_S, PrefixWatch
-from agent.threads import in_daemon
+from agent.processes.threads import in_daemon
 from agent.usage import Usage
 from agent.view import Summary, View, ViewPlan
 

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from agent.errors import AgentError
-from agent.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads
 
 log = structlog.get_logger()
 

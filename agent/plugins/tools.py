@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from agent.errors import ToolError, TurnSuspended
 from agent.plugins.supervision import Caller, settled
 from agent.ports import ConversationReader, Effect, Files, PastMessage
-from agent.threads import CallHangs
+from agent.processes.threads import CallHangs
 from agent.tools.context import ToolContext, TurnServices
 from agent.tools.registry import Tool, parameter_schema
 

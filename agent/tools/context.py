@@ -263,7 +263,7 @@ class Delegated:
     """How a delegated task ended.
 
     Attributes:
-        outcome: As of a turn (agent/loop.py), or "failed" for a child that broke.
+        outcome: As of a turn (agent/turn/loop.py), or "failed" for a child that broke.
         text: What it answered; else why there is no answer.
     """
 

@@ -19,7 +19,7 @@ from adapters.base import Adapter
 from adapters.errors import FetchDelayed, FetchRejected
 from agent.errors import ToolError
 from agent.models.images import Images
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups

@@ -13,7 +13,7 @@ from agent.models.base import ChatModel
 from agent.models.catalog import Prices
 from agent.models.factory import choices
 from agent.ports import Compaction
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway.access.policy import Access
 from gateway.agent_ports.journal import Journal
 from gateway.commands import registry

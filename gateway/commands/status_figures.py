@@ -10,7 +10,7 @@ from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine, Limits
 from agent.messages import ChatMessage
 from agent.models.factory import choices
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway.commands.registry import StatusFacts, crowding_text
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts

@@ -18,7 +18,7 @@ from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
 from agent.models.base import ChatModel
 from agent.ports import ModelCall
-from agent.turn import Agent
+from agent.turn.state import Agent
 from agent.view import Summary, View, ViewPlan
 from gateway.context.window import ContextParts, meter_of, open_view
 from gateway.errors import StorageError

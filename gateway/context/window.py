@@ -13,7 +13,7 @@ from agent.models.base import ChatModel
 from agent.plugins.engines.tools import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
-from agent.turn import Agent
+from agent.turn.state import Agent
 from agent.view import View, ViewPlan, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.storage.conversation import transcript

@@ -17,13 +17,13 @@ import structlog
 
 from agent.context_engine import ContextEngine
 from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
-from agent.loop import run_turn, wrap_up
 from agent.messages import ChatMessage
 from agent.ports import ModelCall
 from agent.settings import DelegationSettings
 from agent.tools.context import Delegated, ToolContext
 from agent.tools.registry import Lacking
-from agent.turn import Agent, Limit, TurnPorts, TurnResult, TurnState
+from agent.turn.loop import run_turn, wrap_up
+from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view import Summary
 from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off

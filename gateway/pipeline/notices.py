@@ -16,7 +16,7 @@ from agent.errors import (
     SpendLimitReached,
 )
 from agent.money.costs import format_usd
-from agent.turn import TurnResult
+from agent.turn.state import TurnResult
 
 TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (

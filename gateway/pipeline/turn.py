@@ -19,11 +19,11 @@ from agent.errors import (
     SpendLimitReached,
     TurnSuspended,
 )
-from agent.loop import run_turn
 from agent.messages import ChatMessage, text_of
 from agent.models.factory import choices
 from agent.ports import ModelCall
-from agent.turn import Agent, TurnPorts, TurnState, partial_text
+from agent.turn.loop import run_turn
+from agent.turn.state import Agent, TurnPorts, TurnState, partial_text
 from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import Toolkit

@@ -14,7 +14,7 @@ from agent.models.images import UNSEEN, Images, image_part, with_pictures
 from agent.models.openai.wire import request_body as openai_body
 from agent.tokens.estimate import IMAGE_TOKENS, estimate_messages
 from agent.usage import CacheLayout
-from tests.agent.test_loop import USAGE, Bench, look
+from tests.agent.turn.test_loop import USAGE, Bench, look
 from tests.support.scripted_model import Step
 
 URL = "data:image/png;base64,iVBORw0KGgo="

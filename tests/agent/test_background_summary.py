@@ -26,8 +26,8 @@ from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.models.images import Images, image_part, with_pictures
 from agent.prefix import Prefix, PrefixWatch
-from agent.request import marked
 from agent.settings import CachingSettings
+from agent.turn.request import marked
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel
 from tests.support.gateway import agent_of

@@ -5,8 +5,8 @@ import pytest
 from agent.errors import ModelError, ModelUnreachable
 from agent.ports import ModelCall
 from agent.usage import Usage
-from tests.agent.test_loop import Bench
-from tests.agent.test_request import bench_of, model
+from tests.agent.turn.test_loop import Bench
+from tests.agent.turn.test_request import bench_of, model
 
 
 async def lost_by(error: ModelError) -> tuple[Bench, list[ModelCall]]:

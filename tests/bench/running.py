@@ -16,9 +16,9 @@ from typing import TextIO
 
 from adapters.messages import Address, Admission, InboundMessage, Outgoing
 from agent.models.base import ChatModel
-from agent.recovery import Recovery, RetryPolicy
 from agent.tools.catalog import builtin_tools
-from agent.turn import Agent, CallRules
+from agent.turn.recovery import Recovery, RetryPolicy
+from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, settle_memory
 from gateway.lifecycle.home import prepare_home
 from gateway.logging.setup import configure_logging

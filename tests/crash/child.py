@@ -55,7 +55,6 @@ from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
 from agent.models.catalog import FREE, ModelFacts
 from agent.processes.confinement import why_not
-from agent.recovery import Recovery, RetryPolicy
 from agent.settings import (
     AgentSettings,
     CompressionSettings,
@@ -70,7 +69,8 @@ from agent.tools.context import Inquiry, TodoItem, ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
-from agent.turn import Agent, CallRules
+from agent.turn.recovery import Recovery, RetryPolicy
+from agent.turn.state import Agent, CallRules
 from agent.usage import Usage
 from gateway import app
 from gateway.access.policy import Access

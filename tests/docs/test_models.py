@@ -15,9 +15,9 @@ from agent import errors
 from agent.errors import ModelError
 from agent.models.catalog import DEFAULT_NAMES
 from agent.models.factory import build_model
-from agent.recovery import RetryPolicy, Shrink, Situation, decide
 from agent.settings import ModelSettings
-from agent.turn import Outcome
+from agent.turn.recovery import RetryPolicy, Shrink, Situation, decide
+from agent.turn.state import Outcome
 from gateway.pipeline import turn
 
 ROOT = Path(__file__).parents[2]

@@ -26,7 +26,7 @@ from agent.errors import (
 )
 from agent.models.base import ChatModel, ModelInfo
 from agent.settings import CachingSettings, ModelSettings
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway.commands.registry import DESCRIPTIONS, StatusFacts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory

@@ -12,7 +12,7 @@ from agent.models.base import Completion
 from agent.models.catalog import ModelFacts, Prices
 from agent.prefix import report_stale_thinking
 from agent.tools.registry import Tool
-from agent.turn import Agent
+from agent.turn.state import Agent
 from agent.usage import Usage
 from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting

@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from agent.loop import OUTCOME_UNKNOWN
 from agent.messages import ChatMessage, decode, open_calls, text_of
+from agent.turn.loop import OUTCOME_UNKNOWN
 from gateway.pipeline import notices
 from tests.support.crash_script import (
     PAYLOADS,

@@ -8,9 +8,9 @@ import hashlib
 from collections.abc import Sequence
 from typing import Literal
 
-from agent.loop import OUTCOME_UNKNOWN
 from agent.messages import ChatMessage, ToolCall, text_of
 from agent.ports import Effect
+from agent.turn.loop import OUTCOME_UNKNOWN
 
 TOOLS: dict[str, Effect] = {
     "look": "read",

@@ -20,11 +20,11 @@ from typing_extensions import override
 from adapters.messages import Address, Admission, InboundMessage
 from agent.messages import ChatMessage, decode, text_of
 from agent.models.base import ChatModel, Completion, ModelRequest, TextSink
-from agent.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.gate import ApprovalMode, ApprovalRules
 from agent.tools.registry import Tool, ToolRegistry
-from agent.turn import Agent, CallRules
+from agent.turn.recovery import Recovery, RetryPolicy
+from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import Settings

@@ -17,7 +17,7 @@ from typing_extensions import override
 from agent.context_engine import Archive, Compressed, CompressionRequest, ContextEngine, Limits
 from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.engines.checks import as_plain, checked
-from agent.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.usage import Usage
 from agent.view import Entry, Summary
 

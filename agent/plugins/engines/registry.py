@@ -17,7 +17,7 @@ from agent.errors import PluginRefused
 from agent.plugins.engines.host import host
 from agent.plugins.engines.loading import PLUGINS, accepted, find_plugin, find_plugins, load_plugin
 from agent.plugins.folders import NAME, NAME_RULE
-from agent.threads import DaemonThreads
+from agent.processes.threads import DaemonThreads
 
 log = structlog.get_logger()
 

@@ -7,7 +7,7 @@ import structlog
 from agent.errors import AttemptEnds, ToolError
 from agent.messages import ToolCall, ToolSchema
 from agent.ports import Effect
-from agent.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import ToolBox, arguments_object
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from agent.messages import ChatMessage, decode
-from agent.recovery import Recovery, RetryPolicy
 from agent.settings import AgentSettings, OutputSettings
 from agent.tools.builtin import clarify, send_file
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn import Agent, CallRules
+from agent.turn.recovery import Recovery, RetryPolicy
+from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled, serve
 from gateway.storage import schema
 from gateway.storage.migrations import database_path, open_database

@@ -23,7 +23,7 @@ from agent.tools.builtin import clarify, delegate_task
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalMode
 from agent.tools.registry import Arguments, Tool
-from agent.turn import Agent
+from agent.turn.state import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, Timeouts, TurnPeople

@@ -14,7 +14,7 @@ from agent.prompt.system import SourcedText, SystemPrompt
 from agent.settings import AgentSettings, PrefillMessage
 from agent.tools.builtin.current_time import TOOL as CLOCK
 from agent.tools.builtin.skill_view import TOOL as VIEW
-from agent.turn import Agent
+from agent.turn.state import Agent
 from gateway.access.policy import Access
 from gateway.context import prompts
 from gateway.context.prompts import OperatorFiles, Prompts, child_base, told_with_question

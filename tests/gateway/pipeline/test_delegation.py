@@ -14,17 +14,17 @@ import pytest
 from rich.console import Console
 
 from agent.errors import ModelRefused, ModelUnreachable
-from agent.loop import OUTCOME_UNKNOWN, WRAP_UP
 from agent.messages import ChatMessage, ToolCall, decode, text_of
 from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, Prices
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
-from agent.recovery import Recovery, RetryPolicy
 from agent.tools.builtin import delegate_task, memory, read_conversation, send_file, todo
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
+from agent.turn.loop import OUTCOME_UNKNOWN, WRAP_UP
+from agent.turn.recovery import Recovery, RetryPolicy
 from gateway.cli.sessions import show_list
 from gateway.errors import NotFound
 from gateway.storage import maintenance, schema

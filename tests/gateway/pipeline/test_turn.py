@@ -26,11 +26,11 @@ from agent.errors import (
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.ports import Effect
-from agent.recovery import RetryPolicy
 from agent.tools.builtin import read_conversation
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.turn import CONTINUE
+from agent.turn.recovery import RetryPolicy
+from agent.turn.state import CONTINUE
 from gateway.commands import registry
 from gateway.context.prompts import OperatorFiles
 from gateway.pipeline import notices

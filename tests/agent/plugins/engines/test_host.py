@@ -14,7 +14,7 @@ from agent.context_compressor import ContextCompressor
 from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Limits, Sizes
 from agent.messages import ToolSchema, encode
 from agent.plugins.engines.host import HostedEngine, host
-from agent.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads
 from agent.usage import Usage
 from agent.view import Summary, ViewPlan
 from tests.agent.engines.views import conversation, request_of

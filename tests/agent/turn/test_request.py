@@ -10,7 +10,7 @@ from agent.prompt_caching import is_marked
 from agent.settings import AgentSettings, CachingSettings
 from agent.usage import CacheLayout, Usage
 from agent.view import Edit, ViewPlan
-from tests.agent.test_loop import QUESTION, Bench, asked, look, seen
+from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
 from tests.support.scripted_model import Script, ScriptedModel
 
 DOLLAR_A_TOKEN = Prices(1e6, 1.25e6, 2e6, 0.1e6, 5e6)

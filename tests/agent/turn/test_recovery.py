@@ -19,7 +19,7 @@ from agent.errors import (
     RateLimited,
 )
 from agent.models.base import ChatModel
-from agent.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
+from agent.turn.recovery import Rests, RetryPolicy, RetryTiming, complete_with_recovery
 from tests.support.scripted_model import ScriptedModel
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 import pytest
 import structlog
 
-from agent.threads import MAX_ABANDONED, CallHangs, DaemonThreads
+from agent.processes.threads import MAX_ABANDONED, CallHangs, DaemonThreads
 
 SOON_S = 1.0
 

@@ -19,9 +19,9 @@ from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
 from agent.prefix import Prefix
 from agent.prompt_caching import apply_cache_control
-from agent.recovery import complete_with_recovery
 from agent.settings import CachingSettings
-from agent.turn import Agent, TurnPorts
+from agent.turn.recovery import complete_with_recovery
+from agent.turn.state import Agent, TurnPorts
 from agent.usage import Usage
 from agent.view import View
 

@@ -16,11 +16,11 @@ from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
 from agent.models.images import Images
 from agent.ports import ModelCall, Spending, TurnJournal
-from agent.recovery import Recovery
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
+from agent.turn.recovery import Recovery
 from agent.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]

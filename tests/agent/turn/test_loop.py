@@ -18,7 +18,6 @@ from agent.errors import (
     RateLimited,
     SpendLimitReached,
 )
-from agent.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
 from agent.messages import (
     ChatMessage,
     ToolCall,
@@ -30,13 +29,14 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, StopReason
 from agent.models.images import Images
 from agent.ports import Effect, JournaledEffect, ModelCall, ToolStatus
-from agent.recovery import Recovery, Rests, RetryPolicy
 from agent.settings import AgentSettings, CachingSettings, OutputSettings
 from agent.tokens.estimate import estimate_messages
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
-from agent.turn import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
+from agent.turn.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_turn
+from agent.turn.recovery import Recovery, Rests, RetryPolicy
+from agent.turn.state import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled

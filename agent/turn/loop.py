@@ -17,10 +17,10 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion
-from agent.request import LoopRequest, ModelAnswer
 from agent.settings import AgentSettings
 from agent.tools.execute import run_calls
-from agent.turn import CONTINUE, Agent, Limit, Outcome, TurnPorts, TurnResult, TurnState
+from agent.turn.request import LoopRequest, ModelAnswer
+from agent.turn.state import CONTINUE, Agent, Limit, Outcome, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
 from agent.view import Entry
 

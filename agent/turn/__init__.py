@@ -1,0 +1,1 @@
+"""One turn of the agent; read loop.py first."""
