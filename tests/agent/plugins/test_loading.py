@@ -15,7 +15,7 @@ from agent.plugins.contracts import MemoryProvider, Query
 from agent.plugins.engines import registry
 from agent.plugins.finding import PLUGINS, PluginInfo, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
-from agent.prompt.system import Told
+from agent.prompt.system import SourcedText
 from agent.settings import PluginSettings
 from tests.agent.plugins.plugins import BOMB, install, tool, write_plugin
 
@@ -94,7 +94,7 @@ def test_a_plugin_offers_all_kinds(tmp_path: Path) -> None:
         found = load(tmp_path, "full", "full")
     [plugin] = found.loaded
     assert [each.name for each in found.tools([])] == ["weather", "diary"]
-    assert found.external() == (Told("memory full", "There is a diary: home"),)
+    assert found.external() == (SourcedText("memory full", "There is a diary: home"),)
     assert [provider.name for _, provider in found.providers] == ["diary"]
     assert {name: len(hooks) for name, hooks in plugin.hooks.items()} == {"pre_tool_call": 2}
     assert registry.resolve("from_plugin", tmp_path, {}).source == "registered"
