@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import NamedTuple
 
 import structlog
@@ -39,6 +38,7 @@ from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings
 from agent.tools.catalog import BUILTIN, builtin_tools
 from agent.tools.gate import ApprovalRules
+from agent.tools.mcp import mcp_tools
 from agent.tools.registry import Tool
 from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
@@ -375,7 +375,4 @@ def open_tools(settings: Settings) -> AbstractAsyncContextManager[Sequence[Tool]
     """
     if not any(server.enabled for server in settings.tools.mcp.values()):
         return nullcontext(())
-    opened: AbstractAsyncContextManager[Sequence[Tool]] = import_module(
-        "agent.tools.mcp.servers"
-    ).mcp_tools(settings.tools.mcp, settings.home)
-    return opened
+    return mcp_tools(settings.tools.mcp, settings.home)

@@ -1,4 +1,18 @@
-"""Tools of MCP servers, through the official SDK; imported only where a server is configured.
+"""Tools of MCP servers, through the official SDK."""
 
-`keeper.py` runs in processes of its own, without the packages of Parley: standard library alone.
-"""
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from agent.settings import McpServerSettings
+from agent.tools.registry import Tool
+
+
+def mcp_tools(
+    servers: Mapping[str, McpServerSettings], home: Path
+) -> AbstractAsyncContextManager[Sequence[Tool]]:
+    """Return what `servers.mcp_tools` does; the SDK is imported with the first call."""
+    # The SDK takes longer to import than the rest of the agent, and most gateways have no server.
+    from agent.tools.mcp import servers as connecting
+
+    return connecting.mcp_tools(servers, home)

@@ -1,6 +1,10 @@
-"""One MCP server (step 6): connected as long as the gateway runs, again whenever it was lost."""
+"""The connection to one MCP server: kept while the gateway runs, made again when it was lost.
+
+A server's results become text for the model here.
+"""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,16 +13,27 @@ from typing import Any
 import structlog
 from mcp import Client, MCPError
 from mcp.client.subscriptions import SubscriptionLost
-from mcp_types import CONNECTION_CLOSED, Implementation, ToolListChangedNotification
+from mcp_types import (
+    CONNECTION_CLOSED,
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    Implementation,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolListChangedNotification,
+)
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agent.errors import ToolError
 from agent.settings import McpServerSettings
-from agent.tools.mcp import stdio, web
+from agent.tools.mcp import transports
 from agent.tools.mcp.listing import MAX_TOOLS
-from agent.tools.mcp.results import text_of
-from agent.tools.mcp.streams import Watched
+from agent.tools.mcp.transports import Watched
 
 log = structlog.get_logger()
 
@@ -63,7 +78,7 @@ class Connection:
         failures = 0
         while True:
             began = time.monotonic()
-            tail = stdio.Tail()
+            tail = transports.Tail()
             try:
                 await self._connect(tail)
                 reason = "the connection has ended"
@@ -107,7 +122,7 @@ class Connection:
             )
         return ToolError(f"the MCP server {self.name}: {error.message[:_ERROR_CHARS]}")
 
-    async def _connect(self, tail: stdio.Tail) -> None:
+    async def _connect(self, tail: transports.Tail) -> None:
         """Connect, list the tools, and return when the connection is lost."""
         self._lost.clear()
         self._has_changed = False
@@ -128,10 +143,10 @@ class Connection:
             await self._follow(client)
             await self._lost.wait()
 
-    def _streams(self, tail: stdio.Tail) -> Any:
+    def _streams(self, tail: transports.Tail) -> Any:
         if self._server.command is not None:
-            return stdio.running(self.name, self._server, tail)
-        return web.connected(self._server)
+            return transports.over_pipes(self.name, self._server, tail)
+        return transports.over_http(self._server)
 
     def _session(self, read: Watched, write: Any) -> Client:
         return Client(
@@ -187,3 +202,47 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
+
+
+def text_of(result: CallToolResult) -> str:
+    """Return all parts of a result; what is no text is named.
+
+    Structured content stands below them as JSON, unless a part says the same.
+    """
+    parts = [_part(part) for part in result.content]
+    if result.structured_content is not None and not _says(result.structured_content, parts):
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(parts) or "(no content)"
+
+
+def _part(part: Any) -> str:
+    match part:
+        case TextContent():
+            return part.text
+        case ImageContent() | AudioContent():
+            return f"[{part.type}: {part.mime_type}, {_size(part.data)}]"
+        case ResourceLink():
+            return f"[resource: {part.name}, {part.uri}]"
+        case EmbeddedResource(resource=BlobResourceContents() as blob):
+            return f"[resource: {blob.uri}, {blob.mime_type or 'binary'}, {_size(blob.blob)}]"
+        case EmbeddedResource(resource=TextResourceContents() as text):
+            return f"[resource: {text.uri}]\n{text.text}"
+        case _:
+            return f"[{getattr(part, 'type', 'unknown')}]"
+
+
+def _size(base64: str) -> str:
+    return f"{len(base64.rstrip('=')) * 3 // 4:,} bytes"
+
+
+def _says(value: Any, parts: list[str]) -> bool:
+    """Whether a part says the same, as older clients need it; the SDK wraps what is no object."""
+    inner = value["result"] if isinstance(value, dict) and value.keys() == {"result"} else value
+    for part in parts:
+        try:
+            said = json.loads(part)
+        except (ValueError, RecursionError):
+            said = part
+        if said in (value, inner) or part == inner:
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""All MCP servers of the settings (before step 6): their connections, and the tools they add.
+"""All MCP servers of the settings: their connections, and the tools that they add.
 
 The list of tools is made once, at the start: requests must begin with the same bytes while the
 gateway runs. A server that is not there then is taken to offer what it did last; what it offers
@@ -18,9 +18,8 @@ import structlog
 
 from agent.settings import McpServerSettings
 from agent.tools.context import ToolContext
-from agent.tools.mcp.arguments import SchemaArguments
 from agent.tools.mcp.connection import Connection
-from agent.tools.mcp.listing import Listing, Offered, Skipped, listing_of
+from agent.tools.mcp.listing import Listing, Offered, SchemaArguments, Skipped, listing_of
 from agent.tools.registry import Tool
 
 log = structlog.get_logger()

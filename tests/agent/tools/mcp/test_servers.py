@@ -10,7 +10,7 @@ from agent.settings import McpServerSettings
 from agent.tools.mcp import connection
 from agent.tools.mcp.servers import FOLDER, mcp_tools
 from tests.agent.conftest import Journal
-from tests.agent.tools.mcp.test_stdio import run
+from tests.agent.tools.mcp.test_transports import run
 
 Program = Callable[..., McpServerSettings]
 GONE = McpServerSettings(command="/no/such/program")

@@ -11,7 +11,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from agent.tools.mcp.results import text_of
+from agent.tools.mcp.connection import text_of
 
 
 def test_texts_are_joined() -> None:

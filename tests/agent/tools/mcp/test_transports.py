@@ -1,4 +1,4 @@
-"""A server that is a program: its tools, its life, its end."""
+"""Servers that are programs, servers at web addresses, and what is looked at before the SDK."""
 
 import asyncio
 import json
@@ -9,18 +9,24 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import anyio
 import psutil
 import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse
 
 from agent.errors import ToolError
 from agent.settings import McpServerSettings
-from agent.tools.mcp import connection, stdio
+from agent.tools.mcp import connection, transports
 from agent.tools.mcp.servers import mcp_tools
+from agent.tools.mcp.transports import MAX_PARTS, Watched
 from agent.tools.registry import Tool
 from tests.agent.conftest import Journal
 from tests.agent.tools.doubles import context
 from tests.support import mcp_official
+from tests.support.mcp_http import TOKEN, HttpServer, mcp_over_http
 
 Program = Callable[..., McpServerSettings]
 
@@ -134,7 +140,7 @@ async def test_a_deaf_program_is_killed_with_all_that_it_started(
     program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the end of stdin nor SIGTERM ends it."""
-    monkeypatch.setattr(stdio, "ENDS_WITHIN_S", 0.05)
+    monkeypatch.setattr(transports, "ENDS_WITHIN_S", 0.05)
     async with mcp_tools({"s": program({"deaf": True})}, tmp_path):
         pid = pid_of(journal)
     assert not psutil.pid_exists(pid)
@@ -171,7 +177,7 @@ async def test_a_silent_program_is_given_up(
     journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start of the gateway does not wait for it for long."""
-    monkeypatch.setattr(stdio, "ENDS_WITHIN_S", 0.01)
+    monkeypatch.setattr(transports, "ENDS_WITHIN_S", 0.01)
     silent = McpServerSettings(command="sleep", args=("60",), start_timeout_s=1)
     async with mcp_tools({"s": silent}, tmp_path) as tools:
         assert tools == ()
@@ -204,3 +210,118 @@ def test_a_killed_gateway_leaves_no_program_behind(program: Program, tmp_path: P
     with suppress(ProcessLookupError), os.fdopen(os.pidfd_open(int(started.split()[1]))) as ended:
         assert select.select([ended], [], [], 10)[0]
     assert (tmp_path / "noted").read_text().splitlines()[-1] == "ended"
+
+
+def settings_of(server: HttpServer, token: str = TOKEN) -> McpServerSettings:
+    """Return the settings of a server."""
+    return McpServerSettings.model_validate({
+        "url": server.url,
+        "headers": {"Authorization": token},
+    })
+
+
+async def test_tools_over_http_run(journal: Journal, tmp_path: Path) -> None:
+    """By JSON and by events; the session is ended at the end."""
+    async with mcp_over_http() as server:
+        async with mcp_tools({"s": settings_of(server)}, tmp_path) as tools:
+            assert await run(tools, "echo", text="hello") == "hello"
+            with pytest.raises(ToolError, match=r"^it did not work$"):
+                await run(tools, "fail")
+        assert server.events[-1] == "ended session-1"
+    assert TOKEN not in str(journal.lines)
+
+
+async def test_an_endless_answer_fails_its_call(tmp_path: Path, journal: Journal) -> None:
+    """It is not read to its end, and others are answered."""
+    async with (
+        mcp_over_http() as server,
+        mcp_tools({"s": settings_of(server)}, tmp_path) as tools,
+    ):
+        with pytest.raises(ToolError, match="the answer has more than 8,000,000 bytes"):
+            await run(tools, "flood")
+        assert await run(tools, "echo", text="hello") == "hello"
+
+
+async def test_a_compressed_answer_is_refused(tmp_path: Path, journal: Journal) -> None:
+    """A small one can become as large as it likes."""
+    async with mcp_over_http() as server:
+        server.compressed = True
+        async with mcp_tools({"s": settings_of(server)}, tmp_path) as tools:
+            assert tools == ()
+    assert "compressed" in (await journal.logged("mcp_lost"))["reason"]
+
+
+async def test_a_call_over_http_is_cancelled_at_the_server(
+    tmp_path: Path, journal: Journal
+) -> None:
+    """As with a program."""
+    async with (
+        mcp_over_http() as server,
+        mcp_tools({"s": settings_of(server)}, tmp_path) as tools,
+    ):
+        waiting = asyncio.ensure_future(run(tools, "wait"))
+        await server.until("tools/call wait")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await server.until("notifications/cancelled")
+
+
+async def test_a_lost_session_is_begun_anew(
+    tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server was started again and does not know it."""
+    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.01)
+    async with (
+        mcp_over_http() as server,
+        mcp_tools({"s": settings_of(server)}, tmp_path) as tools,
+    ):
+        server.gone = True
+        with pytest.raises(ToolError, match="was lost"):
+            await run(tools, "echo", text="hello")
+        await journal.logged("mcp_connected", 2)
+        assert await run(tools, "echo", text="hello") == "hello"
+
+
+async def test_a_server_that_refuses_is_told(journal: Journal, tmp_path: Path) -> None:
+    """With its reason and without the secret."""
+    async with (
+        mcp_over_http() as server,
+        mcp_tools({"s": settings_of(server, "Bearer wrong-secret")}, tmp_path) as tools,
+    ):
+        assert tools == ()
+    assert "Server returned an error response" in (await journal.logged("mcp_lost"))["reason"]
+    assert "wrong-secret" not in str(journal.lines)
+
+
+async def test_an_address_where_nothing_is_costs_no_time(journal: Journal, tmp_path: Path) -> None:
+    """The gateway starts at once."""
+    nothing = McpServerSettings(url="http://127.0.0.1:9/mcp")
+    async with mcp_tools({"s": nothing}, tmp_path) as tools:
+        assert tools == ()
+    assert "ConnectError" in (await journal.logged("mcp_lost"))["reason"]
+
+
+async def received(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result as it is handed to the SDK."""
+    sending, receiving = anyio.create_memory_object_stream[SessionMessage](1)
+    async with sending, Watched(receiving, lambda: None) as watched:
+        await sending.send(SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result=result)))
+        message = await watched.receive()
+    assert isinstance(message, SessionMessage)
+    assert isinstance(message.message, JSONRPCResponse)
+    return message.message.result
+
+
+async def test_a_result_of_too_many_parts_is_cut() -> None:
+    """The SDK would hold the loop for seconds; the mark says how many are missing."""
+    part = {"type": "text", "text": "x"}
+    parts = (await received({"content": [part] * (MAX_PARTS + 500)}))["content"]
+    assert parts[:-1] == [part] * MAX_PARTS
+    assert parts[-1] == {"type": "text", "text": "[500 more parts left out]"}
+
+
+async def test_other_results_pass_as_they_are() -> None:
+    """Whatever they hold."""
+    for result in ({"content": [1] * MAX_PARTS}, {"content": "odd"}, {}):
+        assert await received(dict(result)) == result

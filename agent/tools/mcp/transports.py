@@ -1,0 +1,297 @@
+"""How messages go to an MCP server and come back: over a program's pipes, or over HTTP.
+
+Both are like the SDK's own transports, but bounded. A program sees PATH, HOME and what its settings
+give, a message has a longest length, and what a program writes to stderr does not reach the
+terminal. `Watched` looks at what has come before the SDK does: that refuses a listing as a whole
+where one tool in it is malformed, checks results by patterns that a server wrote, and does not tell
+when a connection has ended while nothing is asked.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import anyio
+import httpx2
+import structlog
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCResponse, jsonrpc_message_adapter
+from typing_extensions import override
+
+from agent.processes import keeper
+from agent.processes.helpers import KeptProgram
+from agent.settings import McpServerSettings
+from agent.tools.excerpt import end_of
+from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
+
+MAX_MESSAGE_BYTES = 8_000_000
+"""Longest message of a server; a longer one ends the connection, or fails the call."""
+MAX_PARTS = 1_000
+"""Of a result: the SDK takes seconds for those of a message that is nothing but parts."""
+
+Incoming: TypeAlias = SessionMessage | Exception
+
+
+class Watched:
+    """The messages of a server; implements the SDK's ReadStream.
+
+    Args:
+        stream: What is watched; closed with this.
+        on_end: Called when nothing will come any more.
+
+    Attributes:
+        listed: The definitions of tools that have come, as they came, up to `MAX_DEFINITIONS`.
+    """
+
+    def __init__(self, stream: Any, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+        self.listed: list[Any] = []
+
+    @property
+    def last_context(self) -> Any:
+        """The context in which the newest message was sent; the SDK goes on in it."""
+        return getattr(self._stream, "last_context", None)
+
+    async def receive(self) -> Incoming:
+        """Return the next message, without what the SDK stumbles over or takes long for."""
+        try:
+            message: Incoming = await self._stream.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError):
+            self._on_end()
+            raise
+        if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
+            self._look_at(message.message.result)
+        return message
+
+    def _look_at(self, result: dict[str, Any]) -> None:
+        if isinstance(result.get("tools"), list):
+            came = result["tools"][: MAX_DEFINITIONS - len(self.listed)]
+            self.listed += came
+            result["tools"] = [_bare(tool) for tool in came if _is_sound(tool)]
+        parts = result.get("content")
+        if isinstance(parts, list) and len(parts) > MAX_PARTS:
+            mark = f"[{len(parts) - MAX_PARTS:,} more parts left out]"
+            result["content"] = [*parts[:MAX_PARTS], {"type": "text", "text": mark}]
+
+    async def aclose(self) -> None:
+        """Close what is watched."""
+        await self._stream.aclose()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Incoming:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+def _is_sound(tool: Any) -> bool:
+    named = isinstance(tool, dict) and isinstance(tool.get("name"), str)
+    return named and misfit(tool.get("inputSchema")) is None
+
+
+def _bare(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return what the SDK needs to call a tool: its name, and which arguments become headers."""
+    properties = tool["inputSchema"].get("properties")
+    properties = properties if isinstance(properties, dict) else {}
+    sections = {name: each for name, each in properties.items() if isinstance(each, dict)}
+    return {"name": tool["name"], "inputSchema": {"type": "object", "properties": sections}}
+
+
+log = structlog.get_logger()
+
+ENDS_WITHIN_S = 2.0
+"""How long a child has to end after its stdin was closed, and again after SIGTERM.
+
+Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
+"""
+_INHERITED = ("PATH", "HOME")
+_STDERR_CHUNK = 4_096
+_TAIL_CHARS = 500
+
+
+class Tail:
+    """The end of what a program said to stderr."""
+
+    def __init__(self) -> None:
+        self._kept = ""
+
+    @property
+    def text(self) -> str:
+        """It, cut between words."""
+        return end_of(self._kept, _TAIL_CHARS)
+
+    def add(self, text: str) -> None:
+        """Take note of more."""
+        # One character too many tells that there were more.
+        self._kept = (self._kept + text)[-_TAIL_CHARS - 1 :]
+
+
+@asynccontextmanager
+async def over_pipes(name: str, server: McpServerSettings, tail: Tail) -> AsyncIterator[Any]:
+    """Run the program while the body runs; yields the streams of its messages.
+
+    Raises:
+        ExceptionGroup: Of an OSError, if it cannot be started.
+    """
+    incoming, received = anyio.create_memory_object_stream[Incoming](0)
+    sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    order = keeper.Order(
+        command=[server.command or "", *server.args],
+        directory=None if server.cwd is None else str(server.cwd),
+        environment=environment(server),
+        ends_within_s=ENDS_WITHIN_S,
+    )
+    with incoming, received, sent, outgoing:
+        program = await KeptProgram.behind_keeper(MAX_MESSAGE_BYTES)
+        async with anyio.create_task_group() as tasks:
+            # Its pipes are read until it has ended: a program whose output nobody takes would wait
+            # for that, and not see that its stdin has ended.
+            tasks.start_soon(_read, name, program.stdout, incoming)
+            tasks.start_soon(_write, program.stdin, outgoing, incoming)
+            tasks.start_soon(_listen, name, program.stderr, tail)
+            try:
+                await program.start(order)
+                yield received, sent
+            finally:
+                await _end(program)
+                tasks.cancel_scope.cancel()
+
+
+async def _end(program: KeptProgram) -> None:
+    # anyio cancels a task at every await until it has ended: without the shield nothing could be
+    # awaited here. It lasts for a bounded time.
+    with anyio.CancelScope(shield=True):
+        await program.end()
+
+
+def environment(server: McpServerSettings) -> dict[str, str]:
+    """Return what the program finds in its environment."""
+    inherited = get_default_environment()
+    given = {key: value.get_secret_value() for key, value in server.env.items()}
+    return {key: inherited[key] for key in _INHERITED if key in inherited} | given
+
+
+async def _read(
+    name: str, lines: asyncio.StreamReader, into: MemoryObjectSendStream[Incoming]
+) -> None:
+    """Pass on one message for each line, until there are no more."""
+    with into:
+        try:
+            while line := await lines.readline():
+                await into.send(_parsed(line))
+        except ValueError:
+            log.warning("mcp_message_too_long", server=name, most_bytes=MAX_MESSAGE_BYTES)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, ConnectionError):
+            return
+
+
+def _parsed(line: bytes) -> Incoming:
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValueError:
+        # Programs greet and log there, too: the SDK passes over it.
+        return ValueError("not a message")
+
+
+async def _write(
+    pipe: asyncio.StreamWriter,
+    outgoing: MemoryObjectReceiveStream[SessionMessage],
+    incoming: MemoryObjectSendStream[Incoming],
+) -> None:
+    """Write what is sent; a program that does not take it any more is not waited for."""
+    try:
+        async for message in outgoing:
+            text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            pipe.write(text.encode() + b"\n")
+            await pipe.drain()
+    except ConnectionError:
+        incoming.close()
+
+
+async def _listen(name: str, pipe: asyncio.StreamReader, tail: Tail) -> None:
+    """Keep the end of what goes to stderr: it tells why a program does not start."""
+    while data := await pipe.read(_STDERR_CHUNK):
+        text = data.decode("utf-8", "replace")
+        tail.add(text)
+        log.debug("mcp_server_wrote", server=name, text=text)
+
+
+CONNECT_WITHIN_S = 30.0
+
+
+@asynccontextmanager
+async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
+    """Yield the streams of messages; nothing is sent before the first one."""
+    headers = {name: value.get_secret_value() for name, value in server.headers.items()}
+    # Compressed answers could be of any size.
+    headers["Accept-Encoding"] = "identity"
+    timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
+    transport = Bounded(httpx2.AsyncHTTPTransport())
+    async with (
+        httpx2.AsyncClient(headers=headers, timeout=timeout, transport=transport) as client,
+        streamable_http_client(
+            server.url or "", http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
+        ) as streams,
+    ):
+        yield streams
+
+
+class Bounded(httpx2.AsyncBaseTransport):
+    """Ends answers that are too long; streams of events are bounded one by one by the SDK."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    @override
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            response.stream = _Counted(response.stream)
+        return response
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Counted(httpx2.AsyncByteStream):
+    """The body of an answer, as far as it may go."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    @override
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_MESSAGE_BYTES
+        async for chunk in self._inner:
+            left -= len(chunk)
+            if left < 0:
+                raise httpx2.StreamError(f"the answer has more than {MAX_MESSAGE_BYTES:,} bytes")
+            yield chunk
+
+    @override
+    async def aclose(self) -> None:
+        await self._inner.aclose()
