@@ -1,4 +1,4 @@
-"""The keeper of a program, alone; test_transports.py and tests/crash have it stand behind Parley."""
+"""The keeper of a program, alone; the tests of MCP and of crashes have it stand behind Parley."""
 
 import errno
 import json
