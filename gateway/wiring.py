@@ -32,7 +32,7 @@ from agent.models.base import ChatModel, ModelInfo
 from agent.models.factory import build_model, build_models
 from agent.money.cache_simulator import CacheRules
 from agent.plugins.active import Plugins
-from agent.plugins.engines.registry import resolve
+from agent.plugins.engines import resolve
 from agent.prompt.skills import SkillShelf
 from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, CachingSettings, ModelSettings, ToolSettings

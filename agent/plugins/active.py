@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
+from agent.plugins.checks import as_plain
 from agent.plugins.contracts import Hook, HookName, MemoryProvider
-from agent.plugins.engines.checks import as_plain
 from agent.plugins.supervision import Caller, PluginFailed
 from agent.prompt.system import SourcedText
 from agent.tools.context import ToolContext, ToolOutcome

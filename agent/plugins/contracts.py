@@ -1,4 +1,4 @@
-"""What a plugin may offer, and the registry to which it does; docs/plugins.md explains it.
+"""What a plugin may offer, and what it is told; docs/plugins.md explains it.
 
 Plugins get copies of plain data. What concerns people goes by a scope: "platform:sender id" for all
 direct chats of a person, "conversation:id" for any other conversation.
@@ -6,11 +6,9 @@ direct chats of a person, "conversation:id" for any other conversation.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from agent.context_engine import ContextEngine
-from agent.errors import PluginRefused
 from agent.tools.registry import Tool
 
 HookName = Literal["pre_tool_call", "post_tool_call", "turn_finished"]
@@ -77,44 +75,3 @@ class MemoryProvider(ABC):
     def tools(self) -> Sequence[Tool]:
         """Return tools for the model; asked once at start. `ToolContext.scope` is for them."""
         return ()
-
-
-@dataclass(slots=True)
-class PluginRegistry:
-    """What a plugin's `register(registry)` gets.
-
-    Attributes:
-        name: The plugin's.
-        options: A copy of `plugins.options.<name>`.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    tools: list[Any] = field(default_factory=list)
-    providers: list[Any] = field(default_factory=list)
-    hooks: list[tuple[HookName, Hook]] = field(default_factory=list)
-    engines: list[Any] = field(default_factory=list)
-
-    def register_tool(self, tool: Tool) -> None:
-        """Offer a tool to the model."""
-        self.tools.append(tool)
-
-    def register_memory_provider(self, provider: type[MemoryProvider]) -> None:
-        """Offer a memory provider; it is made with the plugin's options."""
-        self.providers.append(provider)
-
-    def register_hook(self, name: HookName, hook: Hook) -> None:
-        """Have a function called.
-
-        Raises:
-            PluginRefused: There is no such hook: one that is never called would protect nothing.
-        """
-        if name not in HOOKS:
-            raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
-        if not callable(hook):
-            raise PluginRefused(f"the hook {name} is no function: {hook!r}")
-        self.hooks.append((name, hook))
-
-    def register_context_engine(self, engine: type[ContextEngine]) -> None:
-        """Offer a context engine; it is used where `context.engine` names it."""
-        self.engines.append(engine)

@@ -1,27 +1,201 @@
-"""Which plugins there are, without running any of their code.
+"""Which plugins and context engines there are, without running any of their code.
 
-A plugin is a folder `plugins/<name>/` in PARLEY_HOME, or a name under which installed packages have
-entry points; the folder is looked for first.
+A plugin is a folder in PARLEY_HOME, or a name under which installed packages have entry points; the
+folder is looked for first. Context engines have a folder and a group of entry points of their own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from agent.plugins.folders import NAME, NAME_RULE, Folder, Shelf, find_folder, find_folders
+import yaml
+
+from agent.prompt.skills import load_plain
+
+NAME = re.compile(r"[a-z0-9_-]{1,64}")
+"""Nothing in them means something to a file system or to Python's import."""
+NAME_RULE = "only a-z, 0-9, _ and - are allowed"
 
 PLUGINS = Path("plugins")
-"""Where plugins lie below PARLEY_HOME; engines have a folder of their own in it."""
+"""Where plugins lie below PARLEY_HOME, one folder for each."""
+ENGINES = PLUGINS / "context_engine"
+"""Where context engines lie below PARLEY_HOME, one folder for each."""
 GROUPS = {
     "parley.tools": "tools",
     "parley.memory_providers": "memory_providers",
     "parley.hooks": "hooks",
 }
-"""Entry points, and what they offer."""
+"""Entry points of plugins, and what they offer."""
+ENGINE_GROUP = "parley.context_engines"
+"""Entry points of context engines; the name is the engine's, the value its class."""
 KINDS = ("tools", "memory_providers", "hooks", "context_engines")
 """What `provides` in a plugin.yaml may list by name."""
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """A folder whose subfolders are plugins of one kind.
+
+    Attributes:
+        root: The folder.
+        what: What a name is one of, for texts: "an engine".
+        sources: The files of which each plugin has one, the first that is there.
+        module_prefix: Modules of plugins are named so, and nothing else is.
+        guarded: The folders above it that nobody else may write to either.
+        kinds: What `provides` in a plugin.yaml may list; empty where nobody reads it.
+        reserved: Subfolders that are no plugins.
+    """
+
+    root: Path
+    what: str
+    sources: tuple[str, ...]
+    module_prefix: str
+    guarded: tuple[Path, ...] = ()
+    kinds: tuple[str, ...] = ()
+    reserved: frozenset[str] = frozenset()
+
+
+def plugin_shelf(home: Path) -> Shelf:
+    """Return where the plugins of a data directory lie."""
+    sources = ("__init__.py", "plugin.py")
+    reserved = frozenset({ENGINES.name})
+    return Shelf(
+        home / PLUGINS, "a plugin", sources, "parley_plugin_", kinds=KINDS, reserved=reserved
+    )
+
+
+def engine_shelf(home: Path) -> Shelf:
+    """Return where the context engines of a data directory lie."""
+    sources = ("__init__.py", "engine.py")
+    # Who may write to the folder above could put another folder in the place of this one.
+    guarded = (home / PLUGINS,)
+    return Shelf(home / ENGINES, "an engine", sources, "parley_context_engine_", guarded=guarded)
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A plugin's folder.
+
+    Attributes:
+        name: Of the folder, and so of the plugin.
+        description: From its plugin.yaml, with the version if there is one; may be empty.
+        problem: Why it is not loaded; None if it may be.
+        provides: What a sound plugin.yaml says that the plugin offers, names by kind.
+    """
+
+    name: str
+    path: Path
+    shelf: Shelf
+    description: str = ""
+    problem: str | None = None
+    provides: Mapping[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def source(self) -> Path:
+        """The file that is imported; the folder must have no problem."""
+        return next(self.path / name for name in self.shelf.sources if _is_in(self.path, name))
+
+
+def find_folders(shelf: Shelf) -> list[Folder]:
+    """Return what lies on a shelf, by name; runs no code of it."""
+    if not shelf.root.is_dir():
+        return []
+    names = sorted(path.name for path in shelf.root.iterdir() if path.is_dir())
+    return [
+        _inspected(shelf, name)
+        for name in names
+        if not name.startswith((".", "__")) and name not in shelf.reserved
+    ]
+
+
+def find_folder(shelf: Shelf, name: str) -> Folder | None:
+    """Return the plugin of this name; None if there is no such folder. Runs no code of it.
+
+    Args:
+        shelf: Where it would lie.
+        name: Fits `NAME`.
+    """
+    if name in shelf.reserved or not (shelf.root / name).is_dir():
+        return None
+    return _inspected(shelf, name)
+
+
+def _inspected(shelf: Shelf, name: str) -> Folder:
+    path = shelf.root / name
+    try:
+        about = _about(path)
+        problem = next(_problems(shelf, path, about), None)
+    except (OSError, RuntimeError) as exc:
+        # A loop of links is a RuntimeError before Python 3.13.
+        return Folder(name, path, shelf, problem=f"cannot be read: {exc}")
+    except (yaml.YAMLError, UnicodeDecodeError, TypeError) as exc:
+        return Folder(name, path, shelf, problem=f"plugin.yaml cannot be read: {exc}")
+    words = (about.get("description"), about.get("version") and f"(version {about['version']})")
+    description = " ".join(str(word) for word in words if word)
+    told = about.get("provides", {}) if shelf.kinds and not problem else {}
+    provides = {kind: [str(name) for name in names] for kind, names in told.items()}
+    return Folder(name, path, shelf, description, problem, provides)
+
+
+def _about(path: Path) -> dict[str, Any]:
+    file = path / "plugin.yaml"
+    if not file.exists():
+        return {}
+    about = load_plain(file.read_text("utf-8"))
+    if not isinstance(about, dict):
+        raise TypeError("it must be a map with name, description and version")
+    return about
+
+
+def _problems(shelf: Shelf, folder: Path, about: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a folder may not be loaded, the most basic reason first."""
+    if not NAME.fullmatch(folder.name):
+        yield f"{folder.name!r} is no name of {shelf.what}: {NAME_RULE}"
+    if not folder.resolve().is_relative_to(shelf.root.resolve()):
+        yield f"{folder} is a link that leads out of {shelf.root}"
+    inside = [folder, *sorted(folder.rglob("*"))]
+    for path in inside:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"{path} is a link that leads out of {folder}"
+    for path in (*shelf.guarded, shelf.root, *inside):
+        if path.stat().st_mode & _OTHERS_MAY_WRITE:
+            yield f"others may write to {path}, and so run code in Parley: chmod go-w {path}"
+    if not any(_is_in(folder, source) for source in shelf.sources):
+        yield f"{folder} has neither {' nor '.join(shelf.sources)}"
+    if about.get("name", folder.name) != folder.name:
+        yield f"its plugin.yaml calls it {str(about['name'])[:64]!r}, its folder {folder.name!r}"
+    if shelf.kinds and not _is_lists(about.get("provides", {}), shelf.kinds):
+        yield f"`provides` in its plugin.yaml must be lists of {', '.join(shelf.kinds)}"
+
+
+def _is_in(folder: Path, name: str) -> bool:
+    return (folder / name).is_file()
+
+
+def _is_lists(provides: object, kinds: tuple[str, ...]) -> bool:
+    return isinstance(provides, dict) and all(
+        kind in kinds and isinstance(names, list) for kind, names in provides.items()
+    )
+
+
+def entry_points() -> dict[str, list[metadata.EntryPoint]]:
+    """Return the entry points of installed packages by the name of their plugin."""
+    found: dict[str, list[metadata.EntryPoint]] = {}
+    for group in GROUPS:
+        for point in metadata.entry_points(group=group):
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def summary_of(point: metadata.EntryPoint) -> str:
+    """Return the description of the package that an entry point belongs to."""
+    return "" if point.dist is None else str(point.dist.metadata.json.get("summary", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,76 +216,26 @@ class PluginInfo:
 
 def available(home: Path) -> list[PluginInfo]:
     """Return every plugin, folders first; runs no code of any."""
-    found = [
-        PluginInfo(each.name, "folder", each.description, tuple(_told(each)), problem_of(each))
-        for each in find_folders(shelf_of(home))
-    ]
+    found: list[PluginInfo] = []
+    for each in find_folders(plugin_shelf(home)):
+        offers = tuple(f"{kind}: {', '.join(names)}" for kind, names in each.provides.items())
+        found.append(PluginInfo(each.name, "folder", each.description, offers, each.problem))
     folders = {info.name for info in found}
     for name, points in sorted(entry_points().items()):
-        problem = f"{name!r} is no name of a plugin: {NAME_RULE}"
+        problem = None
         if name in folders:
             problem = "a plugin's folder has its name"
-        elif NAME.fullmatch(name):
-            problem = ""
+        elif not NAME.fullmatch(name):
+            problem = f"{name!r} is no name of a plugin: {NAME_RULE}"
         kinds = tuple(GROUPS[point.group] for point in points)
-        found.append(PluginInfo(name, "entry point", _about(points), kinds, problem or None))
+        found.append(PluginInfo(name, "entry point", summary_of(points[0]), kinds, problem))
     return found
 
 
 def may_guard(home: Path, name: str) -> bool:
     """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
-    folder = find_folder(shelf_of(home), name) if NAME.fullmatch(name) else None
+    folder = find_folder(plugin_shelf(home), name) if NAME.fullmatch(name) else None
     if folder is not None:
-        told = provided_by(folder) if problem_of(folder) is None else {}
-        return not told or "pre_tool_call" in told.get("hooks", ())
+        return not folder.provides or "pre_tool_call" in folder.provides.get("hooks", ())
     points = entry_points().get(name)
     return points is None or any(GROUPS[point.group] == "hooks" for point in points)
-
-
-def problem_of(folder: Folder) -> str | None:
-    """Return why a folder is not loaded: it is not safe, or its plugin.yaml is wrong."""
-    if folder.problem:
-        return folder.problem
-    provides = folder.about.get("provides", {})
-    is_map = isinstance(provides, dict) and all(
-        kind in KINDS and isinstance(names, list) for kind, names in provides.items()
-    )
-    return None if is_map else f"`provides` in its plugin.yaml must be lists of {', '.join(KINDS)}"
-
-
-def provided_by(folder: Folder) -> Mapping[str, list[str]]:
-    """Return what a sound plugin.yaml says that its plugin offers, names by kind."""
-    provides = folder.about.get("provides", {})
-    return {kind: [str(name) for name in names] for kind, names in provides.items()}
-
-
-def _told(folder: Folder) -> Iterator[str]:
-    if problem_of(folder) is None:
-        for kind, names in provided_by(folder).items():
-            yield f"{kind}: {', '.join(names)}"
-
-
-def shelf_of(home: Path) -> Shelf:
-    """Return where the plugins of a data directory lie."""
-    return Shelf(
-        home / PLUGINS,
-        guarded=(),
-        what="a plugin",
-        sources=("__init__.py", "plugin.py"),
-        module_prefix="parley_plugin_",
-        reserved=frozenset({"context_engine"}),
-    )
-
-
-def entry_points() -> dict[str, list[metadata.EntryPoint]]:
-    """Return the entry points of installed packages by the name of their plugin."""
-    found: dict[str, list[metadata.EntryPoint]] = {}
-    for group in GROUPS:
-        for point in metadata.entry_points(group=group):
-            found.setdefault(point.name, []).append(point)
-    return found
-
-
-def _about(points: Sequence[metadata.EntryPoint]) -> str:
-    dist = points[0].dist
-    return "" if dist is None else str(dist.metadata.json.get("summary", ""))

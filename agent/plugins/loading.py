@@ -1,29 +1,38 @@
-"""Loads the plugins that `plugins.enabled` names; nothing of any other is ever imported."""
+"""Loads the plugins that `plugins.enabled` names, and the engine that `context.engine` names.
 
+Nothing of any other is ever imported. Whatever its code raises becomes one `PluginRefused`.
+"""
+
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import structlog
 
+from agent.context_engine import ContextEngine
 from agent.errors import PluginRefused
 from agent.plugins.active import LoadedPlugin, Plugins, report_skipped
-from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider, PluginRegistry
-from agent.plugins.engines.checks import as_plain
-from agent.plugins.engines.registry import register_context_engine
+from agent.plugins.checks import as_plain, class_of, engine_class, tool_problem
+from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
 from agent.plugins.finding import (
+    ENGINES,
     GROUPS,
+    NAME,
+    NAME_RULE,
     PLUGINS,
+    Folder,
     entry_points,
+    find_folder,
     may_guard,
-    problem_of,
-    provided_by,
-    shelf_of,
+    plugin_shelf,
 )
-from agent.plugins.folders import NAME, NAME_RULE, Folder, find_folder, imported
-from agent.plugins.supervision import Caller
-from agent.plugins.tools import hosted, tool_problem
+from agent.plugins.registry import PluginRegistry, register_context_engine
+from agent.plugins.supervision import Caller, supervised_tool
 from agent.settings import PluginSettings
 from agent.tools.registry import Tool
 
@@ -46,7 +55,6 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
         found = _tried(name, settings, home)
         if isinstance(found, LoadedPlugin):
             loaded.append(found)
-            _report_loaded(found)
             continue
         is_guard = may_guard(home, name)
         missing += [name] if is_guard else []
@@ -58,16 +66,6 @@ def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
             exc_info=found.__cause__,
         )
     return Plugins(tuple(loaded), tuple(missing))
-
-
-def _report_loaded(plugin: LoadedPlugin) -> None:
-    log.info(
-        "plugin_loaded",
-        plugin=plugin.name,
-        tools=[tool.name for tool in plugin.tools],
-        memory_providers=[provider.name for provider in plugin.providers],
-        hooks=list(plugin.hooks),
-    )
 
 
 def _tried(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin | PluginRefused:
@@ -86,28 +84,116 @@ def _load(name: str, settings: PluginSettings, home: Path) -> LoadedPlugin:
     if not NAME.fullmatch(name):
         raise PluginRefused(f"{name!r} is no name of a plugin: {NAME_RULE}")
     registry = PluginRegistry(name, settings.options_of(name))
-    if folder := find_folder(shelf_of(home), name):
-        _register_folder(folder, registry, home)
+    if folder := find_folder(plugin_shelf(home), name):
+        if not has_registered(imported(folder), registry):
+            raise PluginRefused("it has no function register(registry)")
+        if folder.provides:
+            _require_told(registry, folder.provides)
     elif points := entry_points().get(name):
         for point in points:
-            _guarded(f"the entry point {point.value}", _register_point, point, registry)
+            guarded(f"the entry point {point.value}", _register_point, point, registry)
     else:
         raise PluginRefused(f"there is neither {home / PLUGINS / name} nor an entry point {name!r}")
     caller = Caller(name, settings.timeout_s)
-    plugin: LoadedPlugin = _guarded("taking what it offers", _accepted, registry, caller)
+    plugin: LoadedPlugin = guarded("taking what it offers", _accepted, registry, caller)
+    log.info(
+        "plugin_loaded",
+        plugin=plugin.name,
+        tools=[tool.name for tool in plugin.tools],
+        memory_providers=[provider.name for provider in plugin.providers],
+        hooks=list(plugin.hooks),
+    )
     return plugin
 
 
-def _register_folder(folder: Folder, registry: PluginRegistry, home: Path) -> None:
-    if problem := problem_of(folder):
-        raise PluginRefused(problem)
-    module = imported(shelf_of(home), folder)
+def load_engine(folder: Folder, options: Mapping[str, Any]) -> type[ContextEngine]:
+    """Run the code of an engine's folder and return its engine.
+
+    It registers its engine, or defines it: then it is the only one that the module itself defines.
+
+    Raises:
+        PluginRefused: It has a problem, raises, or does not offer one engine of its name.
+    """
+    module = imported(folder)
+    registry = PluginRegistry(folder.name, as_plain(dict(options)))
+    engines = registry.engines
+    if not has_registered(module, registry):
+        engines = list(dict.fromkeys(own for own in vars(module).values() if _is_own(own, module)))
+    if registry.tools or registry.providers or registry.hooks:
+        raise PluginRefused(f"what lies in {ENGINES} can offer an engine alone")
+    if len(engines) != 1:
+        names = (
+            ", ".join(sorted(str(getattr(each, "__name__", each)) for each in engines)) or "none"
+        )
+        raise PluginRefused(f"it must offer exactly one engine, by register() or alone: {names}")
+    return engine_class(engines[0], folder.name)
+
+
+def _is_own(value: Any, module: ModuleType) -> bool:
+    """Whether a value is an engine that the module, or one below it, defines."""
+    if not (isinstance(value, type) and issubclass(value, ContextEngine)):
+        return False
+    return f"{value.__module__}.".startswith(f"{module.__name__}.")
+
+
+def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of a plugin returns.
+
+    Raises:
+        PluginRefused: It raised; `what` says in the text what was tried.
+    """
+    try:
+        return function(*arguments)
+    except PluginRefused:
+        raise
+    except (Exception, SystemExit) as exc:
+        raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
+
+
+def imported(folder: Folder) -> ModuleType:
+    """Run the code of a plugin's folder and return its module.
+
+    It is loaded anew by each call, under a module name that nothing else uses.
+
+    Raises:
+        PluginRefused: It has a problem, or raises.
+    """
+    if folder.problem:
+        raise PluginRefused(folder.problem)
+    module_name, source = folder.shelf.module_prefix + folder.name, str(folder.source)
+    loader = SourceFileLoader(module_name, source)
+    spec = ModuleSpec(module_name, loader, origin=source, is_package=True)
+    spec.has_location = True
+    # `from . import other` looks here.
+    spec.submodule_search_locations = [str(folder.path)]
+    module = module_from_spec(spec)
+    _forget(module_name)
+    # A module that is not listed cannot be found by the ones that it imports.
+    sys.modules[module_name] = module
+    try:
+        guarded("importing it", loader.exec_module, module)
+    except PluginRefused:
+        _forget(module_name)
+        raise
+    return module
+
+
+def _forget(module_name: str) -> None:
+    for name in list(sys.modules):
+        if name == module_name or name.startswith(f"{module_name}."):
+            del sys.modules[name]
+
+
+def has_registered(module: ModuleType, registry: PluginRegistry) -> bool:
+    """Have a module register what it offers; False where it has no function for that.
+
+    Raises:
+        PluginRefused: Its function raises.
+    """
     register = getattr(module, "register", None)
-    if register is None:
-        raise PluginRefused("it has no function register(registry)")
-    _guarded("its register()", register, registry)
-    if told := provided_by(folder):
-        _require_told(registry, told)
+    if register is not None:
+        guarded("its register()", register, registry)
+    return register is not None
 
 
 def _register_point(point: metadata.EntryPoint, registry: PluginRegistry) -> None:
@@ -130,18 +216,16 @@ def _register_point(point: metadata.EntryPoint, registry: PluginRegistry) -> Non
             registry.register_hook(name, hook)
 
 
-def _guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except PluginRefused:
-        raise
-    except (Exception, SystemExit) as exc:
-        raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
+def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> None:
+    """Check that a plugin offers only what it says it does: operators read that, not its code."""
+    for kind, names in registry.offered().items():
+        if more := sorted({*names} - {*told.get(kind, ())}):
+            raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
     """Check what was offered; a tool that is no use is left out, anything else must be right."""
-    providers = [_provider(each, registry) for each in registry.providers]
+    providers = [_provider(each, registry.options) for each in registry.providers]
     offered = [*registry.tools, *(tool for each in providers for tool in each.tools())]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]
     hooks: dict[HookName, tuple[Hook, ...]] = {}
@@ -155,17 +239,17 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
         hooks=hooks,
         prompt="\n\n".join(filter(None, prompts)),
     )
+    # Last, when nothing can fail any more: a plugin that is refused leaves no engine behind.
     for engine in registry.engines:
         register_context_engine(engine)
     return plugin
 
 
-def _provider(offered: Any, registry: PluginRegistry) -> MemoryProvider:
-    if not (isinstance(offered, type) and issubclass(offered, MemoryProvider)):
-        raise PluginRefused(f"{offered!r} is not a class derived from MemoryProvider")
-    if not isinstance(getattr(offered, "name", None), str):
-        raise PluginRefused(f"{offered.__name__} has no class attribute name")
-    return offered(as_plain(dict(registry.options)))
+def _provider(offered: Any, options: Mapping[str, Any]) -> MemoryProvider:
+    provider = class_of(offered, MemoryProvider)  # type: ignore[type-abstract]
+    if not isinstance(getattr(provider, "name", None), str):
+        raise PluginRefused(f"{provider.__name__} has no class attribute name")
+    return provider(as_plain(dict(options)))
 
 
 def _usable(plugin: str, offered: Sequence[Any], caller: Caller) -> Iterator[Tool]:
@@ -173,17 +257,4 @@ def _usable(plugin: str, offered: Sequence[Any], caller: Caller) -> Iterator[Too
         if problem := tool_problem(tool):
             report_skipped(plugin, str(getattr(tool, "name", tool))[:64], problem)
         else:
-            yield hosted(tool, caller)
-
-
-def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> None:
-    """Check that a plugin offers only what it says it does: operators read that, not its code."""
-    offered: dict[str, list[Any]] = {
-        "tools": [getattr(each, "name", "?") for each in registry.tools],
-        "memory_providers": [getattr(each, "name", "?") for each in registry.providers],
-        "hooks": [name for name, _ in registry.hooks],
-        "context_engines": [getattr(each, "name", "?") for each in registry.engines],
-    }
-    for kind, names in offered.items():
-        if more := sorted({str(name) for name in names} - {*told.get(kind, ())}):
-            raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
+            yield supervised_tool(tool, caller)

@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import typer
 
-from agent.plugins import finding
-from agent.plugins.engines import registry
-from agent.plugins.engines.registry import DEFAULT, EngineInfo
+from agent.plugins import engines, finding
+from agent.plugins.engines import EngineInfo
 from agent.plugins.finding import PLUGINS, PluginInfo
+from agent.plugins.registry import DEFAULT
 from gateway.cli.common import (
     AsJson,
     loaded,
@@ -71,7 +71,7 @@ def _missing(found: Sequence[PluginInfo], enabled: Sequence[str]) -> list[str]:
 def engines_list(context: typer.Context, *, json: AsJson = False) -> None:
     """List the engines that were found (* is active), without running any of their code."""
     settings = settings_of(context)
-    found = registry.available(settings.home)
+    found = engines.available(settings.home)
     active = _active(found, settings.context.engine)
     if json:
         show_json([asdict(info) | {"active": info is active} for info in found])
@@ -117,7 +117,7 @@ def _show_problems(found: Sequence[PluginInfo | EngineInfo]) -> None:
 
 
 def _usable(found: Loaded) -> list[EngineInfo]:
-    return [info for info in registry.available(found.settings.home) if info.problem is None]
+    return [info for info in engines.available(found.settings.home) if info.problem is None]
 
 
 def _active(found: Sequence[EngineInfo], name: str) -> EngineInfo:
@@ -128,6 +128,6 @@ def _active(found: Sequence[EngineInfo], name: str) -> EngineInfo:
 
 
 def _why_not(found: Loaded, name: str) -> str:
-    infos = registry.available(found.settings.home)
+    infos = engines.available(found.settings.home)
     problems = [each.problem for each in infos if each.name == name]
     return f"{name} cannot be used: {problems[0]}" if problems else f"there is no engine {name!r}"

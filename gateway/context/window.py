@@ -10,7 +10,7 @@ from agent.context.planner import EarlyRule, Planner
 from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
-from agent.plugins.engines.tools import EngineTools
+from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.turn.state import Agent

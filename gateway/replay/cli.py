@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from agent.context_engine import Limits
-from agent.plugins.engines.loading import PLUGINS
-from agent.plugins.engines.registry import available
+from agent.plugins.engines import available
+from agent.plugins.finding import PLUGINS
 from agent.settings import AuxiliarySettings
 from gateway.errors import SettingsError
 from gateway.replay.costs import Comparison, Tariff, early, totals
@@ -228,7 +228,7 @@ def _for_replay(settings: Settings, home: Path) -> Settings:
     Summaries are the extractor's, sessions do not end by the clock, no budget ends, and the plugins
     are those of the real home.
     """
-    (home / PLUGINS.parts[0]).symlink_to(settings.home / PLUGINS.parts[0])
+    (home / PLUGINS).symlink_to(settings.home / PLUGINS)
     return settings.model_copy(
         update={
             "home": home,

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.context_engine import ContextEngine, Limits
-from agent.plugins.engines.registry import available, resolve
+from agent.plugins.engines import available, resolve
 from agent.view import View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
 

@@ -16,7 +16,7 @@ from agent.engines.lcm.writing import POINTER, Scribe, joined, parted
 from agent.engines.rounds import RoundsEngine
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
-from agent.plugins.engines.checks import problems
+from agent.plugins.checks import problems
 from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, View, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of

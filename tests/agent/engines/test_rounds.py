@@ -14,7 +14,7 @@ from agent.context_engine import Compressed, CompressionRequest, Limits
 from agent.engines.rounds import HEADING, RoundsEngine, counted, written
 from agent.errors import SummaryFailed
 from agent.messages import assistant_message, user_message
-from agent.plugins.engines.checks import problems
+from agent.plugins.checks import problems
 from agent.tokens.estimate import estimate_tokens
 from agent.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
 from tests.agent.engines.views import conversation, request_of

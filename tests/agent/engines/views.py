@@ -7,7 +7,7 @@ from typing import Any
 
 from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
-from agent.plugins.engines.loading import PLUGINS
+from agent.plugins.finding import ENGINES
 from agent.tokens.estimate import estimate_message
 from agent.view import Entry, View, ViewPlan
 from tests.support.scripted_model import tool_call
@@ -53,10 +53,10 @@ def request_of(
 
 def write_plugin(home: Path, name: str, source: str, file: str = "__init__.py") -> Path:
     """Write a plugin of one file; return its folder."""
-    folder = home / PLUGINS / name
+    folder = home / ENGINES / name
     folder.mkdir(parents=True, exist_ok=True)
     (folder / file).write_text(source)
-    for path in (home / PLUGINS.parent, home / PLUGINS, folder, folder / file):
+    for path in (home / ENGINES.parent, home / ENGINES, folder, folder / file):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
 

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
+from agent.plugins import engines
 from agent.plugins.active import Plugins
 from agent.plugins.contracts import MemoryProvider, Query
-from agent.plugins.engines import registry
 from agent.plugins.finding import PLUGINS, PluginInfo, available
 from agent.plugins.loading import MAX_PROMPT_CHARS, load_plugins
 from agent.prompt.system import SourcedText
@@ -65,8 +65,7 @@ OPTIONS = {"full": {"where": "home"}}
 
 
 @pytest.fixture(autouse=True)
-def _forget_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_registered", {})
+def _forget_modules() -> Iterator[None]:
     yield
     for name in [name for name in sys.modules if name.startswith("parley_plugin_")]:
         del sys.modules[name]
@@ -97,7 +96,7 @@ def test_a_plugin_offers_all_kinds(tmp_path: Path) -> None:
     assert found.external() == (SourcedText("memory full", "There is a diary: home"),)
     assert [provider.name for _, provider in found.providers] == ["diary"]
     assert {name: len(hooks) for name, hooks in plugin.hooks.items()} == {"pre_tool_call": 2}
-    assert registry.resolve("from_plugin", tmp_path, {}).source == "registered"
+    assert engines.resolve("from_plugin", tmp_path, {}).source == "registered"
     assert [each["event"] for each in logs] == ["plugin_loaded"]
 
 

@@ -1,26 +1,97 @@
-"""What a plugin's engine returned, held against the contract of `ContextEngine.compress`.
+"""What plugins offer and return, held against the contracts: tools, classes, an engine's plans.
 
-Used by agent/plugins/engines/host.py. Pure: nothing here trusts the plugin, its objects or its
-figures.
+Pure: nothing here trusts the plugin, its objects or its figures.
 """
 
+import inspect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import orjson
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from agent.context.phases.boundaries import Newest
-from agent.context_engine import Compressed, CompressionRequest, Sizes
-from agent.errors import AgentError
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Sizes
+from agent.errors import AgentError, PluginRefused
+from agent.ports import Effect
+from agent.tools.registry import Tool, parameter_schema
 from agent.view import Entry, ViewPlan, summary_messages
+
+T = TypeVar("T")
+
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
+MAX_TIMEOUT_S = 600.0
 
 
 class ResultRefused(AgentError):
     """What an engine returned breaks the contract; the text lists how."""
+
+
+def as_plain(value: Any) -> Any:
+    """Return a copy of JSON data that shares no map and no list with it."""
+    if isinstance(value, dict):
+        return {key: as_plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_plain(item) for item in value]
+    return value
+
+
+def class_of(offered: Any, base: type[T]) -> type[T]:
+    """Return what a plugin offers, if it is a class derived from `base`.
+
+    Raises:
+        PluginRefused: It is not.
+    """
+    if not (isinstance(offered, type) and issubclass(offered, base)):
+        raise PluginRefused(f"{offered!r} is not a class derived from {base.__name__}")
+    return offered
+
+
+def engine_class(offered: Any, name: str) -> type[ContextEngine]:
+    """Return what a plugin offers under a name, if it can be an engine.
+
+    Raises:
+        PluginRefused: It cannot.
+    """
+    engine = class_of(offered, ContextEngine)  # type: ignore[type-abstract]
+    if inspect.isabstract(engine):
+        missing = ", ".join(sorted(engine.__abstractmethods__))
+        raise PluginRefused(f"{engine.__name__} does not define {missing}")
+    if getattr(engine, "name", None) != name:
+        raise PluginRefused(f"{engine.__name__} must have the class attribute name = {name!r}")
+    return engine
+
+
+def tool_problem(tool: Any) -> str | None:
+    """Return why what a plugin calls a tool cannot be offered to a model; None if it can."""
+    if not isinstance(tool, Tool):
+        return "it is no agent.tools.registry.Tool"
+    return next(_tool_problems(tool), None)
+
+
+def _tool_problems(tool: Any) -> Iterator[str]:
+    """Yield what is wrong with a tool, whose annotations nobody has kept to."""
+    if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
+        yield "in its name only letters, digits, _ and - are allowed, at most 64"
+    if not (isinstance(tool.description, str) and tool.description.strip()):
+        yield "it has no description"
+    if tool.effect not in get_args(Effect):
+        yield f"its effect is {tool.effect!r}, not one of {', '.join(get_args(Effect))}"
+    if not callable(tool.run):
+        yield "its run is no function"
+    if not (isinstance(tool.timeout_s, int | float) and 0 < tool.timeout_s <= MAX_TIMEOUT_S):
+        yield f"its timeout_s is {tool.timeout_s!r}, not between 0 and {MAX_TIMEOUT_S:g}"
+    if not (isinstance(tool.arguments, type) and issubclass(tool.arguments, BaseModel)):
+        yield "its arguments are no class derived from pydantic's BaseModel"
+    try:
+        parameter_schema(tool.arguments)
+    except Exception as exc:  # noqa: BLE001 - supervision of plugins
+        yield f"its arguments have no JSON schema: {type(exc).__name__}: {exc}"
 
 
 def checked(returned: object, request: CompressionRequest) -> Compressed:
@@ -184,12 +255,3 @@ def _size(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
     before, after = sizes.view(request.plan), sizes.view(plan)
     if after >= before:
         yield f"it makes the view no smaller: {before} tokens before, {after} after"
-
-
-def as_plain(value: Any) -> Any:
-    """Return a copy of JSON data that shares no map and no list with it."""
-    if isinstance(value, dict):
-        return {key: as_plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [as_plain(item) for item in value]
-    return value

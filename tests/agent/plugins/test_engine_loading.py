@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent.context_compressor import ContextCompressor
-from agent.plugins.engines.loading import (
-    PLUGINS,
-    PluginRefused,
-    accepted,
-    find_plugin,
-    find_plugins,
-    load_plugin,
-)
+from agent.errors import PluginRefused
+from agent.plugins.checks import engine_class
+from agent.plugins.finding import ENGINES, engine_shelf, find_folder, find_folders
+from agent.plugins.loading import load_engine
 from tests.agent.engines.views import engine_source, write_plugin
 
 BOMB = "raise AssertionError('this must not run')\n"
@@ -22,10 +18,10 @@ BOMB = "raise AssertionError('this must not run')\n"
 
 def refusal(home: Path, name: str) -> str:
     """Return why the plugin of this name is not loaded."""
-    plugin = find_plugin(home, name)
+    plugin = find_folder(engine_shelf(home), name)
     assert plugin is not None
     with pytest.raises(PluginRefused) as caught:
-        load_plugin(plugin)
+        load_engine(plugin, {})
     return str(caught.value)
 
 
@@ -33,9 +29,9 @@ def test_an_engine_is_found_in_either_file(tmp_path: Path) -> None:
     """`__init__.py` or `engine.py`."""
     for name, file in (("one", "__init__.py"), ("two-2", "engine.py")):
         write_plugin(tmp_path, name, engine_source(name), file)
-        plugin = find_plugin(tmp_path, name)
+        plugin = find_folder(engine_shelf(tmp_path), name)
         assert plugin is not None
-        assert load_plugin(plugin).name == name
+        assert load_engine(plugin, {}).name == name
 
 
 def test_modules_of_a_plugin_import_each_other(tmp_path: Path) -> None:
@@ -44,9 +40,9 @@ def test_modules_of_a_plugin_import_each_other(tmp_path: Path) -> None:
     for number in (1, 22):
         source = engine_source("several") + f"    number = {number}\n"
         write_plugin(tmp_path, "several", source, "inner.py")
-        plugin = find_plugin(tmp_path, "several")
+        plugin = find_folder(engine_shelf(tmp_path), "several")
         assert plugin is not None
-        assert vars(load_plugin(plugin))["number"] == number
+        assert vars(load_engine(plugin, {}))["number"] == number
 
 
 def test_a_plugin_registers_its_engine(tmp_path: Path) -> None:
@@ -54,9 +50,9 @@ def test_a_plugin_registers_its_engine(tmp_path: Path) -> None:
     other = engine_source("other").replace("class Engine", "class Other")
     register = "def register(registry):\n    registry.register_context_engine(Engine)\n"
     write_plugin(tmp_path, "mine", engine_source("mine") + other + register)
-    plugin = find_plugin(tmp_path, "mine")
+    plugin = find_folder(engine_shelf(tmp_path), "mine")
     assert plugin is not None
-    assert load_plugin(plugin).__name__ == "Engine"
+    assert load_engine(plugin, {}).__name__ == "Engine"
 
 
 def test_an_imported_engine_is_no_offer(tmp_path: Path) -> None:
@@ -66,9 +62,9 @@ def test_an_imported_engine_is_no_offer(tmp_path: Path) -> None:
         "class Mine(ContextCompressor):\n    name = 'mine'\n"
     )
     write_plugin(tmp_path, "mine", source)
-    plugin = find_plugin(tmp_path, "mine")
+    plugin = find_folder(engine_shelf(tmp_path), "mine")
     assert plugin is not None
-    assert issubclass(load_plugin(plugin), ContextCompressor)
+    assert issubclass(load_engine(plugin, {}), ContextCompressor)
 
 
 def test_nothing_runs_when_plugins_are_listed(tmp_path: Path) -> None:
@@ -76,17 +72,17 @@ def test_nothing_runs_when_plugins_are_listed(tmp_path: Path) -> None:
     folder = write_plugin(tmp_path, "quiet", BOMB)
     about = "name: quiet\ndescription: Says nothing.\nversion: 1.2\n"
     (folder / "plugin.yaml").write_text(about)
-    (tmp_path / PLUGINS / ".hidden").mkdir()
-    (tmp_path / PLUGINS / "file.py").write_text(BOMB)
-    [plugin] = find_plugins(tmp_path)
+    (tmp_path / ENGINES / ".hidden").mkdir()
+    (tmp_path / ENGINES / "file.py").write_text(BOMB)
+    [plugin] = find_folders(engine_shelf(tmp_path))
     assert (plugin.name, plugin.problem) == ("quiet", None)
     assert plugin.description == "Says nothing. (version 1.2)"
 
 
 def test_without_a_folder_there_are_no_plugins(tmp_path: Path) -> None:
     """Neither the list nor a name finds anything."""
-    assert find_plugins(tmp_path) == []
-    assert find_plugin(tmp_path, "any") is None
+    assert find_folders(engine_shelf(tmp_path)) == []
+    assert find_folder(engine_shelf(tmp_path), "any") is None
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646])
@@ -104,7 +100,7 @@ def test_a_link_out_of_the_plugin_folder_is_refused(tmp_path: Path) -> None:
     """Also if what it points to looks like a plugin."""
     outside = write_plugin(tmp_path / "elsewhere", "away", BOMB)
     write_plugin(tmp_path, "home", BOMB)
-    (tmp_path / PLUGINS / "away").symlink_to(outside)
+    (tmp_path / ENGINES / "away").symlink_to(outside)
     assert "link that leads out" in refusal(tmp_path, "away")
 
 
@@ -126,7 +122,7 @@ def test_a_circle_of_links_is_refused(tmp_path: Path) -> None:
 def test_names_are_restricted(tmp_path: Path) -> None:
     """A folder with another name is listed with its problem."""
     write_plugin(tmp_path, "Über", BOMB)
-    [plugin] = find_plugins(tmp_path)
+    [plugin] = find_folders(engine_shelf(tmp_path))
     assert "is no name of an engine" in str(plugin.problem)
 
 
@@ -163,6 +159,10 @@ def test_a_plugin_yaml_that_does_not_fit_is_refused(tmp_path: Path, about: str) 
             "def register(registry): registry.register_context_engine(42)",
             "42 is not a class derived from ContextEngine",
         ),
+        (
+            engine_source("mine") + "def register(registry): registry.register_tool('any')",
+            "can offer an engine alone",
+        ),
         ("register = 'no function'", "register() failed: TypeError"),
     ],
 )
@@ -195,4 +195,4 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_engine_of_another_kind_is_refused() -> None:
     """A string is no class."""
     with pytest.raises(PluginRefused, match="not a class"):
-        accepted("text", "text")
+        engine_class("text", "text")

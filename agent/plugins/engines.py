@@ -1,0 +1,246 @@
+"""Context engines: which one a name means, how the one of a turn is made, and its tools.
+
+Of plugins only the engine that `context.engine` names is ever imported. What cannot be used is
+replaced by the built-in compressor, with a warning.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import structlog
+
+from agent.context_engine import ContextEngine, Limits
+from agent.errors import PluginRefused, ToolError
+from agent.messages import ToolCall, ToolSchema
+from agent.plugins.checks import engine_class
+from agent.plugins.finding import (
+    ENGINE_GROUP,
+    ENGINES,
+    NAME,
+    NAME_RULE,
+    engine_shelf,
+    find_folder,
+    find_folders,
+    summary_of,
+)
+from agent.plugins.loading import guarded, load_engine
+from agent.plugins.registry import BUILT_IN, DEFAULT, registered
+from agent.plugins.supervision import supervised_engine
+from agent.ports import Effect
+from agent.processes.threads import CallHangs, DaemonThreads
+from agent.tools.context import ToolContext, ToolOutcome
+from agent.tools.registry import Tool, ToolBox, ToolRegistry
+
+log = structlog.get_logger()
+
+Source = Literal["plugin", "registered", "entry point", "built-in"]
+
+TOOL_TIME_LIMIT_S = 60.0
+"""Of one call of an engine's tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """An engine that was found, without running any of its code.
+
+    Attributes:
+        problem: Why it cannot be used under its name; None if it can be tried.
+    """
+
+    name: str
+    source: Source
+    description: str = ""
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFactory:
+    """Makes the engine of one turn when called with its limits."""
+
+    name: str
+    source: Source
+    engine: type[ContextEngine]
+    options: Mapping[str, Any]
+    threads: DaemonThreads = field(default_factory=DaemonThreads)
+
+    def __call__(self, limits: Limits) -> ContextEngine:
+        """Return a new engine; one that is not built in is supervised."""
+        if self.source == "built-in":
+            return self.engine(limits, self.options)
+        default, _ = BUILT_IN[DEFAULT]
+        return supervised_engine(self.engine, self.options, default(limits, {}), self.threads)
+
+
+def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
+    """Return what makes the engine of this name; the built-in compressor where it has none.
+
+    Order: the plugin's folder in the data directory, what was registered, entry points, built-in.
+    `compressor` is always the built-in.
+
+    Args:
+        name: Value of `context.engine`.
+        home: PARLEY_HOME.
+        options: The engine's own block of the settings; not handed to the one that replaces it.
+    """
+    if name == DEFAULT:
+        return _built_in(DEFAULT, options)
+    try:
+        return _find(name, home, options)
+    except PluginRefused as exc:
+        log.warning(
+            "engine_unavailable",
+            engine=name,
+            reason=str(exc),
+            known=sorted({info.name for info in available(home) if info.problem is None}),
+            used=DEFAULT,
+            exc_info=exc.__cause__,
+        )
+        return _built_in(DEFAULT, {})
+
+
+def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
+    if not NAME.fullmatch(name):
+        raise PluginRefused(_no_name(name))
+    if folder := find_folder(engine_shelf(home), name):
+        return EngineFactory(name, "plugin", load_engine(folder, options), options)
+    if name in registered:
+        return EngineFactory(name, "registered", registered[name], options)
+    for point in metadata.entry_points(group=ENGINE_GROUP, name=name):
+        engine = engine_class(guarded(f"importing {point.value}", point.load), name)
+        return EngineFactory(name, "entry point", engine, options)
+    if name in BUILT_IN:
+        return _built_in(name, options)
+    raise PluginRefused(f"there is no engine {name!r}, neither in {home / ENGINES} nor installed")
+
+
+def _built_in(name: str, options: Mapping[str, Any]) -> EngineFactory:
+    return EngineFactory(name, "built-in", BUILT_IN[name][0], options)
+
+
+def available(home: Path) -> list[EngineInfo]:
+    """Return every engine in the order in which names are looked up; runs no code of plugins."""
+    found: list[EngineInfo] = []
+    taken = {DEFAULT}
+    for info in _all(home):
+        if info.name in taken and (info.name, info.source) != (DEFAULT, "built-in"):
+            whose = "the built-in engine" if info.name == DEFAULT else "an engine found before"
+            found.append(replace(info, problem=f"{whose} has its name"))
+        else:
+            found.append(info)
+        taken.add(info.name)
+    return found
+
+
+def _all(home: Path) -> Iterator[EngineInfo]:
+    for folder in find_folders(engine_shelf(home)):
+        yield EngineInfo(folder.name, "plugin", folder.description, folder.problem)
+    for name, engine in sorted(registered.items()):
+        yield EngineInfo(name, "registered", (engine.__doc__ or "").strip().partition("\n")[0])
+    for point in metadata.entry_points(group=ENGINE_GROUP):
+        problem = None if NAME.fullmatch(point.name) else _no_name(point.name)
+        yield EngineInfo(point.name, "entry point", summary_of(point), problem)
+    for name, (_, description) in BUILT_IN.items():
+        yield EngineInfo(name, "built-in", description)
+
+
+def _no_name(name: str) -> str:
+    return f"{name!r} is no name of an engine: {NAME_RULE}"
+
+
+class EngineTools:
+    """A tool box, and behind its tools those of the context engine.
+
+    The schemas are fixed for good; a call goes to the engine of its own turn, which `ToolContext`
+    carries. An engine is asked one thing at a time, so its tools count as exclusive.
+    """
+
+    def __init__(
+        self,
+        base: ToolBox,
+        offered: Sequence[ToolSchema],
+        *,
+        time_limit_s: float = TOOL_TIME_LIMIT_S,
+    ) -> None:
+        """Put the engine's tools behind those of `base`.
+
+        A tool whose name is taken is left out, with a warning.
+
+        Args:
+            base: Every other tool.
+            offered: `ContextEngine.get_tool_schemas()`.
+            time_limit_s: For one call of the engine.
+        """
+        self._base = base
+        taken = {schema.name for schema in base.schemas}
+        own: dict[str, Tool] = {}
+        threads = DaemonThreads()
+        for schema in offered:
+            if schema.name in taken:
+                log.warning("engine_tool_skipped", tool=schema.name)
+                continue
+            taken.add(schema.name)
+            own[schema.name] = _engine_tool(schema, threads, time_limit_s)
+        self._names = frozenset(own)
+        self._own = ToolRegistry(own.values())
+
+    def _box_of(self, name: str) -> ToolBox:
+        return self._own if name in self._names else self._base
+
+    @property
+    def schemas(self) -> tuple[ToolSchema, ...]:
+        """The tools as shown to the model."""
+        return (*self._base.schemas, *self._own.schemas)
+
+    def effect(self, name: str) -> Effect:
+        """Return the effect class of a tool; the engine's only read."""
+        return self._box_of(name).effect(name)
+
+    def exclusive(self, name: str) -> bool:
+        """Return whether a tool must run alone among the exclusive ones."""
+        return self._box_of(name).exclusive(name)
+
+    def restricted(self, name: str) -> bool:
+        """Return whether a tool is only for senders who may act; none of the engine's is."""
+        return self._box_of(name).restricted(name)
+
+    def refusal(self, call: ToolCall, context: ToolContext) -> ToolOutcome | None:
+        """Return why a call cannot run; the engine checks its arguments itself."""
+        return self._box_of(call["function"]["name"]).refusal(call, context)
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolOutcome:
+        """Run one call: the engine's in a thread with a time limit, every failure as an outcome."""
+        return await self._box_of(call["function"]["name"]).execute(call, context)
+
+
+@dataclass(frozen=True, slots=True)
+class _EngineArguments:
+    """The arguments of an engine's tool, which the engine checks itself."""
+
+    schema: dict[str, Any]
+
+    def checked(self, tool: str, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002 - protocol
+        return values
+
+
+def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> Tool:
+    name = schema.name
+
+    async def run(context: ToolContext, arguments: dict[str, Any]) -> str:
+        engine = context.services.engine
+        if engine is None:
+            raise ToolError("this turn has no context engine that could answer")
+        try:
+            return await threads.run_async(
+                lambda: str(engine.handle_tool_call(name, arguments)), limit_s
+            )
+        except CallHangs as exc:
+            raise ToolError(f"{name} did not finish within {limit_s:g} s") from exc
+
+    arguments = _EngineArguments(schema.parameters)
+    # Not before its own limit: what hangs is counted there.
+    return Tool(
+        name, schema.description, "read", arguments, run, exclusive=True, timeout_s=limit_s + 1
+    )

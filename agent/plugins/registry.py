@@ -1,0 +1,108 @@
+"""What plugins have offered: one registry for each plugin, and the context engines by name.
+
+Engines are known to the whole process, since `context.engine` names one of them: those that are
+built in, and those that a program or a plugin has registered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent.context_compressor import ContextCompressor
+from agent.context_engine import ContextEngine
+from agent.engines.lcm.engine import LcmEngine
+from agent.engines.rounds import RoundsEngine
+from agent.errors import PluginRefused
+from agent.plugins.checks import engine_class
+from agent.plugins.contracts import HOOKS, Hook, HookName, MemoryProvider
+from agent.plugins.finding import NAME, NAME_RULE
+from agent.tools.registry import Tool
+
+BUILT_IN: dict[str, tuple[type[ContextEngine], str]] = {
+    "compressor": (
+        ContextCompressor,
+        "Keeps head and tail; prunes, then summarises what lies between.",
+    ),
+    "rounds": (
+        RoundsEngine,
+        "Keeps the newest complete rounds; archives the older ones as a summary.",
+    ),
+    "lcm": (
+        LcmEngine,
+        "Loses nothing: summaries of stretches, condensed in levels, that the model can open.",
+    ),
+}
+"""The engines that come with Parley, and what `parley engines list` says of them."""
+DEFAULT = "compressor"
+"""The engine that takes over wherever another one cannot be used."""
+registered: dict[str, type[ContextEngine]] = {}
+"""What `register_context_engine` was given, by name."""
+
+
+def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
+    """Make an engine known to this process under its `name`; returns it, as a decorator.
+
+    It is used when `context.engine` names it. A later class of the same name replaces it.
+
+    Raises:
+        PluginRefused: It is no usable engine, or its name is that of the default.
+    """
+    name = getattr(engine, "name", None)
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
+        raise PluginRefused(f"{name!r} cannot be the name of an engine: {NAME_RULE}")
+    if name == DEFAULT:
+        # What replaces a broken engine must be known to work.
+        raise PluginRefused(f"{name!r} is the name of the built-in engine")
+    registered[name] = engine_class(engine, name)
+    return engine
+
+
+@dataclass(slots=True)
+class PluginRegistry:
+    """What a plugin's `register(registry)` gets; keeps what it offers, unchecked.
+
+    Attributes:
+        name: The plugin's.
+        options: A copy of `plugins.options.<name>`; an engine's are those that it is made with.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    tools: list[Any] = field(default_factory=list)
+    providers: list[Any] = field(default_factory=list)
+    hooks: list[tuple[HookName, Hook]] = field(default_factory=list)
+    engines: list[Any] = field(default_factory=list)
+
+    def register_tool(self, tool: Tool) -> None:
+        """Offer a tool to the model."""
+        self.tools.append(tool)
+
+    def register_memory_provider(self, provider: type[MemoryProvider]) -> None:
+        """Offer a memory provider; it is made with the plugin's options."""
+        self.providers.append(provider)
+
+    def register_hook(self, name: HookName, hook: Hook) -> None:
+        """Have a function called.
+
+        Raises:
+            PluginRefused: There is no such hook: one that is never called would protect nothing.
+        """
+        if name not in HOOKS:
+            raise PluginRefused(f"there is no hook {name!r}, only {', '.join(HOOKS)}")
+        if not callable(hook):
+            raise PluginRefused(f"the hook {name} is no function: {hook!r}")
+        self.hooks.append((name, hook))
+
+    def register_context_engine(self, engine: type[ContextEngine]) -> None:
+        """Offer a context engine; it is used where `context.engine` names it."""
+        self.engines.append(engine)
+
+    def offered(self) -> dict[str, list[str]]:
+        """Return the names of all that was offered, by the kinds of plugin.yaml."""
+        named = {
+            "tools": self.tools,
+            "memory_providers": self.providers,
+            "context_engines": self.engines,
+        }
+        names = {kind: [str(getattr(each, "name", "?")) for each in named[kind]] for kind in named}
+        return names | {"hooks": [name for name, _ in self.hooks]}
