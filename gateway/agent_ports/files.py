@@ -24,7 +24,7 @@ from gateway.errors import StorageError
 from gateway.settings.tree import AttachmentSettings
 from gateway.signals import Wakeups
 from gateway.storage.conversation import attachments
-from gateway.storage.conversation.attachments import Pending, parts_of, size_text, too_large
+from gateway.storage.conversation.attachments import AwaitedFile, parts_of, size_text, too_large
 from gateway.storage.conversation.message_content import look_at
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
@@ -58,7 +58,7 @@ class Lane:
     """
 
     adapter: Adapter
-    running: dict[int, tuple[Pending, asyncio.Task[None]]] = field(default_factory=dict)
+    running: dict[int, tuple[AwaitedFile, asyncio.Task[None]]] = field(default_factory=dict)
     served: dict[int, float] = field(default_factory=dict)
 
 
@@ -141,16 +141,16 @@ class Attachments:
             task = tasks.create_task(self._bring_in(lane, wanted), name=f"attachment {wanted.id}")
             lane.running[wanted.conversation] = wanted, task
 
-    def _has_room(self, lane: Lane, wanted: Pending) -> bool:
+    def _has_room(self, lane: Lane, wanted: AwaitedFile) -> bool:
         held = sum(self._bytes_of(each) for each, _ in lane.running.values())
         fits = held + self._bytes_of(wanted) <= BUDGET_BYTES // len(self._lanes)
         return len(lane.running) < AT_ONCE and (fits or not lane.running)
 
-    def _bytes_of(self, wanted: Pending) -> int:
+    def _bytes_of(self, wanted: AwaitedFile) -> int:
         size_bytes = wanted.attachment.size_bytes
         return self._settings.max_bytes if size_bytes is None else size_bytes
 
-    async def _bring_in(self, lane: Lane, wanted: Pending) -> None:
+    async def _bring_in(self, lane: Lane, wanted: AwaitedFile) -> None:
         """Try once to fetch and store one file; its place is held until its bytes are stored."""
         try:
             await self._try(lane.adapter, wanted)
@@ -162,7 +162,7 @@ class Attachments:
             lane.served[wanted.conversation] = time.monotonic()
             self._changed.set()
 
-    async def _try(self, adapter: Adapter, wanted: Pending) -> None:
+    async def _try(self, adapter: Adapter, wanted: AwaitedFile) -> None:
         started = time.monotonic()
         tries = await self._database.write(attachments.attempt, wanted.id)
         if tries == 0:
@@ -180,7 +180,7 @@ class Attachments:
         else:
             await self._store(wanted, content, started)
 
-    async def _fetch(self, adapter: Adapter, wanted: Pending, tries: int) -> bytes:
+    async def _fetch(self, adapter: Adapter, wanted: AwaitedFile, tries: int) -> bytes:
         if tries > len(WITHIN_S):
             raise FetchRejected(_LOST)
         limit_bytes = self._settings.max_bytes
@@ -197,7 +197,7 @@ class Attachments:
             raise FetchRejected(too_large(limit_bytes))
         return content
 
-    async def _store(self, wanted: Pending, content: bytes, started: float) -> None:
+    async def _store(self, wanted: AwaitedFile, content: bytes, started: float) -> None:
         """Store a file in parts, each in a transaction of its own: others write in between.
 
         Nothing is stored where nobody waits for it any more.
@@ -218,7 +218,7 @@ class Attachments:
             duration_ms=round((time.monotonic() - started) * 1000),
         )
 
-    async def _fail(self, wanted: Pending, reason: str) -> None:
+    async def _fail(self, wanted: AwaitedFile, reason: str) -> None:
         await self._database.write(attachments.fail, wanted.id, reason)
         self._wakeups.ready(wanted.conversation)
         log.warning(
@@ -229,7 +229,7 @@ class Attachments:
             reason=reason,
         )
 
-    def _log_delayed(self, wanted: Pending, reason: Exception) -> None:
+    def _log_delayed(self, wanted: AwaitedFile, reason: Exception) -> None:
         log.warning(
             "attachment_delayed",
             conversation=wanted.conversation,

@@ -37,7 +37,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.reports import ledger
 from gateway.storage.search import query
-from gateway.storage.search.query import Only
+from gateway.storage.search.query import SearchLimits
 
 
 class SummariesAhead(Protocol):
@@ -87,10 +87,10 @@ class Archive:
 
     def find(self, words: str, limit: int, before_seq: int) -> Sequence[int]:
         """Return the seqs of messages that the search finds, best first."""
-        only = Only(before=(self.conversation, before_seq))
+        only = SearchLimits(before=(self.conversation, before_seq))
         return self._wait(self._found(words, limit, only))
 
-    async def _found(self, words: str, limit: int, only: Only) -> list[int]:
+    async def _found(self, words: str, limit: int, only: SearchLimits) -> list[int]:
         """Search, once what was said last is in the index, if that does not take long."""
         with suppress(TimeoutError, StorageError):
             async with asyncio.timeout(CATCH_UP_S):

@@ -24,7 +24,7 @@ from gateway.storage.engine import Database
 from gateway.storage.search import index
 from gateway.storage.search import query as search
 from gateway.storage.search import query as searchscope
-from gateway.storage.search.query import Only, Scope
+from gateway.storage.search.query import Scope, SearchLimits
 from gateway.storage.search.terms import VERSION
 
 log = structlog.get_logger()
@@ -133,7 +133,7 @@ class ConversationSearcher(Searcher):
             ToolError: A time is none.
         """
         before = (self.conversation, self.before_seq)
-        only = Only(query.role, _seconds(query.since), _seconds(query.until), before=before)
+        only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
         scope = await self.database.read(searchscope.of, self.conversation)
         missing = await self._catch_up(scope)
         gathered = await self.database.search(search.gather, scope.conversations, query.text, only)

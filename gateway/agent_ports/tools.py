@@ -135,7 +135,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     scope = notebook.scope_of(conn, turn.lease.conversation)
     everybody = set(turn.senders)
     if everybody and notebook.is_shared(scope):
-        everybody |= turns.since_root(conn, turn.lease.conversation, turn.session.id)
+        everybody |= turns.senders_since_root(conn, turn.lease.conversation, turn.session.id)
     weakest = access.weakest(conn, everybody)
     return TurnRights(scope, weakest != "stranger", weakest == "owner")
 

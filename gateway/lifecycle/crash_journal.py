@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
-from gateway.storage.queue.blame import Death, How
+from gateway.storage.queue.blame import Death, DeathCause
 
 log = structlog.get_logger()
 
@@ -221,7 +221,7 @@ class CrashJournal:
             oom_kills=self._oom_kills_since(life) if how == "killed" else 0,
         )
 
-    def _cause(self, life: Life, stacks: str) -> How:
+    def _cause(self, life: Life, stacks: str) -> DeathCause:
         if life.over:
             return "stopped" if life.error is None else "exception"
         if stacks:

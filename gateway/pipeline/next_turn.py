@@ -84,7 +84,7 @@ class Freezer:
         self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
         notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
         asked = self._asked(conn, lease, notes, entries)
-        others = turns.of_entries(lease, notes)
+        others = turns.senders_of(lease, notes)
         return turns.begin(conn, held, entries, asked, base, others), carried_out
 
     def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
@@ -136,7 +136,7 @@ class Freezer:
             asked = content_of(conn, lease.conversation, [command], words, self.file_chars)
             otherwise = registry.NEW_TEXT
         elif edited := _edited(conn, command):
-            others = turns.of_entries(lease, [edited])
+            others = turns.senders_of(lease, [edited])
             asked = content_of(conn, lease.conversation, [edited], edited.text, self.file_chars)
             otherwise = registry.NOTHING_TO_RETRY
         else:

@@ -33,7 +33,7 @@ from gateway.replay.costs import (
 )
 from gateway.replay.recorded_model import Billed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.timeline import Shrinking, Timeline, Work
+from gateway.storage.reports.timeline import ConversationTotals, Shrinking, Timeline
 
 PAGE = Path(__file__).with_name("report.html")
 BEGINNING = "<!doctype html>"
@@ -56,7 +56,7 @@ class Replayed:
     """
 
     name: str
-    work: Work
+    work: ConversationTotals
     timeline: Timeline
     billed: Billed
     duration_s: float

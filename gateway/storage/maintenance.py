@@ -257,9 +257,9 @@ def _erase_the_rest(conn: Connection, conversation_id: int) -> None:
     # Segments refer to each other: without this their order would decide whether they can go.
     conn.execute(update(session).where(here).values(parent_session_id=None))
     # Asked before they go: they name their bases.
-    used = sessions.of_conversation(conn, conversation_id)
+    used = sessions.bases_of(conn, conversation_id)
     conn.execute(delete(session).where(here))
-    sessions.release(conn, used)
+    sessions.release_bases(conn, used)
     conn.execute(delete(alias).where(alias.c.conversation == conversation_id))
     conversations.erase(conn, conversation_id)
 

@@ -234,7 +234,7 @@ def count_raw(conn: Connection, age_s: float) -> Pruned:
     return total
 
 
-class Old(NamedTuple):
+class OldMessage(NamedTuple):
     """A message that may go, as it is stored."""
 
     seq: int
@@ -243,7 +243,7 @@ class Old(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RemovalBatch:
     """Messages of one conversation that may go, with their words in the search index.
 
     Attributes:
@@ -252,7 +252,7 @@ class Batch:
 
     conversation: int
     session_id: int | None
-    rows: tuple[tuple[Old, frozenset[str]], ...]
+    rows: tuple[tuple[OldMessage, frozenset[str]], ...]
 
 
 def conversations_with_old(conn: Connection, age_s: float, after: int) -> list[int]:
@@ -320,7 +320,7 @@ def count_transcript(conn: Connection, conversation_id: int, age_s: float) -> Pr
 
 def old_messages(
     conn: Connection, conversation_id: int, age_s: float, most: int
-) -> tuple[int, list[Old]]:
+) -> tuple[int, list[OldMessage]]:
     """Return the next messages of a conversation that may go, and the segment that says so.
 
     There are none where it has been erased, or where the search index does not have them yet.
@@ -329,11 +329,11 @@ def old_messages(
     if active is None:
         return 0, []
     columns = (message.c.seq, message.c.turn_id, message.c.body)
-    found: list[Old] = []
+    found: list[OldMessage] = []
     for first, last in _removable(active.plan):
         here = select(*columns).where(*_may_go(conversation_id, first, last, age_s))
         rows = conn.execute(here.order_by(message.c.seq).limit(most - len(found)))
-        found += [Old(*row) for row in rows]
+        found += [OldMessage(*row) for row in rows]
         if len(found) == most:
             break
     is_fed = not found or conversations.search_progress(conn, conversation_id)[0] >= found[-1].seq
@@ -382,14 +382,16 @@ def _removable(plan: ViewPlan) -> list[Range]:
     return spans
 
 
-def prepared(conversation_id: int, session_id: int | None, rows: Sequence[Old]) -> Batch:
+def prepared(
+    conversation_id: int, session_id: int | None, rows: Sequence[OldMessage]
+) -> RemovalBatch:
     """Return what is to be taken out; takes milliseconds, not for the event loop."""
-    return Batch(
+    return RemovalBatch(
         conversation_id, session_id, tuple((row, terms_of(decode(row.body))) for row in rows)
     )
 
 
-def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
+def take_out(conn: Connection, batch: RemovalBatch, age_s: float) -> Pruned:
     """Erase messages, their words in the index, and what belongs to them alone.
 
     Returns:
@@ -421,7 +423,7 @@ def take_out(conn: Connection, batch: Batch, age_s: float) -> Pruned:
     return Pruned(len(rows), sum(len(row.body.encode()) for row in rows))
 
 
-def forget_words(conn: Connection, batch: Batch) -> bool:
+def forget_words(conn: Connection, batch: RemovalBatch) -> bool:
     """Take messages out of the search index; False where it is not in a state for that."""
     seqs = [row.seq for row, _ in batch.rows]
     is_fed = bool(seqs) and conversations.search_progress(conn, batch.conversation)[0] >= seqs[-1]
@@ -450,7 +452,7 @@ def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> N
     conn.execute(delete(node).where(*told, or_(_old(node, age_s), is_last)))
 
 
-def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[Old]:
+def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -> list[OldMessage]:
     """Return the next messages of a conversation whose words are to leave the search index."""
     known = and_(
         search_row.c.conversation == message.c.conversation, search_row.c.seq == message.c.seq
@@ -462,7 +464,7 @@ def old_words(conn: Connection, conversation_id: int, age_s: float, most: int) -
         .order_by(message.c.seq)
         .limit(most)
     )
-    return [Old(*row) for row in conn.execute(found)]
+    return [OldMessage(*row) for row in conn.execute(found)]
 
 
 def count_words(conn: Connection, age_s: float) -> Pruned:
@@ -471,14 +473,14 @@ def count_words(conn: Connection, age_s: float) -> Pruned:
     return Pruned(int(rows or 0), 0)
 
 
-class File(NamedTuple):
+class DueFile(NamedTuple):
     """A stored file."""
 
     id: int
     size_bytes: int
 
 
-def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> list[File]:
+def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> list[DueFile]:
     """Return the files that are too old, or the oldest beyond so many bytes of all; oldest first.
 
     Those that a view shows, or that are still to be sent, stay.
@@ -492,7 +494,7 @@ def files_due(conn: Connection, age_s: float | None, most_bytes: int | None) -> 
         if not row.too_old and (most_bytes is None or total <= most_bytes):
             break
         if not _is_needed(conn, row):
-            due.append(File(row.id, row.size_bytes))
+            due.append(DueFile(row.id, row.size_bytes))
             total -= row.size_bytes
     return due
 
@@ -528,7 +530,7 @@ def _is_shown(conn: Connection, row: Any, turn_id: int | None) -> bool:
     return conn.execute(select(message.c.seq).where(*here).limit(1)).first() is not None
 
 
-def remove_file(conn: Connection, file: File) -> bool:
+def remove_file(conn: Connection, file: DueFile) -> bool:
     """Note that a file is gone, if nobody needs it; its parts are to be erased one by one."""
     row = conn.execute(select(attachment).where(attachment.c.id == file.id)).one_or_none()
     if row is None or row.state != "stored" or _is_needed(conn, row):

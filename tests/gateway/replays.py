@@ -11,7 +11,7 @@ from gateway.replay.costs import Tariff
 from gateway.replay.recorded_model import Bill, Billed, Placing
 from gateway.replay.report import Conditions, Replayed
 from gateway.storage.conversation.compactions import CompactionRow
-from gateway.storage.reports.timeline import Call, Shrinking, Timeline, Work
+from gateway.storage.reports.timeline import Call, ConversationTotals, Shrinking, Timeline
 
 PRICES = Prices(input=1, cache_write_5m=1.25, cache_write_1h=2, cache_read=0.1, output=5)
 FACTS = ModelFacts("claude-x", prices=PRICES, source="a price list", read_on="2026")
@@ -78,7 +78,7 @@ def billed(*asked_s: float, bills: Sequence[Bill] = (), fixed_tokens: int = 0) -
 def replayed(name: str = "talk", timeline: Timeline | None = None, **fields: Any) -> Replayed:
     """Return how a conversation went; well, unless `fields` say otherwise."""
     defaults: dict[str, Any] = {
-        "work": Work(messages=6, turns=2, tool_calls=1, tokens_in=300, tokens_out=20),
+        "work": ConversationTotals(messages=6, turns=2, tool_calls=1, tokens_in=300, tokens_out=20),
         "timeline": timeline_of(100, 200) if timeline is None else timeline,
         "billed": billed(),
         "duration_s": 1.25,

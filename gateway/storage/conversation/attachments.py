@@ -38,7 +38,7 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class AwaitedFile:
     """A file that is to be fetched; `failures` counts the attempts that were begun."""
 
     id: int
@@ -49,7 +49,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredFile:
     """A file whose bytes are there."""
 
     id: int
@@ -124,7 +124,7 @@ def too_large(limit_bytes: int) -> str:
     return f"it is larger than the {size_text(limit_bytes)} that are taken"
 
 
-def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[Pending]:
+def next_pending(conn: Connection, account: tuple[str, str], limit: int) -> list[AwaitedFile]:
     """Return the first awaited file of each conversation of this (platform, account).
 
     Those that were tried least come first, then the oldest.
@@ -158,12 +158,12 @@ def _awaited(*columns: Any) -> Select[Any]:
     return select(*columns).select_from(attachment).join(inbox, its_message).where(*waits)
 
 
-def _pending(row: Row[Any]) -> Pending:
+def _pending(row: Row[Any]) -> AwaitedFile:
     known = Attachment(
         name=row.name, kind=row.kind, mime=row.mime, size_bytes=row.size_bytes, ref=row.ref
     )
     address = Address(row.platform, row.account, row.chat, row.thread)
-    return Pending(row.id, row.conversation, address, known, row.failures)
+    return AwaitedFile(row.id, row.conversation, address, known, row.failures)
 
 
 def dropped(conn: Connection, attachment_ids: Collection[int]) -> list[int]:
@@ -238,7 +238,7 @@ def _go_on(conn: Connection, attachment_id: int) -> None:
 
 def offer(
     conn: Connection, turn: Turn, name: str, mime: str, content: bytes, most: int
-) -> Stored | None:
+) -> StoredFile | None:
     """Store a file that a tool of this turn made; the same again is one file.
 
     Returns:
@@ -259,7 +259,7 @@ def offer(
     given = Attachment(name=name, kind=kind, mime=mime)
     attachment_id = _insert(conn, turn.lease.conversation, given, turn_id=turn.id)
     _store(conn, attachment_id, content)
-    return Stored(attachment_id, name, kind, clean_mime(mime), len(content))
+    return StoredFile(attachment_id, name, kind, clean_mime(mime), len(content))
 
 
 def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> int:
@@ -273,7 +273,7 @@ def keep(conn: Connection, conversation_id: int, name: str, content: bytes) -> i
     return attachment_id
 
 
-def of_turn(conn: Connection, turn_id: int) -> list[Stored]:
+def of_turn(conn: Connection, turn_id: int) -> list[StoredFile]:
     """Return the files that the tools of a turn made, in order."""
     return [_stored(row) for row in _made_by(conn, turn_id)]
 
@@ -368,8 +368,8 @@ def forget(conn: Connection, conversation_id: int) -> None:
     conn.execute(delete(attachment).where(here))
 
 
-def _stored(row: Row[Any]) -> Stored:
-    return Stored(row.id, row.name, row.kind, row.mime, row.size_bytes)
+def _stored(row: Row[Any]) -> StoredFile:
+    return StoredFile(row.id, row.name, row.kind, row.mime, row.size_bytes)
 
 
 def clean_name(name: str) -> str:

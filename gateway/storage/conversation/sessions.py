@@ -47,7 +47,7 @@ DIGEST_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class SharedBase:
     """What segments share of the beginning of their requests.
 
     Attributes:
@@ -61,7 +61,7 @@ class Base:
     inputs: Mapping[str, str] | None
 
 
-def find(conn: Connection, base: Base) -> int:
+def find_base(conn: Connection, base: SharedBase) -> int:
     """Return the id of a base; it is entered, with its texts, where it is not known yet."""
     layers, inputs = _dumped(base.prompt.layers), _dumped(base.inputs)
     digest = digest_of(base.prompt.text, base.tools, layers, inputs)
@@ -121,14 +121,14 @@ def with_base(*columns: Any) -> Select[Any]:
     )
 
 
-def of_conversation(conn: Connection, conversation_id: int) -> set[int]:
+def bases_of(conn: Connection, conversation_id: int) -> set[int]:
     """Return the ids of the bases that the segments of a conversation refer to."""
     here = session.c.conversation == conversation_id
     used = select(session.c.base_id).where(here, session.c.base_id.is_not(None)).distinct()
     return set(conn.scalars(used))
 
 
-def release(conn: Connection, base_ids: Collection[int]) -> None:
+def release_bases(conn: Connection, base_ids: Collection[int]) -> None:
     """Erase those of these bases that no segment refers to any more, and texts that only they had.
 
     Whoever erases a segment, or gives it another base, calls this in the same transaction.
@@ -385,7 +385,7 @@ def _store_base(
     conn: Connection, session: Session, base: PromptBase, prompt: SystemPrompt
 ) -> Session:
     shared, own = prompt.split()
-    base_id = find(conn, Base(shared, base.tools, base.inputs))
+    base_id = find_base(conn, SharedBase(shared, base.tools, base.inputs))
     values = {
         "settled_id": session.id,
         "new_base": base_id,
@@ -395,7 +395,7 @@ def _store_base(
     conn.execute(_SET_BASE, values)
     # Behind the change: as long as a segment refers to it, a base is not released.
     if session.base_id is not None:
-        release(conn, {session.base_id})
+        release_bases(conn, {session.base_id})
     return replace(
         session,
         base_id=base_id,

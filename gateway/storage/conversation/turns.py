@@ -31,17 +31,17 @@ def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
     return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
 
 
-def of_entries(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
     """Return who wrote these entries, as "platform:sender id"."""
     return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
 
 
-def stored(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
     """Return a turn's senders as it began with them; one of an older version has its entries'."""
-    return of_entries(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
+    return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
 
 
-def earlier(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
+def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
     """Return the senders of the earlier turns of entries that an operator has queued again."""
     turns = {entry.turn_id for entry in entries} - {None}
     if not turns:
@@ -51,13 +51,13 @@ def earlier(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
     return [sender for senders in noted for sender in orjson.loads(senders)]
 
 
-def since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
+def senders_since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
     """Return all senders since the newest root that is not newer than this segment.
 
     Turns of versions that did not note their senders are left out: they let no guests in.
     """
-    stored = conn.scalars(*_since_root(conversation_id, session_id))
-    return {sender for senders in stored for sender in orjson.loads(senders)}
+    noted = conn.scalars(*_since_root(conversation_id, session_id))
+    return {sender for senders in noted for sender in orjson.loads(senders)}
 
 
 @built_once
@@ -233,7 +233,7 @@ def begin(
         others: Whose words the question holds beside those of the entries' senders.
     """
     lease = held.lease
-    whose = (*of_entries(lease, entries), *others, *earlier(conn, entries))
+    whose = (*senders_of(lease, entries), *others, *earlier_senders(conn, entries))
     whose = tuple(dict.fromkeys(whose))
     active = sessions.active(conn, lease.conversation)
     session = sessions.settle_base(conn, active, base)
@@ -280,7 +280,7 @@ def take_up(conn: Connection, lease: Lease) -> Turn | None:
         entries = inbox.queued(conn, lease.conversation)[:1]
         if not entries:
             return None
-        whose = of_entries(lease, entries)
+        whose = senders_of(lease, entries)
         _enter(conn, lease, entries, sessions.active(conn, lease.conversation).id, whose)
     row = conn.execute(*_running(lease.conversation)).one()
     taken_up = load(conn, held.lease, row, sessions.get(conn, row.session_id))
@@ -407,7 +407,7 @@ def load(conn: Connection, lease: Lease, row: Row[Any], session: Session) -> Tur
         refs=_refs(entries),
         command=None if recorded or not entries else entries[0],
         sender=newest_sender(lease, entries),
-        senders=stored(lease, row, entries),
+        senders=senders_of_row(lease, row, entries),
         deaths=row.deaths,
         blamed=row.blamed,
         retries=row.retries,
@@ -443,7 +443,7 @@ def newest_senders(conn: Connection, lease: Lease) -> tuple[str, ...]:
     newest = _newest_ended(conn, lease.conversation)
     if newest is None:
         return ()
-    return stored(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
+    return senders_of_row(lease, newest, inbox.of_turn(conn, lease.conversation, newest.id))
 
 
 def newest_given_up(conn: Connection, conversation_id: int) -> int | None:

@@ -23,7 +23,7 @@ from gateway.storage.conversation.turns import MOST_BLAMED, progress_of
 from gateway.storage.queue import leases
 from gateway.storage.schema import conversation, is_running, now, turn
 
-How = Literal[
+DeathCause = Literal[
     "stopped",
     "stop_cut_off",
     "machine_restarted",
@@ -35,11 +35,11 @@ How = Literal[
 """stopped: it ended by itself, as it was asked to. stop_cut_off: it was asked to, and killed before
 it was done. exception: it ended by itself with an exception. killed: SIGKILL from outside, or what
 cannot be told from that."""
-FREE: frozenset[How] = frozenset({"stopped", "stop_cut_off"})
+FREE: frozenset[DeathCause] = frozenset({"stopped", "stop_cut_off"})
 """Ends that cost nothing, however often."""
-NOBODYS: frozenset[How] = frozenset({"machine_restarted", "exception"})
+NOBODYS: frozenset[DeathCause] = frozenset({"machine_restarted", "exception"})
 """Deaths that raise no suspicion where they name no turn: their cause is known."""
-INSIDE: frozenset[How] = frozenset({"out_of_memory", "fatal_signal"})
+INSIDE: frozenset[DeathCause] = frozenset({"out_of_memory", "fatal_signal"})
 """Deaths that certainly came from within."""
 
 SUSPECT_AFTER = 2
@@ -63,7 +63,7 @@ class Death:
         turn: The id of the turn whose task ran at that moment, where that is known.
     """
 
-    how: How = "killed"
+    how: DeathCause = "killed"
     died_at: float | None = None
     turn: int | None = None
 

@@ -66,7 +66,7 @@ def items(
     An edit is an item of its own, with the `ref` of the message that it changes.
     """
     rows = conn.execute(*_items(session_key, after_inbox, after_outbox)).all()
-    files = _files(conn, session_key) if rows else _Files({}, {})
+    files = _files(conn, session_key) if rows else _FilesOfChat({}, {})
     found = [_item(row, files) for row in rows]
     return sorted(found, key=lambda item: (item.inbox_seq, item.outbox_seq))
 
@@ -101,21 +101,21 @@ def _items(session_key: str, after_inbox: int, after_outbox: int) -> Any:
     return union_all(asked, answered)
 
 
-class _Files(NamedTuple):
+class _FilesOfChat(NamedTuple):
     """A conversation's files: those of each message, and each by its id."""
 
     of_message: dict[int, tuple[ChatFile, ...]]
     by_id: dict[int, ChatFile]
 
 
-def _files(conn: Connection, session_key: str) -> _Files:
+def _files(conn: Connection, session_key: str) -> _FilesOfChat:
     of_message: dict[int, tuple[ChatFile, ...]] = {}
     by_id: dict[int, ChatFile] = {}
     for row in conn.execute(*_stored(session_key)):
         by_id[row.id] = ChatFile(row.id, row.name, row.mime, row.size_bytes)
         if row.inbox_seq is not None:
             of_message[row.inbox_seq] = (*of_message.get(row.inbox_seq, ()), by_id[row.id])
-    return _Files(of_message, by_id)
+    return _FilesOfChat(of_message, by_id)
 
 
 @built_once
@@ -128,7 +128,7 @@ def _stored(session_key: str) -> Any:
     )
 
 
-def _item(row: Row[Any], files: _Files) -> ChatItem:
+def _item(row: Row[Any], files: _FilesOfChat) -> ChatItem:
     shown = files.by_id.get(row.attachment)
     of_message = () if row.outbox_seq else files.of_message.get(row.inbox_seq, ())
     return ChatItem(

@@ -19,7 +19,7 @@ from gateway.storage.schema import conversation, ledger, message, step, turn
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ConversationTotals:
     """What a conversation took so far; tokens as reported or estimated by the model."""
 
     messages: int
@@ -29,7 +29,7 @@ class Work:
     tokens_out: int
 
 
-def work(conn: Connection, conversation_id: int) -> Work:
+def work(conn: Connection, conversation_id: int) -> ConversationTotals:
     """Return the sums over a conversation's turns; all 0 for an unknown one."""
     messages = conn.scalar(
         select(conversation.c.message_head).where(conversation.c.id == conversation_id)
@@ -43,7 +43,7 @@ def work(conn: Connection, conversation_id: int) -> Work:
             func.coalesce(func.sum(turn.c.output_tokens), 0),
         ).where(turn.c.conversation == conversation_id)
     ).one()
-    return Work(messages or 0, *row)
+    return ConversationTotals(messages or 0, *row)
 
 
 @dataclass(frozen=True, slots=True)

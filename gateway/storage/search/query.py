@@ -54,7 +54,7 @@ FIRST = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Only:
+class SearchLimits:
     """What a search is limited to; both seqs are included, of the times the first one.
 
     Attributes:
@@ -123,7 +123,7 @@ class Gathered:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SearchTerm:
     """A term that is looked for, as FTS5 reads it.
 
     Attributes:
@@ -136,7 +136,7 @@ class Wanted:
     is_common: bool
 
 
-EVERYTHING = Only()
+EVERYTHING = SearchLimits()
 Range = tuple[int, int]
 """Ids of the index, both ends included."""
 _SEQ_MASK = 2**SEQ_BITS - 1
@@ -148,7 +148,7 @@ def find(
     question: str,
     *,
     limit: int = 10,
-    only: Only = EVERYTHING,
+    only: SearchLimits = EVERYTHING,
 ) -> list[Match]:
     """Return the messages that answer a question best, best first.
 
@@ -163,7 +163,10 @@ def find(
 
 
 def gather(
-    conn: Connection, conversations: Sequence[int] | None, question: str, only: Only = EVERYTHING
+    conn: Connection,
+    conversations: Sequence[int] | None,
+    question: str,
+    only: SearchLimits = EVERYTHING,
 ) -> Gathered:
     """Read what the index has for a question: a few statements, whose work is SQLite's."""
     terms = asked_terms(question)
@@ -184,7 +187,9 @@ def gather(
     return Gathered(tuple(each.worth for each in wanted), holdings)
 
 
-def _ranges(conn: Connection, conversations: Sequence[int] | None, only: Only) -> list[Range]:
+def _ranges(
+    conn: Connection, conversations: Sequence[int] | None, only: SearchLimits
+) -> list[Range]:
     if conversations is None:
         return [(row_id(1, 0), row_id(END, END))]
     spans = ((each, _span(conn, each, only)) for each in conversations[:MAX_CONVERSATIONS])
@@ -193,7 +198,7 @@ def _ranges(conn: Connection, conversations: Sequence[int] | None, only: Only) -
     ]
 
 
-def _span(conn: Connection, conversation_id: int, only: Only) -> tuple[int, int]:
+def _span(conn: Connection, conversation_id: int, only: SearchLimits) -> tuple[int, int]:
     """Return the seqs that a search is limited to, its times looked up."""
     first, last = max(only.first_seq, 1), min(only.last_seq, only.ends(conversation_id))
     if only.since_s is not None:
@@ -234,7 +239,7 @@ _IN_INDEX = (
 
 def _wanted(
     conn: Connection, terms: Sequence[str], ranges: Sequence[Range], size: int
-) -> list[Wanted]:
+) -> list[SearchTerm]:
     """Return the terms that there are, rarest first."""
     one = f"SELECT ?, count(*) FROM ({_IN_INDEX} LIMIT {COMMON})"  # noqa: S608 - own text
     arms = [(n, _quoted(term), *span) for n, term in enumerate(terms) for span in ranges]
@@ -245,14 +250,14 @@ def _wanted(
         if count == COMMON:
             common.add(n)
     found = sorted((count, n) for n, count in totals.items() if count)
-    wanted: list[Wanted] = []
+    wanted: list[SearchTerm] = []
     room = MAX_ROWS
     for count, n in found:
         room -= count
         is_common = n in common or (room < 0 and bool(wanted))
         # Nobody counted further: in the middle, by size, of what it can be.
         messages = max(count, math.isqrt(COMMON * size)) if n in common else count
-        wanted.append(Wanted(_quoted(terms[n]), _worth(size, messages), is_common))
+        wanted.append(SearchTerm(_quoted(terms[n]), _worth(size, messages), is_common))
     return wanted
 
 
@@ -267,7 +272,7 @@ def _quoted(term: str) -> str:
 
 
 def _candidates(
-    wanted: Sequence[Wanted], ranges: Sequence[Range], only: Only
+    wanted: Sequence[SearchTerm], ranges: Sequence[Range], only: SearchLimits
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the statement for the best by their own terms, and for who stands around them."""
     holders, values = _holders(wanted, ranges)
@@ -295,7 +300,7 @@ def _candidates(
     return statement, (*values, *limited)
 
 
-def _holders(wanted: Sequence[Wanted], ranges: Sequence[Range]) -> tuple[str, tuple[Any, ...]]:
+def _holders(wanted: Sequence[SearchTerm], ranges: Sequence[Range]) -> tuple[str, tuple[Any, ...]]:
     """Return what selects (id, bit of the term, worth) of all who hold a term."""
     rare = [each.quoted for each in wanted if not each.is_common]
     if not rare:
@@ -310,7 +315,7 @@ def _holders(wanted: Sequence[Wanted], ranges: Sequence[Range]) -> tuple[str, tu
 
 
 def _common_holders(
-    wanted: Sequence[Wanted], ranges: Sequence[Range]
+    wanted: Sequence[SearchTerm], ranges: Sequence[Range]
 ) -> tuple[str, tuple[Any, ...]]:
     """Return the same where all terms are common: the newest of each, and the newest with all."""
     newest = f"{_IN_INDEX} ORDER BY rowid DESC LIMIT {NEWEST}"
@@ -328,7 +333,7 @@ def _common_holders(
     return " UNION ".join(arms), _flat([*apart, *whole])
 
 
-def _limits(only: Only) -> tuple[str, tuple[Any, ...]]:
+def _limits(only: SearchLimits) -> tuple[str, tuple[Any, ...]]:
     """Return what limits the best to those that may be found; seqs are in the ranges already."""
     columns = {"role = ?": only.role, "at >= ?": only.since_s, "at < ?": only.until_s}
     chosen = {test: value for test, value in columns.items() if value is not None}

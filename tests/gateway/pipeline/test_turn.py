@@ -39,7 +39,7 @@ from gateway.storage import schema
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import dead_letters
-from gateway.storage.queue.blame import Death, How
+from gateway.storage.queue.blame import Death, DeathCause
 from gateway.storage.queue.leases import Lease
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
 from tests.support.recording_adapter import RecordingAdapter
@@ -510,7 +510,9 @@ async def test_deaths_that_a_turn_alone_is_to_blame_for_bury_it(tmp_path: Path) 
 
 @pytest.mark.usefixtures("short_trials")
 @pytest.mark.parametrize("how", ["stopped", "stop_cut_off", "machine_restarted", "exception"])
-async def test_a_death_that_is_no_turns_fault_costs_nothing(tmp_path: Path, how: How) -> None:
+async def test_a_death_that_is_no_turns_fault_costs_nothing(
+    tmp_path: Path, how: DeathCause
+) -> None:
     """However often it happens: the turn is answered as if it were its first attempt."""
     for _ in range(6):
         await crash_while_held(tmp_path, {"c1": "innocent"}, death=Death(how))

@@ -299,7 +299,7 @@ def test_a_message_that_the_index_cannot_take_is_not_read(
     lived.run(lambda conn: conn.execute(behind.values(searched_seq=1)))
     prepared, read = retention.prepared, set[int]()
 
-    def noting(conversation_id: int, *rest: Any) -> retention.Batch:
+    def noting(conversation_id: int, *rest: Any) -> retention.RemovalBatch:
         read.update(row.seq for row in rest[1] if conversation_id == COMPACTED)
         return prepared(conversation_id, *rest)
 
@@ -415,7 +415,7 @@ def test_parts_that_a_kill_left_are_erased_at_the_next_time(lived: Store) -> Non
     """A file is noted as gone first."""
     file = lived.rows(schema.attachment)[0]
     lived.run(lambda conn: conn.execute(update(schema.attachment).values(turn_id=None)))
-    assert lived.run(retention.remove_file, retention.File(file.id, 7))
+    assert lived.run(retention.remove_file, retention.DueFile(file.id, 7))
     prune(lived.path, RetentionSettings(files_days=1))
     assert [row.attachment for row in lived.rows(schema.attachment_part)] == [2]
 

@@ -14,7 +14,7 @@ from gateway.storage.queue.blame import (
     LONGEST_QUIET_S,
     QUIET_S,
     Death,
-    How,
+    DeathCause,
     Inheritance,
     TurnDeaths,
 )
@@ -74,7 +74,7 @@ def test_of_two_suspects_the_one_on_trial_is_blamed() -> None:
 
 
 @pytest.mark.parametrize("how", ["out_of_memory", "fatal_signal"])
-def test_a_death_from_within_is_held_against_an_only_suspect(how: How) -> None:
+def test_a_death_from_within_is_held_against_an_only_suspect(how: DeathCause) -> None:
     """However long it ran: nothing from outside can have been it."""
     late = replace(SUSPECT, began_at=NOW - 500)
     assert [each.blamed for each in after(INNOCENT, late, death=Death(how, NOW))] == [0, 1]
@@ -96,7 +96,7 @@ def test_a_named_turn_that_has_ended_leaves_nobody_to_blame() -> None:
 
 
 @pytest.mark.parametrize("how", ["stopped", "stop_cut_off", "machine_restarted", "exception"])
-def test_a_death_that_is_no_turns_fault_raises_no_suspicion(how: How) -> None:
+def test_a_death_that_is_no_turns_fault_raises_no_suspicion(how: DeathCause) -> None:
     """Not even of a suspect on trial."""
     stood = after(INNOCENT, SUSPECT, death=Death(how, NOW))
     assert [(each.deaths, each.blamed) for each in stood] == [(0, 0), (2, 0)]

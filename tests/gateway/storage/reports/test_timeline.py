@@ -10,7 +10,7 @@ from gateway.storage.conversation import compactions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import timeline
-from gateway.storage.reports.timeline import Timeline, Work
+from gateway.storage.reports.timeline import ConversationTotals, Timeline
 from tests.agent.tools.doubles import call
 from tests.support.storage import Store, admit, begin_turn, inbound, model_call, parts, turn_of
 
@@ -126,9 +126,11 @@ def test_the_work_of_a_conversation_is_summed_up(store: Store) -> None:
     store.run(admit, inbound("two"))
     second = store.run(begin_turn, current.lease)
     store.run(turn_journal.commit, second, [assistant_message("2")], [], end)
-    assert store.run(timeline.work, current.lease.conversation) == Work(4, 2, 0, 278, 40)
+    assert store.run(timeline.work, current.lease.conversation) == ConversationTotals(
+        4, 2, 0, 278, 40
+    )
 
 
 def test_the_work_of_an_unknown_conversation_is_nothing(store: Store) -> None:
     """All figures are 0."""
-    assert store.run(timeline.work, 4711) == Work(0, 0, 0, 0, 0)
+    assert store.run(timeline.work, 4711) == ConversationTotals(0, 0, 0, 0, 0)

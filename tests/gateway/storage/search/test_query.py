@@ -9,7 +9,7 @@ from sqlalchemy import update
 
 from gateway.storage.schema import message
 from gateway.storage.search import query
-from gateway.storage.search.query import MAX_CONVERSATIONS, Match, Only
+from gateway.storage.search.query import MAX_CONVERSATIONS, Match, SearchLimits
 from tests.support.searching import chat, feed, found, said, talk, tell
 from tests.support.storage import Store
 
@@ -69,16 +69,16 @@ def test_words_without_spaces_are_found(store: Store, question: str) -> None:
 @pytest.mark.parametrize(
     ("only", "seqs"),
     [
-        (Only(role="assistant"), [2, 4]),
-        (Only(since_s=30), [3, 4]),
-        (Only(until_s=30), [1, 2]),
-        (Only(since_s=20, until_s=30), [2]),
-        (Only(first_seq=2, last_seq=3), [2, 3]),
-        (Only(since_s=99), []),
-        (Only(until_s=1), []),
+        (SearchLimits(role="assistant"), [2, 4]),
+        (SearchLimits(since_s=30), [3, 4]),
+        (SearchLimits(until_s=30), [1, 2]),
+        (SearchLimits(since_s=20, until_s=30), [2]),
+        (SearchLimits(first_seq=2, last_seq=3), [2, 3]),
+        (SearchLimits(since_s=99), []),
+        (SearchLimits(until_s=1), []),
     ],
 )
-def test_a_search_is_limited(store: Store, only: Only, seqs: list[int]) -> None:
+def test_a_search_is_limited(store: Store, only: SearchLimits, seqs: list[int]) -> None:
     """By who said it, by when, by where in the transcript."""
     here = chat(store)
     roles = ("user", "assistant")
