@@ -56,10 +56,11 @@ from gateway.lifecycle.supervision import Supervised, Traffic, Watch
 from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.delivery import Burials, Delivery
 from gateway.pipeline.intake import GatewayIntake, IntakeRules
-from gateway.pipeline.next_turn import Freezer
+from gateway.pipeline.next_turn import NextTurn, TurnStarter
+from gateway.pipeline.notices import TurnChats
 from gateway.pipeline.reactions import ReactionQueue
-from gateway.pipeline.turn import TurnRunner
-from gateway.pipeline.worker import Worker
+from gateway.pipeline.turn import TurnRunner, TurnWork
+from gateway.pipeline.worker import Replica, Worker
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.engine import Database
@@ -76,7 +77,7 @@ from gateway.wiring import (
     build_line,
     build_money,
     build_prompts,
-    build_tool_lines,
+    build_redactor,
     caching_text,
     learn_windows,
     models_of,
@@ -383,7 +384,7 @@ async def assembled(
     budgets = Budgets(database, settings.budget, settings.sessions.timezone)
     timeouts = Timeouts(settings.tools.approval_timeout_s, settings.tools.clarify_timeout_s)
     beside = Beside(
-        Preparations(database, agent, context, budgets.exhausted),
+        Preparations(database, agent, context, budgets),
         Attachments(database, adapters, settings.attachments, wakeups),
         Inquiries(database, adapters, timeouts, wakeups, access),
         Indexer(database),
@@ -408,46 +409,53 @@ async def assembled(
             prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
         ),
     )
-    turns = TurnRunner(
+    next_turn = NextTurn(
+        settings.queue,
+        settings.sessions,
+        settings.attachments.text_chars,
+        prompts.bases(agent),
+        accounts.renderers,
+    )
+    starter = TurnStarter(
+        database, next_turn, agent.settings, prompts.files, beside.recall, stops, wakeups
+    )
+    work = TurnWork(
+        database,
+        agent,
+        context,
+        toolkit,
+        Delegation(database, context, budgets, settings.tools.delegation, toolkit),
+        ModelCommand(database, agent, context, access),
+    )
+    runner = TurnRunner(
         database=database,
-        adapters=adapters,
-        wakeups=wakeups,
-        agent=agent,
-        context=context,
-        budgets=budgets,
-        max_attempts=settings.queue.max_attempts,
-        operator_files=prompts.files,
-        recall=beside.recall,
-        freezer=Freezer(
-            settings.queue,
-            settings.sessions,
-            settings.attachments.text_chars,
-            prompts.bases(agent),
-            accounts.renderers,
+        chats=TurnChats(
+            database=database,
+            adapters=adapters,
+            wakeups=wakeups,
+            redactor=build_redactor(settings),
         ),
+        work=work,
         stops=stops,
+        budgets=budgets,
         preparations=beside.preparations,
-        toolkit=toolkit,
-        delegation=Delegation(
-            database, context, budgets, settings.tools.delegation, toolkit.for_turn
-        ),
-        model_command=ModelCommand(database, agent, context, access),
-        lines=build_tool_lines(settings),
+        recall=beside.recall,
+        max_attempts=settings.queue.max_attempts,
     )
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
-    replica, trials = await _registered(database, settings, death or Death())
-    worker = Worker(database, replica, turns, settings.queue, list(adapters), trials)
+    replica = await _registered(database, settings, death or Death())
+    worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     wakeups.work.listen(worker.notify)
     wakeups.ready.listen(worker.wake)
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
-    delivery = Delivery(database, replica, adapters, traffic, burials)
+    delivery = Delivery(database, replica.id, adapters, traffic, burials)
     wakeups.outbox.listen(delivery.notify)
     watch = Watch(database, adapters, traffic)
     platforms = Platforms(adapters, [Supervised(each) for each in adapters.values()], watch)
     server = _server(
         settings,
         platforms.supervised,
-        Health(database, replica, platforms.supervised, watch),
+        Health(database, replica.id, platforms.supervised, watch),
         control.routes(database, wakeups, intake.tell_approved),
     )
     async with _closed_at_the_end(models, server, adapters.values()):
@@ -469,13 +477,8 @@ async def _closed_at_the_end(
         yield
 
 
-async def _registered(
-    database: Database, settings: Settings, death: Death
-) -> tuple[int, dict[int, float]]:
-    """Return the id of this process, and how long the trials of suspects last.
-
-    What another process left unfinished becomes ready.
-    """
+async def _registered(database: Database, settings: Settings, death: Death) -> Replica:
+    """Register this process; what another process left unfinished becomes ready."""
     replica = await database.write(leases.register, f"pid {os.getpid()}")
     budget_s = settings.queue.give_up_after_s
     inherited = await database.write(blame.take_over, replica, death, budget_s)
@@ -486,7 +489,7 @@ async def _registered(
             turns=inherited.ran,
             suspects=len(inherited.trials),
         )
-    return replica, inherited.trials
+    return Replica(replica, inherited.trials)
 
 
 async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:

@@ -7,7 +7,7 @@ Intake, worker, delivery and who fetches files know only this, not each other. `
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, ParamSpec
 
 from adapters.messages import MessageRef, Reaction
@@ -51,6 +51,11 @@ class Wakeups:
     outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
 
+    def mark(self, turn: Turn, reaction: Reaction) -> None:
+        """Have all messages marked that a turn is about."""
+        for ref in turn.refs:
+            self.reaction(replace(turn.question, message_ref=ref), reaction)
+
 
 class Stops:
     """The turns of this process that can be stopped at once, by conversation."""
@@ -69,7 +74,7 @@ class Stops:
             self._interrupt(conversation_id)
 
     def forget(self, conversation_id: int) -> None:
-        """Drop what was said before the next turn is frozen: the rows tell about that."""
+        """Drop what was said before the next turn begins: the rows tell about that."""
         self._stopped.pop(conversation_id, None)
 
     @contextmanager

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import structlog
@@ -51,7 +50,6 @@ from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.start_checks import Finding
-from gateway.pipeline.preview import ToolLines
 from gateway.settings.loading import KEY_VARIABLES, secret_values
 from gateway.settings.tree import Settings
 
@@ -309,11 +307,9 @@ def build_prompts(settings: Settings, plugins: Plugins = NO_PLUGINS) -> Prompts:
     )
 
 
-def build_tool_lines(settings: Settings) -> Callable[[], ToolLines] | None:
-    """Return what makes the lines that tell which tools run, with no secret in them."""
-    if settings.agent.progress == "off":
-        return None
-    return partial(ToolLines, Redactor(secret_values(settings)).text)
+def build_redactor(settings: Settings) -> Redactor | None:
+    """Return what takes secrets out of the lines that tell which tools run; None for no lines."""
+    return None if settings.agent.progress == "off" else Redactor(secret_values(settings))
 
 
 def build_money(settings: Settings, models: Sequence[ChatModel]) -> MoneyRules:

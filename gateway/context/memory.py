@@ -1,6 +1,6 @@
 """Memory providers and the hook `turn_finished`, beside the path of a turn.
 
-Before a turn is frozen (step 5) the providers are asked what bears on the question; after its
+Before a turn begins the providers are asked what bears on the question; after its
 commit (step 7) they are told how it went, in the background. Where there is no plugin for it,
 neither costs anything.
 """

@@ -7,7 +7,7 @@ holds the conversation. What goes wrong here ends no turn.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -20,6 +20,7 @@ from agent.models.base import ChatModel
 from agent.ports import ModelCall
 from agent.turn.state import Agent
 from agent.view import Summary, View, ViewPlan
+from gateway.agent_ports.budgets import Budgets
 from gateway.context.window import ContextParts, meter_of, open_view
 from gateway.errors import StorageError
 from gateway.storage.conversation import compactions, conversations, sessions, transcript
@@ -63,7 +64,7 @@ class Preparations:
         database: Database,
         agent: Agent,
         parts: ContextParts,
-        exhausted: Callable[[str], Awaitable[bool]],
+        budgets: Budgets,
     ) -> None:
         """Prepare for nothing yet.
 
@@ -71,12 +72,12 @@ class Preparations:
             database: Where conversations and candidates are.
             agent: The one that answers.
             parts: Its limits, and who writes summaries.
-            exhausted: Tells whether the budget of a sender is used up.
+            budgets: Nothing is prepared for a sender whose budget is used up.
         """
         self._database = database
         self._agent = agent
         self._parts = parts
-        self._exhausted = exhausted
+        self._budgets = budgets
         self._waiting: asyncio.Queue[Preparation] = asyncio.Queue()
         self._known: dict[int, Preparation] = {}
         self._put_off: dict[int, Preparation] = {}
@@ -167,7 +168,7 @@ class Preparations:
         session = await self._session_without(preparation.session)
         if summariser is None or session is None:
             return
-        if await self._exhausted(sender):
+        if await self._budgets.exhausted(sender):
             raise SummaryFailed("a budget is used up", REST_S)
         calls, summary = summariser.calls(), None
         try:

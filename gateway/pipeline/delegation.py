@@ -15,7 +15,6 @@ from functools import partial
 
 import structlog
 
-from agent.context_engine import ContextEngine
 from agent.errors import ModelError, ModelRefused, SpendLimitReached, TurnSuspended
 from agent.messages import ChatMessage
 from agent.ports import ModelCall
@@ -27,6 +26,7 @@ from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
 from agent.view import Summary
 from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off
+from gateway.agent_ports.tools import Toolkit
 from gateway.context.prompts import child_base
 from gateway.context.window import ContextParts
 from gateway.errors import StorageError
@@ -59,7 +59,6 @@ parent would be for what its tasks did to the process, they are given up in its 
 OUT_OF_TIME: Limit = "budget_exhausted"
 """The outcome of a child whose time was used up."""
 
-Tools = Callable[[Turn, ContextEngine], Awaitable[ToolContext]]
 Work = Callable[[TurnState, Agent, TurnPorts], Awaitable[TurnResult]]
 
 
@@ -68,7 +67,6 @@ class Delegation:
     """What the children of all turns need.
 
     Attributes:
-        tools: Makes what the tools of a turn may use (gateway/agent_ports/tools.py).
         timeout: Watches the time of a child; tests bring their own.
     """
 
@@ -76,7 +74,7 @@ class Delegation:
     parts: ContextParts
     budgets: Budgets
     limits: DelegationSettings
-    tools: Tools
+    toolkit: Toolkit
     timeout: Callable[[float | None], asyncio.Timeout] = asyncio.timeout
 
     def of(self, turn: Turn, agent: Agent, context: ToolContext) -> "TurnDelegates":
@@ -230,7 +228,7 @@ class _Child:
         view, planner = await of.parts.opened(self.agent, self.journal)
         tokens = used.usage.prompt_tokens + used.usage.output_tokens
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
-        context = self._context(await of.tools(turn, planner.engine))
+        context = self._context(await of.toolkit.for_turn(turn, planner.engine))
         spending = self.journal.spending
         ports = TurnPorts(self.journal, planner, self.sink, context, spending, _tell_nobody)
         with closing(planner):

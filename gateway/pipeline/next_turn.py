@@ -8,32 +8,94 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+import structlog
 from sqlalchemy import Connection
 
 from adapters.base import Renderer
+from adapters.messages import MessageRef
 from agent.messages import Content
+from agent.settings import AgentSettings
 from gateway.commands import registry
+from gateway.context.memory import Recall
+from gateway.context.prompts import OperatorFiles, told_with_question
 from gateway.pipeline import notices
 from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
+from gateway.signals import Stops, Wakeups
 from gateway.storage.conversation import conversations, transcript, turn_journal, turns
 from gateway.storage.conversation import sessions as lineage
 from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
 from gateway.storage.queue import inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.queue.outbox import OutboxPart, parts_of
+
+log = structlog.get_logger()
 
 LONGEST_NUMBER = 18
 """Digits; longer numbers do not fit into the database's integers."""
 
 
 @dataclass(frozen=True, slots=True)
-class Freezer:
-    """Finds the next turn of a leased conversation.
+class TurnStarter:
+    """Brings a leased conversation to its next turn; what takes long is done before the decision.
+
+    Attributes:
+        settings: With the operator's words that stand before each question.
+        operator_files: Kept up to date for the prompts that a beginning may write.
+    """
+
+    database: Database
+    next_turn: "NextTurn"
+    settings: AgentSettings
+    operator_files: OperatorFiles
+    recall: Recall
+    stops: Stops
+    wakeups: Wakeups
+
+    async def start(self, lease: Lease) -> Turn | None:
+        """Begin or resume the conversation's next turn; commands before it are carried out.
+
+        Returns:
+            The turn to run; None when nothing can be answered yet, and the lease was given back.
+        """
+        self.stops.forget(lease.conversation)
+        await self.operator_files.refresh()
+        # Providers are asked outside of the transaction: each may take seconds.
+        notes = await self.recall.notes(lease)
+        recalled = told_with_question(self.settings, notes)
+        turn, carried_out = await self.database.write(self.next_turn.begin, lease, recalled)
+        for command in carried_out:
+            self.wakeups.outbox(lease.conversation)
+            question = MessageRef(lease.address, command.sender, command.message_ref)
+            self.wakeups.reaction(question, "answered")
+        return turn
+
+    async def give_up(self, lease: Lease, error: str) -> Turn | None:
+        """Make a dead letter of what `start` fails at, and tell its chat; None for nothing.
+
+        What its user has stopped is no dead letter: the turn is returned, and needs only its end.
+        """
+        turn = await self.database.write(self.next_turn.give_up, lease, error)
+        if turn is not None and not turn.stopped:
+            tell_buried(self.wakeups, turn, self.next_turn.queue.max_attempts, error)
+        return turn
+
+
+def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) -> None:
+    """Tell everybody who waits for it that a turn is a dead letter now."""
+    wakeups.outbox(turn.lease.conversation)
+    wakeups.mark(turn, "failed")
+    log.error("turn_buried", attempts=attempts, error=error)
+
+
+@dataclass(frozen=True, slots=True)
+class NextTurn:
+    """Decides what a leased conversation does next; part of the caller's transaction.
 
     Attributes:
         file_chars: As much of the text of a file is read with its message.
@@ -47,7 +109,7 @@ class Freezer:
     base: Callable[[str | None], PromptBase]
     renderers: Mapping[tuple[str, str], Renderer]
 
-    def freeze(
+    def begin(
         self, conn: Connection, lease: Lease, recalled: str = ""
     ) -> tuple[Turn | None, list[InboxEntry]]:
         """Return the next turn, and the commands before it, which have been replied to.
@@ -88,7 +150,7 @@ class Freezer:
         return turns.begin(conn, held, entries, asked, base, others), carried_out
 
     def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
-        """Bury what could not be frozen, and tell its chat; None where nothing waits any more.
+        """Bury what could not begin, and tell its chat; None where nothing waits any more.
 
         A turn that its user has stopped stays as it is: it needs nothing but its end.
         """

@@ -1,8 +1,16 @@
-"""What Parley itself says in a chat about a turn: trouble, failure, stopping, a full window."""
+"""What a turn says in its chat, and what Parley itself says there.
+
+The texts tell of trouble, failure, stopping, a full window, dead letters. `TurnChat` brings them,
+the growing answer and the last word of a turn to where people see them.
+"""
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from adapters.messages import Choice
+from adapters.base import Adapter
+from adapters.messages import Choice, Reaction
+from adapters.rendering import rendered
 from agent import messages
 from agent.errors import (
     ContextOverflow,
@@ -16,7 +24,20 @@ from agent.errors import (
     SpendLimitReached,
 )
 from agent.money.costs import format_usd
+from agent.safety.redaction import Redactor
 from agent.turn.state import TurnResult
+from gateway.pipeline.preview import LiveAnswer, PreviewMessage, ToolLines
+from gateway.signals import Wakeups
+from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation.turns import Turn
+from gateway.storage.engine import Database
+from gateway.storage.queue import outbox
+from gateway.storage.queue.outbox import OutboxPart, parts_of
+
+TROUBLE_NOTICE_AFTER = 3
+"""Waits for the model in a turn before its user is told that it takes longer."""
+LONG_WAIT_S = 15
+"""A wait that is told at once."""
 
 TROUBLE = "The model cannot be reached right now. I keep trying; your message is safe."
 GAVE_UP = (
@@ -62,6 +83,127 @@ ENDLESS = (
     " may be. Send /retry to ask again."
 )
 CUT = "\n\n*[the answer reached the output limit and ends here]*"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnChats:
+    """Makes the chat of each turn.
+
+    Attributes:
+        redactor: Takes what is secret out of the lines of tools; None: no tools are shown.
+    """
+
+    database: Database
+    adapters: Mapping[tuple[str, str], Adapter]
+    wakeups: Wakeups
+    redactor: Redactor | None = None
+
+    def of(self, turn: Turn) -> "TurnChat":
+        """Return the chat of a turn, with the preview that an earlier attempt has left."""
+        adapter = self.adapters[turn.lease.address.platform, turn.lease.address.account]
+        message = PreviewMessage(
+            adapter,
+            turn.question,
+            TurnPreviewRows(self.database, turn),
+            ref=turn.preview_ref,
+            nonce=turn.preview_nonce,
+        )
+        lines = ToolLines(self.redactor.text) if self.redactor else None
+        live = LiveAnswer(adapter, turn.question, message, lines=lines)
+        return TurnChat(turn, adapter, self.database, self.wakeups, live)
+
+
+@dataclass(slots=True)
+class TurnChat:
+    """Where one turn is shown: its growing answer, its notices, its last word, its reactions.
+
+    Attributes:
+        waits: How often the turn has waited for a model in trouble.
+    """
+
+    turn: Turn
+    adapter: Adapter
+    database: Database
+    wakeups: Wakeups
+    live: LiveAnswer
+    waits: int = 0
+
+    @property
+    def message(self) -> PreviewMessage:
+        """The preview, which the last word replaces."""
+        return self.live.message
+
+    async def parts(self, kind: str, text: str) -> list[OutboxPart]:
+        """Return what the turn says in place of its preview; it names one that is lost."""
+        turn, preview, render = self.turn, self.message, self.adapter.render
+        await preview.settle()
+        return await rendered(
+            lambda markdown: parts_of(
+                render,
+                f"turn:{turn.id}:{kind}",
+                markdown,
+                preview_ref=preview.ref,
+                reply_to=turn.reply_to,
+                choices=(TRY_AGAIN,) if kind in {"failed", "buried"} else (),
+            ),
+            replacing(text) if preview.is_lost else text,
+        )
+
+    def ended(self, reaction: Reaction) -> None:
+        """Have everybody told of the end that was committed."""
+        conversation = self.turn.lease.conversation
+        self.wakeups.outbox(conversation)
+        self.wakeups.transcript(conversation)
+        self.wakeups.mark(self.turn, reaction)
+
+    async def tell_of_hygiene(self) -> None:
+        """Say that the conversation is condensed first."""
+        await self._say(f"turn:{self.turn.id}:hygiene", HYGIENE)
+
+    async def tell_of_context(self, what: str) -> None:
+        """Say what a compaction could not spare the user; a full floor once, until `/new`."""
+        turn = self.turn
+        key = f"turn:{turn.id}:{what}"
+        if what == "floor":
+            key = f"conversation:{turn.lease.conversation}:{turn.session.plan.first_seq}:floor"
+        await self._say(key, CONTEXT[what])
+
+    async def tell_of_trouble(self, failure: ModelError) -> None:
+        """Say, once it lasts, that the model is in trouble."""
+        self.waits += 1
+        asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
+        if self.waits == TROUBLE_NOTICE_AFTER or (asked_s or 0) >= LONG_WAIT_S:
+            await self._say(f"turn:{self.turn.id}:trouble", TROUBLE)
+
+    async def _say(self, key: str, text: str) -> None:
+        """Say something while the turn goes on; once for each key."""
+        parts = parts_of(self.adapter.render, key, text, reply_to=self.turn.reply_to)
+        await self.database.write(turn_journal.notify, self.turn, parts)
+        self.wakeups.outbox(self.turn.lease.conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPreviewRows:
+    """`PreviewRows` of one turn."""
+
+    database: Database
+    turn: Turn
+
+    async def announce(self, nonce: str) -> None:
+        """Store, durably, that a message with this nonce will be posted."""
+        await self.database.write(turn_journal.announce_preview, self.turn, nonce)
+
+    async def remember(self, ref: str) -> None:
+        """Store the id of the message."""
+        await self.database.write(turn_journal.set_preview, self.turn, ref)
+
+    async def others(self) -> frozenset[str]:
+        """Return the ids of messages that show something else."""
+        return await self.database.read(outbox.newest_refs, self.turn.lease.conversation)
+
+    async def all_sent(self) -> bool:
+        """Whether the chat shows everything that was said before."""
+        return await self.database.read(outbox.all_sent, self.turn.lease.conversation)
 
 
 def answer_text(result: TurnResult) -> str:

@@ -14,10 +14,9 @@ import asyncio
 import re
 import secrets
 import unicodedata
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import structlog
 from typing_extensions import override
@@ -110,19 +109,24 @@ Longer than a request may be on its way: its answer could not overtake it anyway
 RETRY_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewRows:
-    """What is stored about a preview.
+class PreviewRows(Protocol):
+    """What is stored about one turn's preview."""
 
-    Attributes:
-        announce: Stores, durably, that a message with this nonce will be posted.
-        remember: Stores the id of the message.
-        others: Returns the ids of messages that show something else.
-    """
+    async def announce(self, nonce: str) -> None:
+        """Store, durably, that a message with this nonce will be posted."""
+        ...
 
-    announce: Callable[[str], Awaitable[None]]
-    remember: Callable[[str], Awaitable[None]]
-    others: Callable[[], Awaitable[frozenset[str]]]
+    async def remember(self, ref: str) -> None:
+        """Store the id of the message."""
+        ...
+
+    async def others(self) -> frozenset[str]:
+        """Return the ids of messages that show something else."""
+        ...
+
+    async def all_sent(self) -> bool:
+        """Whether the chat shows everything that was said before."""
+        ...
 
 
 class PreviewMessage(PreviewIntent):
@@ -136,6 +140,7 @@ class PreviewMessage(PreviewIntent):
         nonce: Of a message that an earlier attempt has announced, and whose id is not known.
 
     Attributes:
+        rows: As given.
         ref: The platform's id of the message; None while there is none.
         is_lost: It may stand there, and the platform cannot say where.
     """
@@ -152,14 +157,14 @@ class PreviewMessage(PreviewIntent):
         self.ref = ref
         self.is_lost = False
         self._adapter = adapter
+        self.rows = rows
         self._question = question
-        self._rows = rows
         self._doubted = nonce
 
     @override
     async def begin(self) -> str:
         nonce = secrets.token_hex(12)
-        await self._rows.announce(nonce)
+        await self.rows.announce(nonce)
         self._doubted = nonce
         return nonce
 
@@ -176,7 +181,7 @@ class PreviewMessage(PreviewIntent):
         """Store under which id it is shown, where that is news."""
         if ref is not None and ref != self.ref:
             self.ref, self._doubted = ref, None
-            await self._rows.remember(ref)
+            await self.rows.remember(ref)
 
     async def is_known(self) -> bool:
         """Whether it can be shown, or shown anew; asks the platform where there is a doubt."""
@@ -202,7 +207,7 @@ class PreviewMessage(PreviewIntent):
 
     async def _look_up(self) -> SendDelayed | None:
         """Ask the platform once; return why it cannot be said now."""
-        others = await self._rows.others()
+        others = await self.rows.others()
         # A post that is on its way may be refused meanwhile.
         if (nonce := self._doubted) is None:
             return None
@@ -249,8 +254,6 @@ class LiveAnswer:
         adapter: The conversation's platform.
         question: What is answered, and where the answer will appear.
         message: In which it is shown.
-        all_sent: Whether the chat shows everything that was said before; no preview begins above
-            an earlier answer.
         lines: What is shown of the tools; None for nothing.
     """
 
@@ -259,13 +262,11 @@ class LiveAnswer:
         adapter: Adapter,
         question: MessageRef,
         message: PreviewMessage,
-        all_sent: Callable[[], Awaitable[bool]],
         *,
         lines: ToolLines | None = None,
     ) -> None:
         self._adapter = adapter
         self._question = question
-        self._all_sent = all_sent
         self._lines = lines
         # Where sends are idempotent a preview is no message, and its place follows no order.
         self._begun = message.ref is not None or adapter.idempotent_sends
@@ -338,7 +339,8 @@ class LiveAnswer:
     async def _show_previews(self) -> None:
         with self._best_effort():
             while await self._next_change():
-                self._begun = self._begun or await self._all_sent()
+                # No preview begins above an earlier answer that is still to be sent.
+                self._begun = self._begun or await self.message.rows.all_sent()
                 if not (self._begun and await self.message.is_known()):
                     continue
                 status = self.status

@@ -8,11 +8,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 
 import structlog
 
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
+from gateway.pipeline.next_turn import TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
@@ -35,25 +37,39 @@ LONGEST_RETRY_S = 54.0
 """Back-off after an unexpected exception, doubled each time; the turn's attempts are counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """This process, among all that ever worked on the database.
+
+    Attributes:
+        id: Its row.
+        trials: Seconds for which each suspect conversation runs alone at its first turn.
+    """
+
+    id: int
+    trials: Mapping[int, float]
+
+
 class Worker:
     """Runs the turns of this replica."""
 
     def __init__(
         self,
         database: Database,
-        replica: int,
-        turns_: TurnRunner,
+        replica: Replica,
+        starter: TurnStarter,
+        runner: TurnRunner,
         queue: QueueSettings,
         accounts: Sequence[tuple[str, str]],
-        trials: Mapping[int, float],
     ) -> None:
         self._database = database
-        self._replica = replica
-        self._turns = turns_
+        self._replica = replica.id
+        self._starter = starter
+        self._runner = runner
         self._queue = queue
         self._accounts = accounts
         self._slots = Slots(queue.max_concurrent_turns)
-        self._trials = dict(trials)
+        self._trials = dict(replica.trials)
         self._serving: dict[int, int] = {}
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
@@ -171,7 +187,7 @@ class Worker:
         """Return the next turn; what cannot begin at several attempts in a row is given up."""
         while True:
             try:
-                turn = await self._turns.next_turn(lease)
+                turn = await self._starter.start(lease)
             except StorageError:
                 raise  # the disk or another worker is to blame, not what waits
             except Exception as exc:
@@ -179,7 +195,7 @@ class Worker:
                 self._false_starts[lease.conversation] = failed
                 reason = f"it could not begin: {type(exc).__name__}"
                 is_last = failed >= self._queue.max_attempts
-                if not (is_last and await self._turns.give_up(lease, reason)):
+                if not (is_last and await self._give_up(lease, reason)):
                     raise
                 log.exception("turn_failed", conversation=lease.conversation)
             else:
@@ -187,9 +203,16 @@ class Worker:
                 return turn
             del self._false_starts[lease.conversation]
 
+    async def _give_up(self, lease: Lease, reason: str) -> bool:
+        """Give up what cannot begin; False where nothing waits any more."""
+        turn = await self._starter.give_up(lease, reason)
+        if turn is not None and turn.stopped:
+            await self._runner.run(turn)
+        return turn is not None
+
     async def _run_one(self, turn: Turn) -> None:
         try:
-            await as_turn(turn.id, self._turns.run(turn))
+            await as_turn(turn.id, self._runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
                 await self._database.write(turns.forgive_attempt, turn)

@@ -137,7 +137,7 @@ def live(raw: dict[str, Any]) -> NoReturn:
     try:
         life = Life(spec)
         settings = life.prepare()
-        with app.own_home(settings) as journal:
+        with home.own_home(settings) as journal:
             asyncio.run(life.run(settings, journal))
     except GatewayError as exc:
         print(repr(exc), file=sys.stderr)

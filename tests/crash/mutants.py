@@ -8,7 +8,7 @@ from sqlalchemy import Connection, select
 
 from adapters.messages import Admission, InboundMessage, Outgoing
 from gateway.pipeline.intake import GatewayIntake
-from gateway.pipeline.turn import TurnRunner
+from gateway.pipeline.notices import TurnChats
 from gateway.storage.conversation import turn_journal, turns
 from gateway.storage.engine import Database
 from gateway.storage.queue import blame, leases
@@ -47,9 +47,9 @@ def send_before_commit(_: Any) -> None:
     """Show an answer, then commit it as shown."""
     write = Database.write
     adapters: dict[Any, Any] = {}
-    make = TurnRunner.__init__
+    make = TurnChats.__init__
 
-    def remember(self: TurnRunner, **parts: Any) -> None:
+    def remember(self: TurnChats, **parts: Any) -> None:
         make(self, **parts)
         adapters.update(parts["adapters"])
 
@@ -71,7 +71,7 @@ def send_before_commit(_: Any) -> None:
             args = (turn, messages, [], end)
         return await write(self, fn, *args, **kwargs)
 
-    replace_in(TurnRunner, __init__=remember)
+    replace_in(TurnChats, __init__=remember)
     replace_in(Database, write=hasty)
 
 

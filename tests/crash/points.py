@@ -6,7 +6,7 @@ COMMON = (
     "prune_raw",
     "admit_all",
     "claim",
-    "freeze",
+    "begin",
     "record_message",
     "start_tool",
     "store_output",

@@ -184,7 +184,7 @@ def _plain(settings: Any) -> Body:
 async def test_before_the_request(scene: Scene, provider: ProviderName) -> None:
     """The turn is on record, the provider knows nothing of it."""
     await scene.crashes.write("a", "note look")
-    pid = scene.crashes.start(kill=["after commit of freeze", 1])
+    pid = scene.crashes.start(kill=["after commit of begin", 1])
     await scene.crashes.ended(pid)
     assert scene.main.requests == []
     await scene.recover()

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.messages import assistant_message
-from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, Freezer, with_notes
+from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, NextTurn, with_notes
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.storage.conversation import turn_journal
 from gateway.storage.queue.inbox import InboxEntry
 from tests.support.storage import BASE, Store, admit, inbound, turn_of
 from tests.support.turns import ANSWERED
 
-FREEZER = Freezer(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
+NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
 
 
 def test_a_plain_message_is_frozen_in_few_statements(store: Store) -> None:
@@ -24,7 +24,7 @@ def test_a_plain_message_is_frozen_in_few_statements(store: Store) -> None:
     answered = store.run(turn_of, "hello")
     store.run(turn_journal.commit, answered, [assistant_message("hi")], [], ANSWERED)
     store.run(admit, inbound("how are you?"))
-    assert store.statements(FREEZER.freeze, answered.lease) == [
+    assert store.statements(NEXT_TURN.begin, answered.lease) == [
         "SELECT conversation",
         "SELECT inbox",
         "SELECT inbox",

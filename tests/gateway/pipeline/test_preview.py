@@ -36,7 +36,6 @@ from gateway.pipeline.preview import (
     MAX_LINES,
     LiveAnswer,
     PreviewMessage,
-    PreviewRows,
     ToolLines,
     label,
 )
@@ -48,23 +47,27 @@ from tests.support.scripted_model import Script, tool_call
 HERE = MessageRef(Address("telegram", "default", "c1"))
 
 
-async def all_sent() -> bool:
-    """Nothing stands before this answer."""
-    return True
+class NoRows:
+    """`PreviewRows` of a chat in which nothing else was shown; what it is told is forgotten."""
 
+    async def announce(self, _nonce: str) -> None:
+        """Store nothing."""
 
-async def forget(_value: str) -> None:
-    """Store nothing."""
+    async def remember(self, _ref: str) -> None:
+        """Store nothing."""
 
+    async def others(self) -> frozenset[str]:
+        """Nothing else was shown."""
+        return frozenset()
 
-async def no_others() -> frozenset[str]:
-    """Nothing else was shown."""
-    return frozenset()
+    async def all_sent(self) -> bool:
+        """Nothing stands before this answer."""
+        return True
 
 
 def message_on(adapter: RecordingAdapter) -> PreviewMessage:
     """Return a preview that nothing is stored about."""
-    return PreviewMessage(adapter, HERE, PreviewRows(forget, forget, no_others))
+    return PreviewMessage(adapter, HERE, NoRows())
 
 
 async def test_the_preview_is_edited_into_the_answer(tmp_path: Path) -> None:
@@ -201,7 +204,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
     """Whatever the moment: the end of a turn is noticed at once and not after five seconds."""
     for pauses in range(6):
         adapter = RecordingAdapter(preview_interval_s=0)
-        live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
+        live = LiveAnswer(adapter, HERE, message_on(adapter))
         async with asyncio.timeout(4), live.shown():
             live.push("text")
             for _ in range(pauses):
@@ -212,7 +215,7 @@ async def test_the_end_of_an_answer_waits_for_nothing_else() -> None:
 async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
     """A further attempt shows its text in the same preview."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
+    live = LiveAnswer(adapter, HERE, message_on(adapter))
     async with live.shown():
         live.push("first")
         await adapter.watch.until(lambda: len(adapter.previews) == 1)
@@ -225,7 +228,7 @@ async def test_restart_forgets_the_text_and_keeps_the_message() -> None:
 async def test_an_error_comes_out_as_itself() -> None:
     """The caller tells errors apart by their class."""
     adapter = RecordingAdapter()
-    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent)
+    live = LiveAnswer(adapter, HERE, message_on(adapter))
     with pytest.raises(LookupError, match="as it is"):
         async with live.shown():
             raise LookupError("as it is")
@@ -357,7 +360,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("gateway.pipeline.preview.SHOW_AGAIN_S", 0.01)
     adapter = RecordingAdapter(preview_interval_s=0)
     lines = ToolLines(str)
-    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent, lines=lines)
+    live = LiveAnswer(adapter, HERE, message_on(adapter), lines=lines)
     async with live.shown():
         live.working(tool_call("terminal", {"command": "pytest -q"}))
         await adapter.watch.until(lambda: len(adapter.previews) == 3)
@@ -367,7 +370,7 @@ async def test_what_tools_do_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_the_answer_grows_below_the_tools() -> None:
     """What was said before a call does not stay."""
     adapter = RecordingAdapter(preview_interval_s=0)
-    live = LiveAnswer(adapter, HERE, message_on(adapter), all_sent, lines=ToolLines(str))
+    live = LiveAnswer(adapter, HERE, message_on(adapter), lines=ToolLines(str))
     call = tool_call("terminal", {"command": "pytest -q"})
     async with live.shown():
         live.push("Let me see.")

@@ -34,6 +34,7 @@ from agent.turn.state import CONTINUE
 from gateway.commands import registry
 from gateway.context.prompts import OperatorFiles
 from gateway.pipeline import notices
+from gateway.pipeline.next_turn import TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.storage import schema
 from gateway.storage.conversation import sessions
@@ -595,14 +596,14 @@ async def test_trouble_within_a_turn_is_no_false_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands behind a turn that failed twice has all its attempts to begin."""
-    begin, run = TurnRunner.next_turn, TurnRunner.run
+    begin, run = TurnStarter.start, TurnRunner.run
     starts = itertools.count(1)
     failures = [OSError("once"), OSError("twice")]
 
-    async def fail_to_begin_what_is_behind(turns: TurnRunner, lease: Lease) -> Turn | None:
+    async def fail_to_begin_what_is_behind(starter: TurnStarter, lease: Lease) -> Turn | None:
         if next(starts) == 4:
             raise KeyError("passing")
-        return await begin(turns, lease)
+        return await begin(starter, lease)
 
     async def fail_twice(turns: TurnRunner, turn: Turn) -> None:
         if failures:
@@ -611,7 +612,7 @@ async def test_trouble_within_a_turn_is_no_false_start(
             await chat.say("behind")
         await run(turns, turn)
 
-    monkeypatch.setattr(TurnRunner, "next_turn", fail_to_begin_what_is_behind)
+    monkeypatch.setattr(TurnStarter, "start", fail_to_begin_what_is_behind)
     monkeypatch.setattr(TurnRunner, "run", fail_twice)
     async with running(tmp_path) as chat:
         await chat.say("one")
