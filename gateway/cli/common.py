@@ -27,7 +27,6 @@ from sqlalchemy import Connection
 
 from agent.safety.redaction import printable
 from gateway.errors import GatewayError, NotFound, StorageUnavailable
-from gateway.http import control
 from gateway.settings.loading import Loaded, load_settings
 from gateway.settings.tree import Settings
 from gateway.storage import maintenance, migrations, schema
@@ -172,6 +171,9 @@ def act(settings: Settings, action: str, target: str = "") -> Any:
         NotFound: There is no such target.
         StorageError: The database cannot be opened or written.
     """
+    # Commands that only read need neither the socket's client nor what an action stands on.
+    from gateway.http import control  # noqa: PLC0415
+
     return asyncio.run(control.act(settings.home, database_path(settings), action, target))
 
 
