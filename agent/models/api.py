@@ -1,4 +1,4 @@
-"""What models behind an HTTP API share: keys, limits of time and size, how a failure is mapped.
+"""What models behind an HTTP API share: the steps of a call, keys, limits, kinds of failures.
 
 No event, error page or list may fill the memory: the SDKs collect an event until its blank line
 and read every other body as a whole. What a stream of many small events brings is bounded where
@@ -6,12 +6,14 @@ it is read: agent/models/draft.py.
 """
 
 import asyncio
+import json
 import math
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 import httpx2
 from typing_extensions import override
@@ -26,8 +28,13 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.base import ModelInfo
+from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink
+from agent.models.catalog import context_length, facts_of
+from agent.models.draft import AnswerDraft, readable, usage_so_far
+from agent.prompt_caching import cache_layout_of
 from agent.settings import ModelSettings
+from agent.tokens.estimate import estimate_tokens
+from agent.usage import CacheLayout, Usage
 
 CONNECT_TIMEOUT_S = 10.0
 LOOK_UP_TIMEOUT_S = 5.0
@@ -54,6 +61,8 @@ _UNAVAILABLE = 503
 _FORBIDDEN = 403
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
 """`cache_control` at the top would be a breakpoint beside the four that Parley sets."""
+UNREADABLE = (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError)
+"""What the SDKs let through where a connection breaks, or a body is not what it says it is."""
 # What these say is clear, whatever else the answer holds.
 CLEAR_STATUS: dict[int, type[ModelError]] = {
     401: CredentialsRefused,
@@ -66,6 +75,129 @@ CLEAR_STATUS: dict[int, type[ModelError]] = {
     429: RateLimited,
     529: RateLimited,
 }
+
+
+class StreamedAnswer(ABC):
+    """An answer that grows with the events of one stream."""
+
+    def __init__(self, draft: AnswerDraft, clock: "StreamClock") -> None:
+        """`draft` collects what is said; `clock` is told of the events that say something."""
+        self._draft = draft
+        self._clock = clock
+        self._usage = Usage()
+        self._model = ""
+
+    @abstractmethod
+    def completion(self, name: str) -> Completion:
+        """Return the whole answer; `name` is the model's where the provider gave none.
+
+        Raises:
+            ModelUnreachable: The stream ended before the answer did.
+            ContextOverflow: The window was full before anything was said.
+        """
+
+    def billed(self, name: str) -> Usage | None:
+        """Return what has been used by now, None where the provider said nothing yet."""
+        return usage_so_far(self._usage, self._streamed, name)
+
+    def written_tokens(self, name: str) -> int:
+        """Return an estimate of what was streamed by now."""
+        return estimate_tokens(self._streamed, name)
+
+    @property
+    def _streamed(self) -> str:
+        return self._draft.streamed
+
+
+A = TypeVar("A", bound=StreamedAnswer)
+
+
+class ApiModel(ABC, Generic[A]):
+    """A model behind an HTTP API: the steps of its two calls, which each provider fills in.
+
+    Attributes:
+        api: What messages of failures call the API.
+        label: The name, and which key it is used with if it is not the first.
+    """
+
+    api: ClassVar[str]
+
+    def __init__(
+        self, settings: ModelSettings, name: str, base_url: str | None, key: str, key_number: int
+    ) -> None:
+        """Take the settings; `key_number` counts the keys of one model from 1.
+
+        Raises:
+            BadRequest: `extra_body` holds what Parley writes itself.
+        """
+        self.provider: str = settings.provider
+        self.name = name
+        self.label = name if key_number == 1 else f"{name} (key {key_number})"
+        self.facts = facts_of(name, settings.facts)
+        self.cache_layout: CacheLayout | None = cache_layout_of(self.provider, name, base_url)
+        self.context_length = settings.context_length or context_length(name)
+        self._key = key
+        self._extra = extra_fields(settings)
+        self._settings = settings
+
+    async def complete(self, request: ModelRequest, sink: TextSink) -> Completion:
+        """Make one streaming call; see ChatModel."""
+        clock = StreamClock(self._settings)
+        max_chars = answer_chars(self._settings, request.max_output_tokens)
+        answer = self._begun(AnswerDraft(sink, request.messages, max_chars), clock)
+        try:
+            with self._errors():
+                async with clock.running():
+                    await self._stream(request, answer)
+            with readable(self.api):
+                completion = answer.completion(self.name)
+        except ModelError as error:
+            # A stream that is cut is billed all the same.
+            error.usage = answer.billed(self.name)
+            error.written_tokens = answer.written_tokens(self.name)
+            raise
+        self._note(request, answer)
+        return completion
+
+    async def look_up(self) -> ModelInfo | None:
+        """Ask the provider about the model; see ChatModel."""
+        try:
+            with self._errors():
+                async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+                    found = await self._asked()
+        except (ModelNotFound, BadRequest, CredentialsRefused) as exc:
+            refuse_key(exc)
+            return None
+        except TimeoutError as exc:
+            raise ModelUnreachable(f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from exc
+        return self._info(found)
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give back connections."""
+
+    @abstractmethod
+    def _begun(self, draft: AnswerDraft, clock: "StreamClock") -> A:
+        """Return the answer of a call that begins."""
+
+    @abstractmethod
+    def _errors(self) -> AbstractContextManager[None]:
+        """Map what the SDK raises to agent/errors.py."""
+
+    @abstractmethod
+    async def _stream(self, request: ModelRequest, answer: A) -> None:
+        """Make the call; `answer` reads its stream."""
+
+    @abstractmethod
+    async def _asked(self) -> object:
+        """Return what the provider says about the model."""
+
+    @abstractmethod
+    def _info(self, found: object) -> ModelInfo | None:
+        """Return what such an answer tells; servers that only look like the API send anything."""
+
+    def _note(self, request: ModelRequest, answer: A) -> None:
+        """Take note of a call that was answered; most providers need nothing of it."""
 
 
 def api_key(settings: ModelSettings) -> str:
@@ -91,11 +223,6 @@ def required_key(settings: ModelSettings, variable: str = "") -> str:
         place = f"model.api_key or {variable}" if variable else "model.api_key"
         raise CredentialsRefused(f"provider {settings.provider} needs a key: set {place}")
     return key
-
-
-def label_of(name: str, key_number: int) -> str:
-    """Return what a model is called in logs; only further keys are numbered, from 2."""
-    return name if key_number == 1 else f"{name} (key {key_number})"
 
 
 def extra_fields(settings: ModelSettings) -> dict[str, Any]:

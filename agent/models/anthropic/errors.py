@@ -3,12 +3,10 @@
 The text of a message decides only inside one status and type, where the API has nothing else.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anthropic
-import httpx2
 
 from agent.errors import (
     BadRequest,
@@ -21,7 +19,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.api import CLEAR_STATUS, build_error, describe, error_class
+from agent.models.api import CLEAR_STATUS, UNREADABLE, build_error, describe, error_class
 
 _BY_TYPE: dict[str | None, type[ModelError]] = {
     "authentication_error": CredentialsRefused,
@@ -68,7 +66,7 @@ def anthropic_errors(key: str) -> Iterator[None]:
     except anthropic.APIStatusError as exc:
         reason = describe(exc.status_code, _text(exc.type), _text(exc.api_message), key)
         raise build_error(_classify(exc), exc.status_code, reason, exc.response.headers) from exc
-    except (anthropic.APIError, httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as exc:
+    except (anthropic.APIError, *UNREADABLE) as exc:
         raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
 
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import httpx2
+from typing_extensions import override
 
 from agent.errors import ContextOverflow, ModelUnreachable
 from agent.models.anthropic.wire import Block, Place, opaque_fields
-from agent.models.api import StreamClock
+from agent.models.api import StreamClock, StreamedAnswer
 from agent.models.base import Completion, StopReason
 from agent.models.draft import (
     AnswerDraft,
@@ -18,7 +19,6 @@ from agent.models.draft import (
     tokens_in,
     usage_so_far,
 )
-from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _STOP_REASONS: dict[str | None, StopReason] = {
 }
 
 
-class AnthropicAnswer:
+class AnthropicAnswer(StreamedAnswer):
     """Grows with the events of one stream.
 
     Attributes:
@@ -48,12 +48,9 @@ class AnthropicAnswer:
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
         """`draft` collects what is said; `clock` is told of every event."""
+        super().__init__(draft, clock)
         self.id = ""
-        self._draft = draft
-        self._clock = clock
-        self._usage = Usage()
         self._is_counted = False
-        self._model = ""
         self._miss_reason: str | None = None
         self._stop_reason: str | None = None
         self._finished = False
@@ -75,13 +72,8 @@ class AnthropicAnswer:
             if not self._finished:
                 raise
 
+    @override
     def completion(self, name: str) -> Completion:
-        """Return the whole answer.
-
-        Raises:
-            ModelUnreachable: The stream ended before the answer did.
-            ContextOverflow: The window was full before anything was said.
-        """
         if not self._finished and not self._draft.is_full:
             raise ModelUnreachable("Anthropic: the stream was cut")
         if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
@@ -91,14 +83,10 @@ class AnthropicAnswer:
         done = self._draft.completion(stop, self.billed(name), self._model or name)
         return storable(replace(done, cache_miss_reason=self._miss_reason))
 
+    @override
     def billed(self, name: str) -> Usage | None:
-        """Return what has been used by now, None where the API said nothing yet."""
         streamed = "" if self._is_counted else self._draft.streamed
         return usage_so_far(self._usage, streamed, name)
-
-    def written_tokens(self, name: str) -> int:
-        """Return an estimate of what was streamed by now."""
-        return estimate_tokens(self._draft.streamed, name)
 
     def _take(self, event: "RawMessageStreamEvent") -> None:
         if event is None:

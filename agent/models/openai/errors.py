@@ -3,12 +3,10 @@
 The text of a message decides only inside one status, where compatible servers have no code.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import httpx2
 import openai
 
 from agent.errors import (
@@ -21,7 +19,7 @@ from agent.errors import (
     ModelUnreachable,
     RateLimited,
 )
-from agent.models.api import build_error, describe, error_class
+from agent.models.api import UNREADABLE, build_error, describe, error_class
 
 _BY_CODE: dict[str | None, type[ModelError]] = {
     "insufficient_quota": CreditUsedUp,
@@ -58,14 +56,12 @@ def openai_errors(key: str) -> Iterator[None]:
         yield
     except openai.APIStatusError as exc:
         raise _from_api_error(exc, exc.status_code, exc.response.headers, key) from exc
-    except openai.APIConnectionError as exc:
+    except (openai.APIConnectionError, *UNREADABLE) as exc:
         raise ModelUnreachable(f"OpenAI API: {type(exc).__name__}") from exc
     except openai.APIError as exc:
         # An error event inside a stream; OpenRouter puts an HTTP status into its code.
         status = int(exc.code) if exc.code and exc.code.isdecimal() else 500
         raise _from_api_error(exc, status, {}, key) from exc
-    except (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError) as exc:
-        raise ModelUnreachable(f"OpenAI API: {type(exc).__name__}") from exc
 
 
 def _from_api_error(

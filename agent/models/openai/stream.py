@@ -4,9 +4,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import openai
+from typing_extensions import override
 
 from agent.errors import ModelUnreachable
-from agent.models.api import StreamClock
+from agent.models.api import StreamClock, StreamedAnswer
 from agent.models.base import Completion, StopReason
 from agent.models.draft import (
     AnswerDraft,
@@ -15,12 +16,10 @@ from agent.models.draft import (
     storable,
     text_in,
     tokens_in,
-    usage_so_far,
     usd_in,
 )
 from agent.models.openai.wire import OpaqueParts
 from agent.models.reasoning import ReasoningFilter
-from agent.tokens.estimate import estimate_tokens
 from agent.usage import Usage
 
 if TYPE_CHECKING:
@@ -36,18 +35,15 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 
 
-class OpenAIAnswer:
+class OpenAIAnswer(StreamedAnswer):
     """Grows with the chunks of one stream."""
 
     def __init__(self, draft: AnswerDraft, clock: StreamClock, origin: str) -> None:
         """`draft` collects what is said; `clock` is told of it; `origin` is who says it."""
-        self._draft = draft
-        self._clock = clock
+        super().__init__(draft, clock)
         self._opaque = OpaqueParts(origin)
         self._filter = ReasoningFilter()
-        self._usage = Usage()
         self._cost_usd: float | None = None
-        self._model = ""
         self._finish_reason: str | None = None
         self._refusal: list[str] = []
         self._structured = False
@@ -72,12 +68,8 @@ class OpenAIAnswer:
             if self._finish_reason is None:
                 raise
 
+    @override
     def completion(self, name: str) -> Completion:
-        """Return the whole answer.
-
-        Raises:
-            ModelUnreachable: The stream ended before the answer did, or the server gave up.
-        """
         if self._finish_reason in {None, "error"} and not self._draft.is_full:
             raise ModelUnreachable("OpenAI API: the stream was cut")
         self._draft.say(self._filter.close())
@@ -93,15 +85,8 @@ class OpenAIAnswer:
             self._opaque.add_to(done.message, self._draft.opaque_calls)
         return storable(replace(done, cost_usd=self._cost_usd))
 
-    def billed(self, name: str) -> Usage | None:
-        """Return what has been used by now, None where the server said nothing yet."""
-        return usage_so_far(self._usage, self._streamed, name)
-
-    def written_tokens(self, name: str) -> int:
-        """Return an estimate of what was streamed by now."""
-        return estimate_tokens(self._streamed, name)
-
     @property
+    @override
     def _streamed(self) -> str:
         return "".join((self._draft.streamed, self._filter.held_back, *self._refusal))
 

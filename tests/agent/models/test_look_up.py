@@ -3,9 +3,7 @@
 import pytest
 
 from agent.errors import CredentialsRefused, CreditUsedUp, ModelError, ModelUnreachable, RateLimited
-from agent.models.anthropic import client as anthropic_model
 from agent.models.base import ModelInfo
-from agent.models.openai import client as openai_model
 from agent.models.openai.client import OpenAIModel, info_from_list
 from agent.offline import OfflineModel
 from agent.settings import ModelSettings
@@ -104,8 +102,7 @@ async def test_failures(
     double: Double, fault: Fault, expected: type[ModelError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What went wrong is told, within the time limit."""
-    for module in (anthropic_model, openai_model):
-        monkeypatch.setattr(module, "LOOK_UP_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("agent.models.api.LOOK_UP_TIMEOUT_S", 1.0)
     async with double() as server:
         server.look_up_fault = fault
         with pytest.raises(expected):
