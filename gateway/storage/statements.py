@@ -1,4 +1,4 @@
-"""How statements cost the least: built once here, planned once in SQLite.
+"""What statements share: they are built once here and planned once in SQLite, and lists have pages.
 
 Constructing an expression costs five times its execution, and so does having it planned.
 """
@@ -12,8 +12,11 @@ from sqlalchemy import ColumnElement, Text, bindparam, literal_column
 from sqlalchemy.sql.operators import OperatorType
 from typing_extensions import override
 
+from gateway.errors import NotFound
+
 P = ParamSpec("P")
 S = TypeVar("S")
+T = TypeVar("T")
 
 
 def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
@@ -69,3 +72,14 @@ def _literally(value: Any) -> Any:
     if isinstance(value, (tuple, list, set, frozenset)):
         return [_literally(each) for each in value]
     return value
+
+
+def known_place(found: T | None, after: str) -> T:
+    """Return where the row is that a page of a list begins behind.
+
+    Raises:
+        NotFound: There is no such row.
+    """
+    if found is None:
+        raise NotFound(f"there is no {after} to go on behind; begin without it")
+    return found

@@ -6,19 +6,17 @@ sender is the code that makes the first owner.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, and_, delete, func, or_, select, tuple_, update
 
 from adapters.messages import InboundMessage
-from gateway.errors import NotFound
 from gateway.session_keys import is_direct
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.schema import iso_time, member, now_s, pairing
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, known_place
 
-T = TypeVar("T")
 Role = Literal["owner", "member"]
 RequestState = Literal["pending", "approved", "denied"]
 
@@ -124,7 +122,7 @@ def _newest_requests(conn: Connection, limit: int, after: str | None) -> list[Re
     query = _all_requests(pairing.c.state == "pending", pairing.c.expires_at > now_s())
     if after is not None:
         last = conn.scalar(select(pairing.c.id).where(pairing.c.code == after))
-        query = query.where(pairing.c.id < _known(last, after))
+        query = query.where(pairing.c.id < known_place(last, after))
     query = query.order_by(pairing.c.id.desc()).limit(limit)
     return [_request(row) for row in conn.execute(query)]
 
@@ -135,15 +133,9 @@ def _newest_members(conn: Connection, limit: int, after: str | None) -> list[Mem
     if after is not None:
         platform, _, sender = after.partition(":")
         last = select(member.c.at).where(member.c.platform == platform, member.c.sender == sender)
-        at = _known(conn.scalar(last), after)
+        at = known_place(conn.scalar(last), after)
         query = query.where(tuple_(*order) < tuple_(at, platform, sender))
     return [_member(row) for row in conn.execute(query)]
-
-
-def _known(found: T | None, after: str) -> T:
-    if found is None:
-        raise NotFound(f"there is no {after} to go on behind; begin without it")
-    return found
 
 
 def let_in(

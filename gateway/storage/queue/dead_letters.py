@@ -15,6 +15,7 @@ from gateway.storage.conversation import conversations, transcript, turns
 from gateway.storage.queue import inbox
 from gateway.storage.schema import conversation, iso_time, now_s, outbox, turn
 from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.statements import known_place
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,7 @@ def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
     else:
         this = (outbox.c.conversation == number, outbox.c.seq == seq)
         query = select(outbox.c.at).where(*this, outbox.c.state.in_(_GIVEN_UP))
-    at = conn.scalar(query)
-    if at is None:
-        raise NotFound(f"there is no dead letter {letter_id} to go on behind; begin without it")
-    return at, number, seq
+    return known_place(conn.scalar(query), f"dead letter {letter_id}"), number, seq
 
 
 _GIVEN_UP = ("dead", "dropped")

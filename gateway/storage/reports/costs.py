@@ -29,7 +29,6 @@ from sqlalchemy import (
 
 from agent.money.costs import Money
 from agent.usage import Usage
-from gateway.errors import NotFound
 from gateway.storage.conversation import conversations
 from gateway.storage.reports.cache_efficiency import CachePrices, Rates
 from gateway.storage.reports.ledger import (
@@ -42,6 +41,7 @@ from gateway.storage.reports.ledger import (
     usage_in,
 )
 from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
+from gateway.storage.statements import known_place
 
 
 class GroupPage(NamedTuple):
@@ -116,9 +116,8 @@ def _dearest(
     query = select(named).where(recent).group_by(named)
     if page.after is not None:
         last = "" if page.after == "?" else page.after
-        above = conn.scalar(select(cost).where(recent, text == last))
-        if above is None:
-            raise NotFound(f"there is no {page.after} to go on behind; begin without it")
+        found = conn.scalar(select(cost).where(recent, text == last))
+        above = known_place(found, page.after)
         query = query.having((cost < above) | ((cost == above) & (text > last)))
     return query.order_by(cost.desc(), text).limit(page.limit)
 
