@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Protocol
 
+from agent.errors import ToolError
 from agent.messages import ChatMessage, ToolSchema
 from agent.usage import Usage
 from agent.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
@@ -341,13 +342,13 @@ class ContextEngine(ABC):
         """Return the tools that this engine offers to the model; must not change over time."""
         return ()
 
-    def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        """Run one of these tools; returns its result.
+    def handle_tool_call(self, name: str, arguments: Mapping[str, Any]) -> str:  # noqa: ARG002 - optional
+        """Run one of these tools and return its result; by default there is none to run.
 
         Raises:
-            ToolError: With a text for the model.
+            ToolError: With a text for the model. It need not be logged: nothing is broken.
         """
-        raise NotImplementedError(f"engine {self.name} offers no tool {name!r}")
+        raise ToolError(f"the engine {self.name} offers no tool {name!r}")
 
     def get_status(self) -> Mapping[str, Any]:
         """Return what `/status` and `parley engines list` show; JSON values."""

@@ -78,6 +78,40 @@ class EarlyRule:
     asks_model: bool | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionRules:
+    """What a turn's compactions may do, and who writes their summaries.
+
+    Attributes:
+        enabled: `compression.enabled`; False leaves only what the provider enforces.
+        summariser: None where no model writes summaries.
+        spending: The budgets that summaries count for; None for none.
+        early: When a view whose cache has died is compacted; None for never.
+        recall: What a new summary says about recalling more (`agent.view.recall_text`).
+    """
+
+    enabled: bool = True
+    summariser: Summariser | None = None
+    spending: Spending | None = None
+    early: EarlyRule | None = None
+    recall: str = ""
+
+
+@dataclass(slots=True)
+class TurnSoFar:
+    """What has happened in the turn.
+
+    Attributes:
+        calls: Model calls.
+        overflows: How often the provider refused the view as too large.
+        pressed: Whether pressure was reported.
+    """
+
+    calls: int = 0
+    overflows: int = 0
+    pressed: bool = False
+
+
 @dataclass(slots=True)
 class Planner:
     """Keeps one turn's view within the window.
@@ -87,32 +121,18 @@ class Planner:
         meter: Knows how large the view is.
         store: Where compactions are committed.
         session_id: The segment in force.
-        enabled: `compression.enabled`; False leaves only what the provider enforces.
-        summariser: None where no model writes summaries.
-        spending: The budgets that summaries count for; None for none.
         state: What earlier compactions left behind.
         watch: Is told where a compaction moves what was sent before.
-        early: When a view whose cache has died is compacted; None for never.
-        recall: What a new summary says about recalling more; see agent/view.py.
-        calls: Model calls of this turn so far.
-        overflows: How often the provider refused the view as too large.
-        pressed: Whether pressure was reported in this turn.
     """
 
     engine: ContextEngine
     meter: TokenMeter
     store: CompactionStore
     session_id: str
-    enabled: bool = True
-    summariser: Summariser | None = None
-    spending: Spending | None = None
+    rules: CompactionRules = field(default_factory=CompactionRules)
     state: PlannerState = field(default_factory=PlannerState)
     watch: PrefixWatch = field(default_factory=PrefixWatch)
-    early: EarlyRule | None = None
-    recall: str = ""
-    calls: int = 0
-    overflows: int = 0
-    pressed: bool = False
+    turn: TurnSoFar = field(default_factory=TurnSoFar)
 
     async def measured(self, view: View) -> Measure:
         """Return how large the view is, tool schemas included.
@@ -127,10 +147,10 @@ class Planner:
 
     async def keep_within(self, view: View) -> None:
         """Compact the view if it has reached the engine's threshold; called before each call."""
-        first, self.calls = self.calls == 0, self.calls + 1
-        if not self.enabled:
+        first, self.turn.calls = self.turn.calls == 0, self.turn.calls + 1
+        if not self.rules.enabled:
             return
-        if first and self.early is not None and await self._pays_early(view):
+        if first and self.rules.early is not None and await self._pays_early(view):
             await self.compact(view, "idle")
         fires = self.engine.should_compress_preflight if first else self.engine.should_compress
         for _ in range(MAX_PREFLIGHT_PASSES):
@@ -156,7 +176,7 @@ class Planner:
             return
         narrower = limits.within(window) if fallback else replace(limits, context_length=window)
         self.engine.update_model(narrower)
-        if self.enabled and self.engine.should_compress((await self.measured(view)).tokens):
+        if self.rules.enabled and self.engine.should_compress((await self.measured(view)).tokens):
             await self.compact(view, "fallback")
 
     async def repair(self, view: View) -> bool:
@@ -177,8 +197,8 @@ class Planner:
 
     async def shrink(self, view: View) -> bool:
         """Compact after the provider refused the view as too large; False if that cannot help."""
-        self.overflows += 1
-        if not self.enabled or self.overflows > MAX_OVERFLOWS:
+        self.turn.overflows += 1
+        if not self.rules.enabled or self.turn.overflows > MAX_OVERFLOWS:
             return False
         return await self.compact(view, "overflow") is not None
 
@@ -269,7 +289,7 @@ class Planner:
 
     async def _pays_early(self, view: View) -> bool:
         """Whether the cache has died and a smaller view earns its cost back soon enough."""
-        last, early = self.watch.last, self.early
+        last, early = self.watch.last, self.rules.early
         if early is None or last is None or time.time() - last.at < LIFETIMES_S[early.ttl]:
             return False
         return early_pays(
@@ -289,8 +309,8 @@ class Planner:
 
     def _look_ahead(self, tokens: int) -> None:
         threshold = self.engine.limits.threshold_tokens
-        if tokens >= PRESSURE_SHARE * threshold and not self.pressed:
-            self.pressed = True
+        if tokens >= PRESSURE_SHARE * threshold and not self.turn.pressed:
+            self.turn.pressed = True
             log.info("context_pressure", tokens=tokens, threshold_tokens=threshold)
         wanted = self.engine.prepares and self._may_ask_model()
         if wanted and tokens >= PREPARE_SHARE * threshold:
@@ -307,20 +327,20 @@ class Planner:
         self, trigger: Trigger, timeout_s: float | None
     ) -> tuple[SummaryCalls | None, str | None]:
         """Return what may be asked for a summary; else why not, None where there is no model."""
-        if self.summariser is None:
+        if self.rules.summariser is None:
             return None, None
         if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
             return None, PAUSED
-        if self.spending is not None and await self.spending.exhausted():
+        if self.rules.spending is not None and await self.rules.spending.exhausted():
             return None, NO_BUDGET
         if timeout_s is not None and timeout_s <= 0:
             return None, NO_TIME
-        return self.summariser.calls(timeout_s), None
+        return self.rules.summariser.calls(timeout_s), None
 
     def _may_ask_model(self) -> bool:
         left_s = self.state.summary_not_before - time.time()
         # A clock that was set back must not make a cooldown last.
-        return self.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
+        return self.rules.summariser is not None and not 0 < left_s <= LONGEST_COOLDOWN_S
 
     async def _request(
         self, view: View, trigger: Trigger, focus: str | None, calls: SummaryCalls | None
@@ -337,9 +357,9 @@ class Planner:
             trigger=trigger,
             focus=focus,
             summarise=calls,
-            summary_window=self.summariser.window_tokens if self.summariser else 0,
+            summary_window=self.rules.summariser.window_tokens if self.rules.summariser else 0,
             today=_today(),
-            recall=self.recall,
+            recall=self.rules.recall,
         )
 
     def _state_after(

@@ -74,7 +74,7 @@ class ModelCommand:
         view, planner = await self.context.opened(agent, journal)
         with closing(planner):
             tokens = (await planner.measured(view)).tokens
-            if not planner.enabled or not planner.engine.should_compress(tokens):
+            if not planner.rules.enabled or not planner.engine.should_compress(tokens):
                 return None
             return await planner.compact(view, "fallback")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.phases.payback import Rates
-from agent.context.planner import EarlyRule, Planner
+from agent.context.planner import CompactionRules, EarlyRule, Planner
 from agent.context.summary_model import Summariser
 from agent.context_engine import ContextEngine, Limits
 from agent.models.base import ChatModel
@@ -72,13 +72,15 @@ class ContextParts:
             meter=meter_of(agent, session),
             store=store,
             session_id=str(session.id),
-            enabled=self.enabled,
-            summariser=self.summariser,
-            spending=spending,
+            rules=CompactionRules(
+                enabled=self.enabled,
+                summariser=self.summariser,
+                spending=spending,
+                early=self._early(agent),
+                recall=recall_text(schema.name for schema in agent.tools.schemas),
+            ),
             state=session.planner_state,
             watch=PrefixWatch(session.prefix, session.moved, agent.caching.cache_ttl),
-            early=self._early(agent),
-            recall=recall_text(schema.name for schema in agent.tools.schemas),
         )
 
     async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.context_compressor import ContextCompressor
 from agent.context_engine import CompressionRequest, Limits, Sizes
+from agent.errors import ToolError
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message
 from agent.view import Edit, Entry, Summary, View, ViewPlan
@@ -124,3 +126,11 @@ def test_originals_are_counted_when_they_are_needed() -> None:
     sizes.message(MESSAGES[0])
     assert MESSAGES[0] in counted
     assert MESSAGES[2] not in counted
+
+
+def test_an_engine_without_tools_refuses_every_call() -> None:
+    """The model is told; a subclass that offers tools overrides it."""
+    engine = ContextCompressor(Limits(200_000), {})
+    assert engine.get_tool_schemas() == ()
+    with pytest.raises(ToolError, match="compressor offers no tool 'grep'"):
+        engine.handle_tool_call("grep", {})

@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import ClassVar
 
 import pytest
@@ -14,7 +14,13 @@ from typing_extensions import override
 
 from agent.background_summary import prepare
 from agent.context.meter import Measure, ReportedUsage, TokenMeter
-from agent.context.planner import MAX_OVERFLOWS, MAX_PREFLIGHT_PASSES, PAUSED, Planner
+from agent.context.planner import (
+    MAX_OVERFLOWS,
+    MAX_PREFLIGHT_PASSES,
+    PAUSED,
+    CompactionRules,
+    Planner,
+)
 from agent.context.summary_model import Summariser, SummaryTiming
 from agent.context_compressor import ContextCompressor
 from agent.context_engine import (
@@ -112,8 +118,11 @@ def planner_of(
     asked = Summariser(summary_models, 10.0, timing=timing or SummaryTiming())
     summariser = asked if summary_models else None
     planner = Planner(engine, TokenMeter("scripted"), MemoryCompactions(), "s1")
-    for name, value in {"summariser": summariser, **more}.items():
-        setattr(planner, name, value)
+    rules = {field.name for field in fields(CompactionRules)}
+    given = {name: value for name, value in more.items() if name in rules}
+    planner.rules = CompactionRules(**({"summariser": summariser} | given))  # type: ignore[arg-type]
+    for name in more.keys() - rules:
+        setattr(planner, name, more[name])
     return planner
 
 
