@@ -17,7 +17,7 @@ _CHUNK_BYTES = 65_536
 _GONE = {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}
 
 
-class _Expired(Exception):
+class Expired(Exception):
     """The link does not lead to the file any more."""
 
 
@@ -39,11 +39,11 @@ async def fetch(api: Api, attachment: Attachment, limit_bytes: int, api_url: str
     location = _location(attachment.ref)
     try:
         return await _download(api, location["url"], limit_bytes, api_url)
-    except _Expired:
+    except Expired:
         url = await _fresh_url(api, location)
     try:
         return await _download(api, url, limit_bytes, api_url)
-    except _Expired as exc:
+    except Expired as exc:
         raise FetchRejected("the file does not exist any more") from exc
 
 
@@ -65,21 +65,31 @@ def _location(ref: str) -> dict[str, str]:
 
 async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -> bytes:
     if not url:
-        raise _Expired
+        raise Expired
     if not is_discords(url, api_url):
         raise FetchRejected("the file is not on Discord's servers")
 
     async def taken(answer: aiohttp.ClientResponse) -> bytes:
-        if answer.status in _GONE:
-            raise _Expired
-        if answer.status != HTTPStatus.OK:
-            raise FetchDelayed(f"Discord's file server answered with status {answer.status}")
+        check_status(answer.status)
         return await _read(answer, limit_bytes)
 
     try:
         return await api.download(url, taken)
     except (aiohttp.ClientError, OSError, SendDelayed) as exc:
         raise FetchDelayed(f"the file cannot be read: {type(exc).__name__}") from exc
+
+
+def check_status(status: int) -> None:
+    """Let what brings a file pass.
+
+    Raises:
+        Expired: The link does not lead to it any more.
+        FetchDelayed: It does, but not now.
+    """
+    if status in _GONE:
+        raise Expired
+    if status != HTTPStatus.OK:
+        raise FetchDelayed(f"Discord's file server answered with status {status}")
 
 
 async def _read(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:

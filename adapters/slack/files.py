@@ -89,13 +89,18 @@ class FileSender:
                 filename=file.name, length=len(file.content)
             )
             url, file_id = str(ticket["upload_url"]), str(ticket["file_id"])
-            await self._client.exchange("POST", url, _taken, data=file.content)
+            await self._client.exchange("POST", url, _uploaded, data=file.content)
         return file_id
 
 
-async def _taken(answer: aiohttp.ClientResponse) -> None:
-    if answer.status != HTTPStatus.OK:
-        raise NotTaken(f"the upload ended with HTTP status {answer.status}")
+async def _uploaded(answer: aiohttp.ClientResponse) -> None:
+    check_upload(answer.status)
+
+
+def check_upload(status: int) -> None:
+    """Let a success pass; raise NotTaken for all else, since nobody has seen the file yet."""
+    if status != HTTPStatus.OK:
+        raise NotTaken(f"the upload ended with HTTP status {status}")
 
 
 async def download(client: Client, attachment: Attachment, limit_bytes: int) -> bytes:
@@ -135,7 +140,7 @@ def _address(client: Client, file: Any) -> str:
 async def _content(
     response: aiohttp.ClientResponse, attachment: Attachment, limit_bytes: int
 ) -> bytes:
-    _check(response, attachment)
+    check_download(response.status, response.content_type, attachment)
     content = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         content += chunk
@@ -144,11 +149,17 @@ async def _content(
     return bytes(content)
 
 
-def _check(response: aiohttp.ClientResponse, attachment: Attachment) -> None:
-    """Without the scope `files:read` Slack answers with its login page, or leads there."""
-    status = response.status
+def check_download(status: int, content_type: str, attachment: Attachment) -> None:
+    """Let what brings a file pass.
+
+    Without the scope `files:read` Slack answers with its login page, or leads there.
+
+    Raises:
+        FetchDelayed: It cannot be had now.
+        FetchRejected: It can never be had.
+    """
     if status == HTTPStatus.TOO_MANY_REQUESTS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         raise FetchDelayed(f"the file's server answered with HTTP status {status}")
-    is_login = response.content_type == "text/html" and "html" not in attachment.mime
+    is_login = content_type == "text/html" and "html" not in attachment.mime
     if status != HTTPStatus.OK or is_login:
         raise FetchRejected(f"Slack does not hand out the file (HTTP status {status})")

@@ -1,6 +1,7 @@
 """Sends answers: posts, found again where their outcome is unknown, and edits."""
 
 import time
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -174,12 +175,17 @@ class Sender:
 
 
 async def _checked(answer: aiohttp.ClientResponse) -> None:
-    if answer.status == HTTPStatus.TOO_MANY_REQUESTS:
-        raise Limited("ratelimited", retry_after_s(answer.headers))
-    if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        raise Unanswered(f"HTTP status {answer.status}")
-    if answer.status != HTTPStatus.OK:
-        raise CallRefused(f"the command can no longer be answered ({answer.status})")
+    check_response(answer.status, answer.headers)
+
+
+def check_response(status: int, headers: Mapping[str, str]) -> None:
+    """Let the answer of a command's own address pass, or raise what became of the call."""
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        raise Limited("ratelimited", retry_after_s(headers))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        raise Unanswered(f"HTTP status {status}")
+    if status != HTTPStatus.OK:
+        raise CallRefused(f"the command can no longer be answered ({status})")
 
 
 def content_of(message: Outgoing, mark: str = "") -> dict[str, Any]:

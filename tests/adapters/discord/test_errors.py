@@ -1,6 +1,7 @@
 """What an exception of the SDK means for a row and for the adapter: pure."""
 
 import zlib
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +10,12 @@ import discord
 import pytest
 
 from adapters.discord.errors import CodedRefusal, mapped_call, mapped_post, mapped_receiving
+from adapters.discord.files import Expired, check_status
 from adapters.errors import (
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
+    FetchDelayed,
     SendDelayed,
     SendRejected,
     SendUnknown,
@@ -90,6 +93,14 @@ ANSWERS = {
     (524, 0): DONE_OR_NOT,
     (599, 0): DONE_OR_NOT,
 }
+
+
+def passes(raised: Exception) -> bool:
+    """Whether an error of the SDK has nothing to do with credentials, intents or close codes."""
+    told = discord.LoginFailure | discord.PrivilegedIntentsRequired | discord.ConnectionClosed
+    return not isinstance(raised, told)
+
+
 OF_THE_SDK = [
     discord.DiscordException(),
     discord.ClientException(),
@@ -169,11 +180,38 @@ def test_the_reason_of_a_refusal(raised: Exception, reason: str) -> None:
     assert str(caught.value) == reason
 
 
+FILE_STATUSES: dict[int, type[Exception] | None] = {
+    200: None,
+    302: FetchDelayed,
+    400: FetchDelayed,
+    401: FetchDelayed,
+    403: Expired,
+    404: Expired,
+    408: FetchDelayed,
+    410: Expired,
+    429: FetchDelayed,
+    **dict.fromkeys((500, 502, 503, 504, 520, 599), FetchDelayed),
+}
+
+
+@pytest.mark.parametrize("status", FILE_STATUSES)
+def test_what_the_file_server_means(status: int) -> None:
+    """A link that has expired is renewed; everything else passes by."""
+    wanted = FILE_STATUSES[status]
+    with nullcontext() if wanted is None else pytest.raises(wanted):
+        check_status(status)
+
+
 ENDS: list[tuple[Exception, type[Exception], str]] = [
     (discord.LoginFailure("x"), AdapterRefused, "platforms.discord.token"),
     *[(closed(code), AdapterDisconnected, str(code)) for code in PASSING_CLOSES],
     *[(raised, AdapterDisconnected, type(raised).__name__) for raised in NOT_SENT + MAYBE_SENT],
     *[(answered(*said), AdapterDisconnected, "status|code") for said in ANSWERS],
+    *[
+        (raised, AdapterDisconnected, type(raised).__name__)
+        for raised in OF_THE_SDK
+        if passes(raised)
+    ],
     (closed(4004), AdapterRefused, "platforms.discord.token"),
     (closed(4014), AdapterRefused, "message_content: false"),
     (discord.PrivilegedIntentsRequired(None), AdapterRefused, "message_content: false"),

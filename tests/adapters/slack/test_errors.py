@@ -1,5 +1,7 @@
 """What becomes of what the SDK raises."""
 
+from contextlib import nullcontext
+
 import aiohttp
 import pytest
 from slack_sdk.errors import (
@@ -15,10 +17,13 @@ from adapters.errors import (
     AdapterDisconnected,
     AdapterError,
     AdapterRefused,
+    FetchDelayed,
+    FetchRejected,
     SendDelayed,
     SendRejected,
     SendUnknown,
 )
+from adapters.messages import Attachment
 from adapters.slack.errors import (
     CallFailed,
     CallRefused,
@@ -31,6 +36,8 @@ from adapters.slack.errors import (
     retry_after_s,
     send_error,
 )
+from adapters.slack.files import check_download, check_upload
+from adapters.slack.send import check_response
 from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
 
 
@@ -253,6 +260,57 @@ def test_wrong_credentials_end_the_adapter_and_name_their_setting() -> None:
     assert isinstance(refusal, AdapterRefused)
     assert "platforms.slack.app_token" in str(refusal)
     assert isinstance(receiving_error(Unanswered("x"), "bot_token"), AdapterDisconnected)
+
+
+SERVER_ERRORS = (500, 502, 503, 504, 599)
+DOWNLOADS: dict[int, type[AdapterError] | None] = {
+    200: None,
+    **dict.fromkeys((302, 400, 401, 403, 404, 410), FetchRejected),
+    **dict.fromkeys((429, *SERVER_ERRORS), FetchDelayed),
+}
+UPLOADS: dict[int, type[CallFailed] | None] = {
+    200: None,
+    **dict.fromkeys((302, 400, 403, 404, 413, 429, *SERVER_ERRORS), NotTaken),
+}
+RESPONSES: dict[int, type[CallFailed] | None] = {
+    200: None,
+    429: Limited,
+    **dict.fromkeys((302, 400, 403, 404, 410), CallRefused),
+    **dict.fromkeys(SERVER_ERRORS, Unanswered),
+}
+
+
+@pytest.mark.parametrize("status", DOWNLOADS)
+def test_what_the_file_server_means(status: int) -> None:
+    """A file that Slack does not hand out is not asked for again."""
+    wanted, text = DOWNLOADS[status], Attachment(name="a.txt", kind="file", mime="text/plain")
+    with nullcontext() if wanted is None else pytest.raises(wanted):
+        check_download(status, "text/plain", text)
+
+
+def test_a_login_page_is_no_file() -> None:
+    """Slack shows it, with status 200, to an app that may not read files."""
+    text = Attachment(name="a.txt", kind="file", mime="text/plain")
+    page = Attachment(name="a.html", kind="file", mime="text/html")
+    check_download(200, "text/html", page)
+    with pytest.raises(FetchRejected):
+        check_download(200, "text/html", text)
+
+
+@pytest.mark.parametrize("status", UPLOADS)
+def test_what_the_end_of_an_upload_means(status: int) -> None:
+    """Nothing is shown before the last step, so nothing is in doubt."""
+    wanted = UPLOADS[status]
+    with nullcontext() if wanted is None else pytest.raises(wanted):
+        check_upload(status)
+
+
+@pytest.mark.parametrize("status", RESPONSES)
+def test_what_the_address_of_a_command_answers(status: int) -> None:
+    """It is closed after 30 minutes; a server's error may hide an answer."""
+    wanted = RESPONSES[status]
+    with nullcontext() if wanted is None else pytest.raises(wanted):
+        check_response(status, {"Retry-After": "7"})
 
 
 @pytest.mark.parametrize(
