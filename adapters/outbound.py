@@ -153,6 +153,7 @@ class Outbound:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         wait = self._running.pop(task)
         error = wait.end(task)
+        # A request of the client before says nothing about this one.
         if wait.generation != self.replaced or isinstance(error, asyncio.CancelledError):
             return
         verdict = self._verdict(error)
@@ -226,6 +227,7 @@ class UnderWay:
         address = question.address
         if address in self._previews:
             return ref
+        # A cancelled preview could have been posted, and its id would be lost.
         task = asyncio.get_running_loop().create_task(preview(), name="preview")
         self._previews[address] = task
         task.add_done_callback(lambda _: self._previews.pop(address))

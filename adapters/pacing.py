@@ -109,6 +109,7 @@ class Pacer:
         """
         deadline = self._clock() + self._limits.max_wait_s
         state = self._chat(chat)
+        # Refused before it queues: a line that is too long would only be found out at its end.
         ahead_s = state.line.length * self._limits.chat_interval_s
         self._check(state.free_at(self._clock(), group=group) + ahead_s, deadline, "chat")
         async with state.line.place():
@@ -195,6 +196,7 @@ class Pacer:
         at = max(self._all.free_at(now), now) + self._gate.length * self._all.interval_s
         if at > deadline:
             self._promised_at = max(self._promised_at + self._all.interval_s, at)
+            # Who comes back may wait in the line for the other half.
             early_s = self._limits.max_wait_s / 2
             raise SendDelayed("the overall budget is used up", self._promised_at - now - early_s)
 

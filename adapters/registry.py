@@ -110,6 +110,7 @@ def platforms() -> tuple[Platform, ...]:
     """Return all platforms, the built-in one as well, in the order of lists."""
     folders = (each.name for each in pkgutil.iter_modules(adapters.__path__) if each.ispkg)
     modules = [f"adapters.{folder}.platform" for folder in folders]
+    # A folder without the file, such as `rendering`, is no platform.
     found = [import_module(module).PLATFORM for module in modules if find_spec(module)]
     return tuple(sorted(found, key=lambda each: (each.position, each.name)))
 

@@ -66,6 +66,7 @@ class Backfill:
         await self._begin({name: newest[name] for name in fresh if name not in opened})
         stale = {name: at for name, at in known.items() if (newest.get(name) or at + 1) > at}
         left = [gap for gap in (stale | opened).items() if gap[0] not in self._gone]
+        # Where somebody spoke lately somebody is likely to wait.
         left.sort(key=lambda gap: gap[1], reverse=True)
         for channel, after in left[: RECENT if resumed else None]:
             self._gaps.setdefault(channel, after)

@@ -76,6 +76,7 @@ async def sync_menu(api: Api, application: str, commands: Sequence[tuple[str, st
     try:
         with mapped_call():
             registered = await api.get(path, application_id=application)
+            # Each change counts against a daily limit, and clients load the menu anew.
             if is_same(menu, registered):
                 return
             await api.call("PUT", path, json=menu, application_id=application)
@@ -200,6 +201,7 @@ class Buttons:
     async def acknowledge(self, interaction: Interaction, admission: Admission) -> None:
         """Tell Discord that an interaction was received; best effort."""
         try:
+            # The first one was answered; a second answer is refused by Discord.
             if admission.outcome != "duplicate":
                 await self._respond(interaction, _response(interaction, admission))
         finally:
@@ -261,6 +263,7 @@ class _Interaction(WirePart):
     id: Id
     application_id: Id
     type: Literal[1, 2, 3, 4, 5]
+    # The `message_ref` of an interaction is split at colons.
     token: str = Field(pattern=r"^[^:]+$")
     channel_id: Id | None = None
     channel: dict[str, Any] = Field(default_factory=dict)
@@ -332,5 +335,6 @@ def _response(interaction: Interaction, admission: Admission) -> dict[str, Any]:
 
 def _said(text: str) -> dict[str, Any]:
     """Return an answer that only the person sees."""
+    # Others in the channel need not know who was refused.
     data = {"content": text, "flags": _EPHEMERAL, "allowed_mentions": _NOBODY}
     return {"type": _MESSAGE, "data": data}

@@ -101,10 +101,13 @@ class Socket(discord.Client):
     def __init__(self, settings: DiscordSettings, events: SocketEvents) -> None:
         super().__init__(
             intents=intents_of(settings),
+            # No answer of a model may call a whole server.
             allowed_mentions=discord.AllowedMentions.none(),
+            # Of the SDK's caches only the directory of channels and roles is used.
             max_messages=None,
             member_cache_flags=discord.MemberCacheFlags.none(),
             chunk_guilds_at_startup=False,
+            # The SDK's own wait for servers is for an event that is not used here.
             guild_ready_timeout=0.0,
             heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
             # The only way to frames as they came.
@@ -164,6 +167,7 @@ class Http(HTTPClient):
         except discord.HTTPException as exc:
             if exc.status != HTTPStatus.TOO_MANY_REQUESTS:
                 raise
+            # Without the header `Via` the SDK takes a 429 for final.
             raise discord.RateLimited(await _retry_after_s(exc.response)) from exc
 
     async def _answered(
@@ -192,6 +196,7 @@ class _Bucket(Ratelimit):
         self._last_request = self._loop.time()
         while not self._has_room():
             wait_s = None if self.expires is None else self.expires - self._loop.time()
+            # Who asked goes back to the outbox, which can wait for hours.
             if wait_s is not None and wait_s > BUCKET_WAIT_S:
                 raise discord.RateLimited(wait_s)
             await self._wait(wait_s)
@@ -265,6 +270,7 @@ def intents_of(settings: DiscordSettings) -> discord.Intents:
     intents.guilds = True
     intents.guild_messages = True
     intents.dm_messages = True
+    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
     intents.message_content = settings.message_content
     return intents
 
@@ -416,6 +422,7 @@ class Api:
         """
 
         async def taken() -> T:
+            # The caller has checked this address, and no other.
             async with self._session().get(url, allow_redirects=False) as answer:
                 return await take(answer)
 
@@ -440,6 +447,7 @@ class Api:
         return await http.request(route, **options)
 
     async def _ready(self) -> Http:
+        # The SDK's client can log in once; requests that come meanwhile wait for it.
         async with self._login:
             self._check_open()
             if self._http is None:

@@ -85,6 +85,7 @@ def mapped_receiving() -> Iterator[None]:
     """Turn what the SDK raises while receiving into AdapterDisconnected or AdapterRefused."""
     try:
         yield
+    # LoginFailure and ConnectionClosed are ClientExceptions: the special ones come first.
     except discord.LoginFailure as exc:
         raise AdapterRefused(_REFUSALS[4004]) from exc
     except discord.PrivilegedIntentsRequired as exc:
@@ -125,6 +126,7 @@ def mapped_call() -> Iterator[None]:
 def _maybe_done(exc: Exception) -> bool:
     """Whether the request may have been carried out although it failed."""
     if isinstance(exc, discord.HTTPException):
+        # The SDK has repeated some of these: how the last one ended says nothing of the first.
         return exc.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     # An answer that led elsewhere shows that the request has left, whatever broke there.
     if isinstance(exc, aiohttp.RedirectClientError):
@@ -137,6 +139,7 @@ def _send_error(exc: Exception) -> AdapterError:
         return SendDelayed("Discord asks for a pause", exc.retry_after)
     if not isinstance(exc, discord.HTTPException):
         return SendDelayed(_text(exc))
+    # Discord says 400 or 403 although the same request works later.
     if exc.code in _PASSING:
         return SendDelayed(_reason(exc))
     final = (exc.status in _FINAL and exc.code) or exc.code == INVALID_TOKEN

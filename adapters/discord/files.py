@@ -66,6 +66,7 @@ def _location(ref: str) -> dict[str, str]:
 async def _download(api: Api, url: str, limit_bytes: int, api_url: str | None) -> bytes:
     if not url:
         raise Expired
+    # The address came with a message: it must not lead into the operator's network.
     if not is_discords(url, api_url):
         raise FetchRejected("the file is not on Discord's servers")
 

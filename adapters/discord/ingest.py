@@ -153,6 +153,7 @@ class Ingest:
             elif name == "RESUMED":
                 await self._begin(resumed=True)
             elif name in {"MESSAGE_CREATE", "MESSAGE_UPDATE"}:
+                # No event is waited for here: the reader of the socket must not stand still.
                 job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
                 self._lanes.put(_channel_of(data), partial(self._counted, job))
                 continue
@@ -203,6 +204,7 @@ class Ingest:
         self._tasks.create_task(self._catch_up(gaps), name="discord backfill")
         self._on_ready()
         application = self._client.application_id
+        # Discord limits the changes of a menu per day, and a RESUME comes often.
         if application and not resumed:
             menu = sync_menu(self._parts.api, str(application), self._parts.menu)
             self._tasks.create_task(menu, name="discord commands")
@@ -215,6 +217,7 @@ class Ingest:
 
     async def _fill(self, channel: str) -> None:
         try:
+            # What was said before it, while nobody listened, is stored before it.
             await self._backfill.fill(channel)
         finally:
             self._slots.release()
@@ -260,7 +263,9 @@ class Ingest:
             log.warning("discord_event_quarantined", source=item.source, reason=item.reason)
         opening = [message for message in messages if _opens_thread(message, channel)]
         cursors = [
-            self._cursor(_thread_of(message), int(_thread_of(message))) for message in opening
+            # The thread's first message is the one that opens it; the echo of it is not read again.
+            self._cursor(_thread_of(message), int(_thread_of(message)))
+            for message in opening
         ]
         if last is not None:
             cursors.append(self._cursor(channel, last))
@@ -279,6 +284,7 @@ class Ingest:
         """Return those that get an answer in a thread of their own."""
         pending = self._parts.threads.pending
         for message in opening:
+            # Before the commit: its turn may have an answer before the thread exists.
             pending.begin(_thread_of(message))
         answered: list[InboundMessage] = []
         try:

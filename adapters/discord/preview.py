@@ -42,6 +42,7 @@ class Previews:
     ) -> str | None:
         """Show a growing answer, or leave it as it is when it is too early for a new version."""
         address, shown = question.address, preview_text(text)
+        # "Thinking…" stands in the place of a preview.
         if shown is None or address in self._lost or Callback.parse(question.message_ref):
             return ref
         if ref is not None and self._shown.get((address, ref)) == shown:

@@ -86,6 +86,7 @@ class Reactions:
         return True
 
     async def _react(self, channel: str, ref: str, mark: Reaction) -> None:
+        # The new mark first: between the two requests there is at least one.
         await self._call("PUT", channel, ref, _EMOJI[mark])
         if mark != "received":
             await self._call("DELETE", channel, ref, _EMOJI["received"])
@@ -103,4 +104,5 @@ def _channels_of(address: Address, ref: str) -> list[str]:
     """
     if address.thread is None or ref != address.thread:
         return [channel_of(address)]
+    # Only trying tells in which of the two it is.
     return [address.chat, address.thread]

@@ -111,6 +111,8 @@ class Receiver:
         tasks.create_task(_watch(socket), name=f"discord heartbeats {bot.account}")
         try:
             with mapped_receiving():
+                # The SDK would try a dead address for ever, and fails by an AttributeError (2.7.1)
+                # where its first attempt failed.
                 await socket.connect(reconnect=False)
             raise AdapterDisconnected("Discord closed the connection")
         finally:

@@ -88,6 +88,7 @@ class Posts:
         except CodedRefusal as exc:
             if exc.code != UNKNOWN_CHANNEL:
                 raise
+            # Never into the parent channel instead: there others read it.
             await self._threads.reopen(address)
             ref = await self._create(address.thread, body, file)
         self._threads.note(address.thread)
@@ -248,8 +249,10 @@ class Sender:
 
         Only one row can take it; what comes after it are messages of the channel.
         """
+        # An edit before the acknowledgement is an unknown webhook to Discord.
         await self._acknowledging.wait(callback.id)
         taken_by = self._answered.get(callback.id, message.nonce)
+        # The token of an interaction lives for 15 minutes.
         if taken_by != message.nonce or not callback.is_open:
             return None
         body = body_of(message.payload, message.choices)
@@ -272,6 +275,7 @@ class Sender:
 
     async def _post(self, message: Outgoing, mark: str = "") -> str:
         body = body_of((mark + message.payload).strip(), message.choices)
+        # At most 25 characters. For some minutes Discord drops a message with the same nonce.
         body |= {"nonce": message.nonce, "enforce_nonce": True}
         body |= self._channel_kinds.reference(message.address, message.reply_to)
         return await self._posts.post(message.address, body, message.file)

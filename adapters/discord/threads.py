@@ -179,6 +179,7 @@ class Threads:
                     "POST", path, json=wish, channel_id=address.chat, message_id=thread
                 )
         except CodedRefusal as exc:
+            # Another attempt, or a person, was faster: that thread is as good.
             if exc.code != THREAD_EXISTS:
                 raise
         self.note(thread)

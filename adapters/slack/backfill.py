@@ -62,6 +62,7 @@ class Backfill:
         positions = await self._intake.positions(f"slack:{self._ingest.account}:")
         gaps = [_gap(self._ingest.account, *item) for item in positions.items()]
         self._gaps = deque(_most_urgent([each for each in gaps if each is not None]))
+        # Before the socket is open: from then on live messages come in.
         self._ingest.held = {each.source for each in self._gaps}
 
     async def run(self, client: Client) -> None:

@@ -142,6 +142,7 @@ def choice_blocks(payload: str, choices: Sequence[Choice]) -> list[dict[str, Any
         {
             "type": "button",
             "action_id": f"{_ACTION}{number}",
+            # Slack refuses the whole message where one label is too long.
             "text": {"type": "plain_text", "text": choice.label[:CHOICE_LABEL_CHARS]},
             "value": choice.text,
         }

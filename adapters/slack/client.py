@@ -163,6 +163,7 @@ class Client:
                 base_url=self._base_url,
                 session=self.session,
                 logger=sdk_log,
+                # The SDK's handler would post again after a lost answer.
                 retry_handlers=[],
             )
         return self._web

@@ -53,6 +53,7 @@ class FileSender:
             except HistoryUnreadable:
                 comment = (RESENT_MARK + comment).strip()
         channel, thread = message.address.chat, message.address.thread
+        # Slack would show the file in the channel instead.
         if thread is not None and await is_thread_gone(self._client, channel, thread):
             raise SendRejected("the thread is gone")
         try:
@@ -119,9 +120,11 @@ async def download(client: Client, attachment: Attachment, limit_bytes: int) -> 
                 url,
                 lambda response: _content(response, attachment, limit_bytes),
                 headers=client.authorization(url),
+                # It may lead to the login page, or elsewhere; the token must not follow.
                 allow_redirects=False,
             )
     except CallRefused as exc:
+        # A token can be mended, and the file is still there.
         if exc.code in CREDENTIALS:
             raise FetchDelayed(f"Slack: {exc.code}") from exc
         raise FetchRejected(f"Slack does not hand out the file ({exc.code})") from exc

@@ -77,6 +77,7 @@ async def find_unfinished(
     for shown in own:
         if nonce_of(shown) == nonce:
             return str(shown["ts"])
+    # The metadata of a stream comes with its end.
     texts = [shown for shown in own if nonce_of(shown) is None and not shown.get("files")]
     unmarked = {str(shown["ts"]) for shown in texts} - others
     streams = [ts for ts in unmarked if float(ts) > float(asked)]
@@ -116,6 +117,7 @@ async def _page(
             address.chat, address.thread, oldest=oldest, cursor=cursor, include_all_metadata=True
         )
     except CallRefused as exc:
+        # An app without the scope for histories works; it then marks what it sends again.
         if exc.code in _NO_ACCESS:
             raise HistoryUnreadable from exc
         if exc.code in {"channel_not_found", "thread_not_found"}:

@@ -204,6 +204,7 @@ class _Event(_Message):
 def _is_persons(message: _Message, reading: Reading) -> bool:
     """Whether a person said it, or a bot that is listened to."""
     own = reading.identity
+    # Slack sends the bot's own messages back to it.
     if message.user == own.user or (message.bot_id and message.bot_id == own.bot):
         return False
     if message.subtype not in _SPOKEN or not message.ts:
@@ -256,6 +257,7 @@ def _destination(
     """Where the message belongs: a mention opens a thread on itself, direct chats go on as one."""
     thread = message.thread_ts if message.thread_ts not in {"", message.ts} else None
     here = Address("slack", reading.account, event.channel, thread)
+    # Threads in a direct chat are conversations of their own; nobody has to mention the bot.
     if is_direct(event.channel, event.channel_type):
         return here, "dm", "direct"
     if event.type == "app_mention" or mentions(message.text, reading.identity.user):

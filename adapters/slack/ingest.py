@@ -99,6 +99,7 @@ class Ingest:
         Messages of the batch are put into the order of their timestamps, since Slack delivers a
         burst in any order.
         """
+        # Before the commit: the model is told names, and the stored text is what it was told.
         await self._learn_names(map(_event_of, updates))
         read = [self._read(update) for update in updates]
         messages = [each.message if isinstance(each, Press) else each for each in read]
@@ -190,6 +191,7 @@ class Ingest:
             log.warning("slack_update_undecodable", update=item.dedupe_key, reason=item.reason)
         if not (said or bad):
             return []
+        # A live message must not move a cursor past the gap that is still being read.
         cursors = [each for each in await self._cursors(said) if each.source not in held]
         return await self._intake.accept(said, cursors=cursors, poison=bad)
 

@@ -162,6 +162,7 @@ class Previews:
         self, question: MessageRef, text: str, intent: PreviewIntent, *, grows: bool
     ) -> str | None:
         address = question.address
+        # A stream needs a thread, and a person to be shown to.
         if grows and self._can_stream(question):
             beginning = settled(text)
             if not beginning:
@@ -249,6 +250,7 @@ class Previews:
     async def _stream(self, live: _Live, shown: str) -> None:
         """Append what is new; end the stream where it cannot go on."""
         is_over = live.in_doubt or self._clock() - live.began >= STREAM_FOR_S
+        # A stream only grows. Slack closes it at about 5 minutes, whatever is still to come.
         if is_over or not (shown.startswith(live.shown) or live.shown.startswith(shown)):
             await self._end_stream(live)
             return
@@ -262,6 +264,7 @@ class Previews:
                     channel=live.address.chat, ts=live.ts, markdown_text=added
                 )
         except (CallRefused, Unanswered):
+            # Appending the same piece again would show it twice.
             live.in_doubt = True
             await self._end_stream(live)
             raise
@@ -297,6 +300,7 @@ class Previews:
         try:
             return await self._close(message, ts, rest)
         except CallFailed as exc:
+            # The rest is more than a stream takes at its end. The edit that follows brings it all.
             if exc.code not in _TOO_LONG:
                 raise
         return await self._close(message, ts, None)

@@ -88,6 +88,7 @@ class Reactions:
         if mark == "received":
             await self._try(REACT, channel, lambda: self._react(channel, ts, mark))
             return
+        # Slack keeps several reactions of one user beside each other.
         await self._see_to(UNREACT, channel, lambda: self._unreact(channel, ts))
         await self._see_to(REACT, channel, lambda: self._react(channel, ts, mark))
 

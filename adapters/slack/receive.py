@@ -79,6 +79,7 @@ class Webhook:
         return await self._app.async_dispatch(call)
 
     async def _store(self, update: IncomingPayload) -> None:
+        # Its twin, the `message` event, tells of files; the first one stored counts.
         if is_bare_mention(update):
             await asyncio.sleep(MENTION_DELAY_S)
         await self._ingest.store([update])
@@ -165,6 +166,7 @@ class Receiver:
             began = self._clock()
             await socket.run(client, lambda: self._backfill.run(client))
             if self._clock() - began < _SHORTEST_CONNECTION_S:
+                # The supervisor pauses before the next one.
                 raise AdapterDisconnected("Slack asks for a new connection at once")
 
     async def _serve(self, client: Client) -> NoReturn:

@@ -113,6 +113,7 @@ class Sender:
                 answer = await self._client.web.chat_postMessage(
                     channel=message.address.chat,
                     thread_ts=message.address.thread,
+                    # Slack would fetch, and show a card of, every link that a model writes.
                     unfurl_links=False,
                     unfurl_media=False,
                     **content,
@@ -152,6 +153,7 @@ class Sender:
     async def _answer_command(self, message: Outgoing, exc: CallFailed) -> Receipt:
         """Answer a slash command where the bot itself may not write, for its giver alone."""
         url = response_url(message.reply_to)
+        # The address came with a request: nothing but Slack may be sent an answer.
         is_possible = url is not None and self._client.is_slack(url)
         if not is_possible or not isinstance(exc, CallRefused) or exc.code not in _NOT_THERE:
             raise send_error(exc) from exc

@@ -390,6 +390,7 @@ class EnvelopeHandler:
         if not isinstance(name, str) or await self.status(name, envelope) != HTTPStatus.OK:
             return
         try:
+            # Only now: what Slack knows to be received it never sends again.
             await connection.send_socket_mode_response(SocketModeResponse(name))
         except (aiohttp.ClientError, ConnectionError):
             # Slack delivers it again, and it will be known.

@@ -66,6 +66,7 @@ class TelegramAdapter:
 
     platform: str = PLATFORM
     idempotent_sends: bool = False
+    # Edits share the chat's budget of one message a second; the answer itself must find room.
     preview_interval_s: float = 1.5
 
     def __init__(
@@ -80,6 +81,8 @@ class TelegramAdapter:
     ) -> None:
         self.account: str = settings.name
         self._settings = settings
+        # The receiver opens a client of its own for each attempt: while Telegram cannot be polled,
+        # answers still go out over this one.
         self._client = client = Client(settings)
         pacer = Pacer(limits, clock=clock)
         rate_limits = RateLimits(pacer, clock)

@@ -42,6 +42,7 @@ from adapters.telegram.platform import TelegramSettings
 log = structlog.get_logger()
 
 PUBLIC_ROOT = "https://api.telegram.org"
+# Telegram keeps the list of the last call. A kind that is not named here is neither sent nor kept.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
@@ -86,6 +87,7 @@ class CheckedRequest(HTTPXRequest):
 
     @override
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
+        # The SDK's own error would count as in doubt, and nothing has left.
         if self._client.is_closed:
             raise NetworkError("The connections are closed")
         kwargs["url"] = _parsed(kwargs["url"])
@@ -98,6 +100,7 @@ class CheckedRequest(HTTPXRequest):
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
             if answer is None or "result" not in answer:
                 raise MalformedAnswer("Malformed answer")
+        # The SDK tells these from a broken connection only by its own words for them.
         elif answer is None or _is_own(status):
             raise ServerTrouble(status)
         else:
@@ -196,9 +199,11 @@ class Client:
         self.downloads = Downloads(settings.name)
         self.bot = RawBot(
             self.token,
+            # The SDK appends the token to both.
             base_url=f"{root}/bot",
             base_file_url=f"{files}/file/bot",
             request=self._request,
+            # The SDK would open a second pool for a poller that is not used.
             get_updates_request=self._request,
         )
 
@@ -302,6 +307,7 @@ class RateLimits:
         self._pacer.block(chat, exc.retry_after_s)
         if self._chats_refused(chat) >= _CHATS:
             log.warning("telegram_flooded", seconds=exc.retry_after_s)
+            # Several chats refused within moments: it is the bot's own limit.
             self._pacer.block_all(exc.retry_after_s)
 
     @contextmanager
@@ -336,4 +342,5 @@ def reply_to(ref: str | None) -> ReplyParameters | None:
     """Point at the message that is answered, if it still exists."""
     if ref is None:
         return None
+    # A question that was deleted must not bury its answer.
     return ReplyParameters(int(ref), allow_sending_without_reply=True)

@@ -106,6 +106,7 @@ def mapped_edit(token: str) -> Iterator[None]:
     """
     try:
         yield
+    # BadRequest first: it is a NetworkError, and that a TelegramError.
     except BadRequest as exc:
         reason = redact(exc.message, token)
         if "message is not modified" in reason.lower():
@@ -150,10 +151,12 @@ def _maybe_shown(exc: TelegramError) -> bool:
     BadRequest and TimedOut are NetworkErrors too. Error answers carry no cause; what broke on
     the way has the transport's exception as its cause.
     """
+    # It reports success: the message stands there, only its id is lost.
     if isinstance(exc, MalformedAnswer):
         return True
     if isinstance(exc, ServerTrouble) and exc.status in _OF_A_PROXY:
         return True
+    # Both are NetworkErrors of the SDK although Telegram has answered.
     if isinstance(exc, BadRequest | ServerTrouble) or not isinstance(exc, NetworkError):
         return False
     return exc.__cause__ is not None and not isinstance(exc.__cause__, _NOT_SENT)

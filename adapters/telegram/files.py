@@ -45,6 +45,8 @@ class FileFetcher:
         file = await self._client.bot.raw_file(file_id)
         _check(int(file.get("file_size", 0)), limit_bytes)
         path: str = file["file_path"]
+        # Only a server in local mode tells absolute paths. The public one must not make us read
+        # a file of this machine.
         if self._local and path.startswith("/"):
             return await self._open(path, limit_bytes)
         return await self._download(path, limit_bytes)

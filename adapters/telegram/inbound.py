@@ -195,6 +195,7 @@ class UpdateReader:
         who = self._speaker(message)
         if who is None or is_service(content) or (is_edit and is_live_location(content)):
             return None
+        # A message's number is its own only within its chat.
         key = f"{message.chat.id}:{message.message_id}"
         told = self._addressed(message)
         return InboundMessage(
@@ -241,6 +242,7 @@ class UpdateReader:
 
         Who speaks in a group's or a channel's name (an anonymous administrator) has its id.
         """
+        # Telegram copies a channel's posts into its discussion group; nobody wrote them there.
         if message.is_automatic_forward:
             return None
         if message.sender_chat is not None:
@@ -256,6 +258,7 @@ class UpdateReader:
 
     def _address(self, message: Message) -> Address:
         thread = None if message.thread is None else str(message.thread)
+        # An answer without the topic would land in "General".
         return Address(PLATFORM, self._account, str(message.chat.id), thread)
 
 

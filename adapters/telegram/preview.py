@@ -61,6 +61,7 @@ class Previews:
         shown = preview_text(text)
         if shown is None or address in self._lost:
             return ref
+        # Telegram takes drafts in private chats only.
         if self._drafts and not is_group(address.chat):
             await self._draft(address, shown)
             return None
@@ -114,6 +115,7 @@ class Previews:
         """Post a new preview; in a group it shows at once whom it answers."""
         await intent.begin()
         address = question.address
+        # In a private chat it would quote every question.
         answered = question.message_ref if is_group(address.chat) else None
         try:
             with mapped_send(self._client.token):

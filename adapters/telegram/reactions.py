@@ -50,6 +50,7 @@ class Reactions:
             return
         with self._limits.best_effort("reaction", chat):
             if mark == "received":
+                # The mark of the end replaces it anyhow.
                 slot = self._pacer.try_signal(chat)
             else:
                 slot = await self._pacer.wait_signal(chat)

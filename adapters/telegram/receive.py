@@ -175,6 +175,7 @@ class Receiver:
         self._reached_at = self._clock()
         self._ingest.introduce(BotIdentity(me.id, me.username or ""))
         try:
+            # A menu that cannot be set costs only the menu; commands work as text.
             for scope in _MENU_SCOPES:
                 await self._set_commands(client, scope)
         except (TelegramError, *UNREADABLE) as exc:
@@ -189,7 +190,10 @@ class Receiver:
 
     async def _poll(self, client: Client) -> NoReturn:
         with mapped_receiving(client.token):
+            # getUpdates is refused with 409 while a webhook is set. What waits must not be dropped.
             await client.bot.delete_webhook(drop_pending_updates=False)
+        # Never a stored offset: numbers may start anew after a quiet week, and what was not
+        # confirmed comes again without one.
         offset: int | None = None
         while True:
             with mapped_receiving(client.token):
@@ -217,6 +221,7 @@ class Receiver:
             await self._set_webhook(client)
             while True:
                 self._reached_at = self._clock()
+                # Nobody may write for days: only asking tells whether the token still holds.
                 await asyncio.sleep(_CHECK_INTERVAL_S)
                 await client.bot.get_me()
 
@@ -244,6 +249,7 @@ class Webhook:
     async def handle(self, request: web.Request) -> web.Response:
         """Store one update."""
         given = request.headers.get(_SECRET_HEADER, "").encode("utf-8", "surrogateescape")
+        # In constant time: how long it takes must not tell how much of a guess was right.
         if not hmac.compare_digest(given, self._secret):
             log.warning("telegram_webhook_denied", remote=request.remote)
             return web.Response(status=401)
@@ -257,6 +263,7 @@ class Webhook:
         """Return 200, or 503 if the update was not stored, for whatever reason."""
         try:
             await self._store(body)
+        # Whatever went wrong, a 503 makes Telegram deliver it again.
         except Exception:
             log.exception("telegram_webhook_not_stored")
             return web.Response(status=503)

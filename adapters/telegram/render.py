@@ -52,6 +52,7 @@ def preview_text(markdown: str) -> str | None:
 
 def split(styled: StyledText) -> list[str]:
     """Return the payloads, at least one; a text with nothing visible becomes "…"."""
+    # Telegram refuses an empty text.
     return list(_EntitySplitter(styled).payloads()) or [_payload(NOTHING, [])]
 
 

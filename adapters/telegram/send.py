@@ -57,8 +57,10 @@ class Sender:
         if message.preview_ref is not None:
             try:
                 return await self._replace(message, message.preview_ref, content)
+            # A person, or an administrator, has deleted the preview.
             except MessageGone as exc:
                 log.info("telegram_preview_missing", chat=message.address.chat, reason=str(exc))
+        # The Bot API has no look-up: what may stand there already is named as a repetition.
         if message.outcome_unknown:
             content = content.resent()
         return await self._post(message, content)
@@ -108,6 +110,7 @@ class Sender:
                 if not any(word in str(exc).upper() for word in ("PHOTO", "IMAGE")):
                     raise
                 log.info("telegram_photo_refused", chat=message.address.chat, reason=str(exc))
+                # The refused picture was a message of the budget, too.
                 await self._pacer.wait(message.address.chat, group=is_group(message.address.chat))
         return await self._document(message, file, caption)
 
@@ -133,6 +136,7 @@ class Sender:
                 caption=caption.text or None,
                 caption_entities=caption.entities,
                 filename=file.name,
+                # Telegram would look into the file, and show some as another kind.
                 disable_content_type_detection=True,
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),

@@ -189,6 +189,7 @@ class Update(WirePart):
 
 def cut(text: str, start: int, end: int | None) -> str:
     """Return the part of a text between two offsets in UTF-16 units."""
+    # Python counts code points: behind an emoji its indices are not Telegram's.
     units = text.encode("utf-16-le")
     return units[2 * start : None if end is None else 2 * end].decode("utf-16-le", "replace")
 

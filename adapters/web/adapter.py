@@ -105,6 +105,7 @@ class WebAdapter:
             web.get("/api/chats", protect(self._list_chats)),
             web.post("/api/chats/{chat}/messages", protect(self._take_message)),
             web.get("/api/chats/{chat}/files/{file}", protect(self._show_file)),
+            # A stream has no end that a HEAD could wait for.
             web.get("/api/chats/{chat}/events", protect(self._streams.handle), allow_head=False),
         ]
 

@@ -32,6 +32,7 @@ STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
+    # nginx would hold events back until its buffer is full.
     "X-Accel-Buffering": "no",
 }
 # A client that takes nothing for this long is given up; it comes back with its position.
@@ -174,6 +175,7 @@ class EventStreams:
 
     async def _follow(self, stream: "_Stream", listener: Listener) -> None:
         while not self._hub.closed:
+            # Before reading: what happens meanwhile wakes the stream again.
             listener.woken.clear()
             await stream.write_news(listener, self._hub.preview(stream.address.chat))
             try:
@@ -250,6 +252,7 @@ class _Stream:
             return frame("preview_end", {})
         text = preview.text
         if len(text) > PREVIEW_CHARS:
+            # Cut the text, not the HTML: tags must close.
             text = text[:PREVIEW_CHARS] + PREVIEW_END
         return frame("preview", await self._shown(text))
 

@@ -19,6 +19,7 @@ from adapters.wire import file_kind
 INLINE = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 FILE_HEADERS = {
     "Cache-Control": "private, max-age=3600",
+    # A stored HTML file must not run as a page of this site.
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",

@@ -227,6 +227,7 @@ async def static(request: web.Request) -> web.StreamResponse:
         Refusal: There is no such file.
     """
     name = request.match_info["name"]
+    # A list of names cannot be climbed out of, as a path can.
     if name not in {file.name for file in PAGE.iterdir()}:
         raise Refusal(404, "no_such_file", "There is no such file.")
     return web.FileResponse(PAGE / name, headers=PAGE_HEADERS)
@@ -267,7 +268,9 @@ class Guard:
             COOKIE,
             session_value(self._token),
             max_age=COOKIE_DAYS * 86_400,
+            # No script of the page needs it.
             httponly=True,
+            # A link on another site must not come with the session.
             samesite="Strict",
         )
         return response
@@ -275,6 +278,7 @@ class Guard:
     def _admit(self, request: web.Request, *, public: bool) -> None:
         if over_unix_socket(request):
             return
+        # DNS rebinding: a foreign page may make its own name lead to 127.0.0.1.
         if self._token is None:
             check_loopback(request)
         check_origin(request)
@@ -324,6 +328,7 @@ def check_origin(request: web.Request) -> None:
         raise Refusal(403, "origin_refused", "Another site's page may not use this web chat.")
     if request.method in {"GET", "HEAD"}:
         return
+    # A form of another site can set neither without asking first (CORS).
     if request.headers.get("X-Parley") != "1" and request.content_type != "application/json":
         text = "Send Content-Type: application/json or X-Parley: 1."
         raise Refusal(403, "mark_missing", text)
