@@ -3,38 +3,32 @@
 from collections.abc import Callable, Iterable
 
 from agent.settings import ToolSettings
-from agent.tools.builtin import (
-    calculate,
-    clarify,
-    current_time,
-    delegate_task,
-    memory,
-    read_conversation,
-    send_file,
-    session_search,
-    skill_manage,
-    skill_view,
-    todo,
-)
+from agent.tools.builtin.calculate import CALCULATE
+from agent.tools.builtin.current_time import CURRENT_TIME
+from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
+from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
+from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, SEND_FILE
 from agent.tools.registry import Tool, ToolRegistry
 from agent.tools.sandbox import fetch, files, search, terminal
 
 Maker = Callable[[ToolSettings], Tool]
 
-_MODULES = (
-    read_conversation,
-    current_time,
-    calculate,
-    send_file,
-    skill_view,
-    skill_manage,
-    todo,
-    memory,
-    session_search,
-    delegate_task,
-    clarify,
-)
-_FIXED = {module.TOOL.name: module.TOOL for module in _MODULES}
+_FIXED = {
+    tool.name: tool
+    for tool in (
+        READ_CONVERSATION,
+        CURRENT_TIME,
+        CALCULATE,
+        SEND_FILE,
+        SKILL_VIEW,
+        SKILL_MANAGE,
+        TODO,
+        MEMORY,
+        SESSION_SEARCH,
+        DELEGATE_TASK,
+        CLARIFY,
+    )
+}
 _MAKERS: dict[str, Maker] = {
     "read_file": files.make_read_file,
     "write_file": files.make_write_file,

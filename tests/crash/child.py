@@ -64,7 +64,7 @@ from agent.settings import (
     TerminalSettings,
     ToolSettings,
 )
-from agent.tools.builtin import delegate_task
+from agent.tools.builtin.people import DELEGATE_TASK
 from agent.tools.context import Inquiry, TodoItem, ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -279,7 +279,7 @@ class Life:
         *_, foreign = given
         return Agent(
             models=[ChainModel(self)],
-            tools=ToolRegistry([*map(self._tool, TOOLS), delegate_task.TOOL, *foreign]),
+            tools=ToolRegistry([*map(self._tool, TOOLS), DELEGATE_TASK, *foreign]),
             settings=AgentSettings(),
             calls=CallRules(OutputSettings(max_bytes=256), ApprovalRules(self.spec.approval)),
             recovery=Recovery(RetryPolicy(backoff_s=(0.001,))),

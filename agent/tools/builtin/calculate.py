@@ -147,7 +147,7 @@ NAMES = frozenset({*_FUNCTIONS, *_CONSTANTS})
 """Functions and constants that an expression may hold."""
 _VOCABULARY = f"+ - * / // % ** ( ), {', '.join(_FUNCTIONS)}, {', '.join(_CONSTANTS)}"
 
-TOOL = Tool(
+CALCULATE = Tool(
     name="calculate",
     description="Computes arithmetic exactly; use it for every calculation.",
     effect="read",

@@ -55,7 +55,7 @@ def _near(name: str) -> list[str]:
     return list(dict.fromkeys([*same, *spelled, *alike]))[:5]
 
 
-TOOL = Tool(
+CURRENT_TIME = Tool(
     name="current_time",
     description="Tells the current date and time.",
     effect="read",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from agent.settings import ToolSettings
-from agent.tools.builtin import calculate
+from agent.tools.builtin.calculate import CALCULATE
 from agent.tools.catalog import builtin_tools
 
 
@@ -29,6 +29,6 @@ def test_no_built_in_tool_has_side_effects() -> None:
 
 def test_tools_of_others_stand_behind_the_built_in_ones() -> None:
     """Of MCP servers and plugins; `tools.enabled` is not about them."""
-    other = replace(calculate.TOOL, name="other")
+    other = replace(CALCULATE, name="other")
     registry = builtin_tools(ToolSettings(enabled=("current_time",)), [other])
     assert [schema.name for schema in registry.schemas] == ["current_time", "other"]

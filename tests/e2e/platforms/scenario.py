@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.messages import ChatMessage, decode
 from agent.settings import AgentSettings, OutputSettings
-from agent.tools.builtin import clarify, send_file
+from agent.tools.builtin.people import CLARIFY, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.turn.recovery import Recovery, RetryPolicy
@@ -111,7 +111,7 @@ def _agent(model: HeldModel, errand: asyncio.Event) -> Agent:
     """Return an agent with three tools; a model that fails is given up at once."""
     return Agent(
         models=[model],
-        tools=ToolRegistry([send_file.TOOL, clarify.TOOL, _held(errand)]),
+        tools=ToolRegistry([SEND_FILE, CLARIFY, _held(errand)]),
         settings=AgentSettings(),
         calls=CallRules(OutputSettings()),
         recovery=Recovery(RetryPolicy(retry_for_s=0, backoff_s=(0,))),

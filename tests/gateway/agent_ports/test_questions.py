@@ -19,7 +19,7 @@ from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest
 from agent.settings import AgentSettings
 from agent.tools import gate
-from agent.tools.builtin import clarify, delegate_task
+from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, NOBODY_ANSWERED
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalMode
 from agent.tools.registry import Arguments, Tool
@@ -106,7 +106,7 @@ def acting(
 def asking(*choices: str) -> Agent:
     """Return an agent that asks a question."""
     values: dict[str, Any] = {"question": "Which?"} | ({"choices": choices} if choices else {})
-    return agent_of(RecordingModel(calling(("clarify", values))), tools=[clarify.TOOL])
+    return agent_of(RecordingModel(calling(("clarify", values))), tools=[CLARIFY])
 
 
 def quiet() -> RecordingAdapter:
@@ -273,7 +273,7 @@ async def test_what_is_said_behind_new_is_no_answer(tmp_path: Path) -> None:
     model = RecordingModel(
         lambda request: script(request) if newest_question(request) == "go" else "Lima"
     )
-    async with asked(tmp_path, agent_of(model, tools=[clarify.TOOL])) as chat:
+    async with asked(tmp_path, agent_of(model, tools=[CLARIFY])) as chat:
         await chat.say("/new")
         await chat.say("What is the capital of Peru?")
         assert (await chat.answers(3))[1:] == [registry.NEW_TEXT, "Lima"]
@@ -408,7 +408,7 @@ async def test_the_sweep_outlives_a_failing_database(
     monkeypatch.setattr(questions, "due", failing)
     async with asked(tmp_path, asking()) as chat, sweeping(chat):
         await chat.logged("inquiries_not_swept")
-        assert clarify.NOBODY_ANSWERED in await chat.answers(3)
+        assert NOBODY_ANSWERED in await chat.answers(3)
 
 
 async def test_an_approval_for_the_conversation_holds_until_it_begins_anew(tmp_path: Path) -> None:
@@ -626,7 +626,7 @@ async def test_a_question_is_answered(tmp_path: Path, said: str) -> None:
 async def test_one_question_is_asked_at_a_time(tmp_path: Path) -> None:
     """A second one in the same message is not asked: plain words answer the one that is open."""
     two = [("clarify", {"question": "Size?"}), ("clarify", {"question": "Colour?"})]
-    agent = agent_of(RecordingModel(calling(*two)), tools=[clarify.TOOL])
+    agent = agent_of(RecordingModel(calling(*two)), tools=[CLARIFY])
     async with asked(tmp_path, agent) as chat:
         await chat.say("large")
         told = f"The answer: large | Error: {ONE_AT_A_TIME}"
@@ -767,7 +767,7 @@ async def test_what_a_child_asks_is_asked_in_the_chat_of_its_parent(tmp_path: Pa
         return (child if newest_question(request) == "do it" else task)(request)
 
     def agent() -> Agent:
-        tools = [delegate_task.TOOL, acts.tool()]
+        tools = [DELEGATE_TASK, acts.tool()]
         return agent_of(RecordingModel(script), tools=tools, approval="side_effects")
 
     async with asked(tmp_path, agent()) as chat:
@@ -807,7 +807,7 @@ async def test_each_question_of_a_child_keeps_the_preview_above_it(
     ))
     model = HeldModel(lambda _request: next(steps))
     gates = [model.hold("do it"), model.hold("did one")]
-    tools = [delegate_task.TOOL, Acting().tool()]
+    tools = [DELEGATE_TASK, Acting().tool()]
     async with running(tmp_path, agent_of(model, tools=tools, approval="side_effects")) as chat:
         await chat.say("go")
         for n, gate in enumerate(gates, start=1):

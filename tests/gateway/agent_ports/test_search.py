@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from agent.errors import ToolError
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.tools.builtin import session_search
+from agent.tools.builtin.history import SESSION_SEARCH
 from agent.tools.context import Findings, SearchQuery
 from gateway.agent_ports.search import ConversationSearcher, Indexer
 from gateway.errors import StorageUnavailable
@@ -110,7 +110,7 @@ async def test_a_question_does_not_find_itself(tmp_path: Path) -> None:
             return "noted"
         return [tool_call("session_search", {"query": "zebra"}, f"c{len(request.messages)}")]
 
-    agent = agent_of(RecordingModel(script), tools=[session_search.TOOL])
+    agent = agent_of(RecordingModel(script), tools=[SESSION_SEARCH])
     async with running(tmp_path, agent) as chat:
         await chat.ask("I saw a zebra")
         for question in ("where was the zebra?", "which zebra?"):

@@ -16,7 +16,7 @@ from agent.errors import LongContextRefused
 from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.settings import CachingSettings
-from agent.tools.builtin import read_conversation
+from agent.tools.builtin.history import READ_CONVERSATION
 from agent.usage import CacheLayout
 from agent.view import ViewPlan
 from gateway.context.window import ContextParts, meter_of, report_of
@@ -67,7 +67,7 @@ def test_what_was_learned_holds_for_the_model_that_reported() -> None:
 def test_the_meter_counts_the_tools() -> None:
     """Their schemas are part of every request."""
     system = {"role": "system", "content": "prompt"}
-    with_tools = agent_of(MODEL, tools=[read_conversation.TOOL])
+    with_tools = agent_of(MODEL, tools=[READ_CONVERSATION])
     bare, full = (meter_of(agent, REPORTED) for agent in (agent_of(MODEL), with_tools))
     assert full.fixed_tokens(system) > bare.fixed_tokens(system) + 200  # type: ignore[arg-type]
 

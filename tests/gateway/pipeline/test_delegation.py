@@ -19,7 +19,9 @@ from agent.models.base import ModelRequest
 from agent.models.catalog import ModelFacts, Prices
 from agent.ports import Effect
 from agent.prompt.system import CHILD_IDENTITY
-from agent.tools.builtin import delegate_task, memory, read_conversation, send_file, todo
+from agent.tools.builtin.history import READ_CONVERSATION
+from agent.tools.builtin.notebook import MEMORY, TODO
+from agent.tools.builtin.people import DELEGATE_TASK, SEND_FILE
 from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import Arguments, Tool
@@ -95,7 +97,7 @@ def model_of(*steps: Step, calls: tuple[ToolCall, ...] = ()) -> HeldModel:
 
 def agent_with(model: HeldModel, *tools: Tool, retry: RetryPolicy | None = None) -> Any:
     """Return an agent that can delegate."""
-    agent = agent_of(model, tools=[delegate_task.TOOL, *tools])
+    agent = agent_of(model, tools=[DELEGATE_TASK, *tools])
     return agent if retry is None else replace(agent, recovery=Recovery(retry))
 
 
@@ -142,8 +144,8 @@ async def test_a_child_sees_its_task_and_hands_over_its_answer(tmp_path: Path) -
 
 async def test_a_child_has_no_tools_of_its_parent_alone(tmp_path: Path) -> None:
     """It asks nobody, delegates nothing, keeps no notes, shows no files."""
-    kept = [read_conversation.TOOL]
-    taken = [memory.TOOL, todo.TOOL, send_file.TOOL]
+    kept = [READ_CONVERSATION]
+    taken = [MEMORY, TODO, SEND_FILE]
     forbidden = [tool_call("delegate_task", {"task": "more"}, "x")]
     model = model_of(forbidden, "done")
     async with running(tmp_path, agent_with(model, *kept, *taken)) as chat:

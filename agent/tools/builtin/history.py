@@ -1,4 +1,8 @@
-"""The tool `session_search`: finds what was said earlier, by words."""
+"""The tools that look back: `read_conversation` and `session_search`.
+
+`read_conversation` reads earlier messages and stored outputs of this conversation.
+`session_search` finds what was said earlier by words, also in other chats of the same person.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
@@ -11,7 +15,94 @@ from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
 from agent.tools.excerpt import place_of
 from agent.tools.registry import Arguments, Tool
 
-TOTAL_CHARS = 10_000
+READ_CHARS = 8000
+"""Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""
+MARK_CHARS = 15
+"""Room for the mark of a cut message: 60 bytes, counted as characters of 4."""
+ROW_CHARS = 1000
+"""Where a long line of a stored output goes on in the next row."""
+
+
+class HistoryArguments(Arguments):
+    """What to read."""
+
+    from_seq: int | None = Field(
+        None, ge=0, description="First message, or row of the output; left out: the newest messages"
+    )
+    limit: int = Field(20, ge=1, le=200)
+    from_char: int = Field(0, ge=0, description="Where in one long message to begin, with limit 1")
+    contains: str | None = Field(None, description="Case ignored")
+    output_id: str | None = Field(None, description="Read this output instead")
+
+
+async def read_conversation(context: ToolContext, arguments: HistoryArguments) -> str:
+    """Return messages, or rows of a stored output, one block each."""
+    if arguments.output_id:
+        return await _read_output(context, arguments, arguments.output_id)
+    messages = await context.reader.read(
+        from_seq=arguments.from_seq, limit=arguments.limit, contains=arguments.contains
+    )
+    if not messages:
+        return "No message of this conversation matches."
+    return "\n".join(_shown_messages(messages, arguments.from_char))
+
+
+def _shown_messages(messages: Sequence[PastMessage], from_char: int) -> Iterator[str]:
+    """Yield "#seq role time: text"; texts beyond their share of the total are cut."""
+    share = READ_CHARS // len(messages) - MARK_CHARS
+    for message in messages:
+        text = message.text[from_char : from_char + share]
+        end = from_char + len(text)
+        if end < len(message.text):
+            left = len(message.text) - end
+            text += f" [+{left:,} characters; go on with from_seq={message.seq}, from_char={end}]"
+        yield f"#{message.seq} {message.role} {message.at}: {text}"
+
+
+async def _read_output(context: ToolContext, arguments: HistoryArguments, output_id: str) -> str:
+    output = await context.reader.read_output(output_id)
+    if output is None:
+        raise ToolError(f"this conversation has no stored output {output_id!r}")
+    rows = _rows(output)
+    first, wanted = arguments.from_seq or 1, (arguments.contains or "").casefold()
+    found = [(n, row) for n, row in enumerate(rows, 1) if n >= first and wanted in row.casefold()]
+    page = list(_fitting(found[: arguments.limit]))
+    lines = [f"#{number}: {row}" for number, row in page]
+    if len(page) < len(found):
+        lines.append(f"[{len(rows):,} rows in all; go on with from_seq={found[len(page)][0]}]")
+    return "\n".join(lines) or "No row of the output matches."
+
+
+def _rows(output: str) -> list[str]:
+    """Return the lines of an output, long ones in several rows; the same on every call."""
+    return [
+        line[start : start + ROW_CHARS]
+        for line in output.removesuffix("\n").split("\n")
+        for start in range(0, max(1, len(line)), ROW_CHARS)
+    ]
+
+
+def _fitting(rows: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    room = READ_CHARS
+    for number, row in rows:
+        room -= len(row)
+        if room < 0:
+            return
+        yield number, row
+
+
+READ_CONVERSATION = Tool(
+    name="read_conversation",
+    description=(
+        "Reads earlier messages of this conversation, also those no longer in view, or the full"
+        " text of a truncated tool output."
+    ),
+    effect="read",
+    arguments=HistoryArguments,
+    run=read_conversation,
+)
+
+FOUND_CHARS = 10_000
 """Text of one answer; 4 bytes each, and marks beside them, stay under tools.output.max_bytes."""
 FOUND_SHARES = 3
 """What was found is shown in so many times the length of a neighbour."""
@@ -24,7 +115,7 @@ MARKS = "> holds the words, ~ was found because it stands next to such a message
 _Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
 
 
-class SearchArguments(Arguments):
+class HistorySearchArguments(Arguments):
     """What to look for, and where."""
 
     query: _Words = Field(description="Words, or a plain question; no operators")
@@ -35,7 +126,7 @@ class SearchArguments(Arguments):
     neighbours: int = Field(1, ge=0, le=3, description="Shown around each")
 
 
-async def session_search(context: ToolContext, arguments: SearchArguments) -> str:
+async def session_search(context: ToolContext, arguments: HistorySearchArguments) -> str:
     """Return what was found among its neighbours, best first, and where was looked."""
     if context.services.searcher is None:
         raise ToolError("there is nothing to search here")
@@ -102,7 +193,7 @@ def _share(passages: Sequence[Passage]) -> int:
         for _, seqs, messages in passages
         for message in messages
     )
-    return max(LEAST_CHARS, TOTAL_CHARS // max(1, shares))
+    return max(LEAST_CHARS, FOUND_CHARS // max(1, shares))
 
 
 def _place(hit: Hit) -> str:
@@ -123,7 +214,7 @@ def _cut(message: PastMessage, room: int, look_for: str) -> str:
     return f"{before}{text[start:end]}" + (f" [+{left:,} characters]" if left else "")
 
 
-TOOL = Tool(
+SESSION_SEARCH = Tool(
     name="session_search",
     description=(
         "Finds messages by their words: in this conversation from its first one on, also those no"
@@ -131,6 +222,6 @@ TOOL = Tool(
         " other people's. read_conversation reads on from a number (#12) of this conversation."
     ),
     effect="read",
-    arguments=SearchArguments,
+    arguments=HistorySearchArguments,
     run=session_search,
 )

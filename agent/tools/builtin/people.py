@@ -1,0 +1,134 @@
+"""The tools that reach somebody: `clarify`, `send_file` and `delegate_task`.
+
+`clarify` asks the person a question, and goes on when they have answered. `send_file` gives them a
+text as a file, with the answer of the turn. `delegate_task` has another agent do a piece of work.
+"""
+
+import mimetypes
+from dataclasses import asdict
+from typing import Annotated
+
+import orjson
+from pydantic import Field, StringConstraints
+
+from agent.errors import ToolError
+from agent.tools.context import Inquiry, ToolContext
+from agent.tools.registry import Arguments, Tool
+
+MOST_CHOICES = 5
+LABEL_CHARS = 60
+QUESTION_CHARS = 1_500
+NOBODY_ANSWERED = (
+    "Nobody answered in time. Go on without an answer: use your best judgement and say what you"
+    " assumed, or say what you need to know."
+)
+
+Label = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LABEL_CHARS)
+]
+
+
+class ClarifyArguments(Arguments):
+    """What the model may say."""
+
+    question: str = Field(min_length=1, max_length=QUESTION_CHARS)
+    choices: tuple[Label, ...] = Field(
+        default=(),
+        max_length=MOST_CHOICES,
+        description="Shown as buttons; other answers are possible",
+    )
+
+
+async def clarify(context: ToolContext, arguments: ClarifyArguments) -> str:
+    """Ask the person, and return what they say; the turn waits meanwhile."""
+    if context.services.people is None:
+        raise ToolError(
+            "nobody can be asked here. Use your best judgement and say what you assumed"
+        )
+    inquiry = Inquiry(
+        "clarify", context.call_id, CLARIFY.name, arguments.question, arguments.choices
+    )
+    reply = await context.services.people.ask(inquiry)
+    return f"The answer: {reply.text}" if reply.state == "answered" else NOBODY_ANSWERED
+
+
+CLARIFY = Tool(
+    name="clarify",
+    description=(
+        "Asks the person one question and waits for the answer. Only for what you cannot find out"
+        " and must know before you go on, where a wrong guess would do harm; else choose, and say"
+        " what you chose."
+    ),
+    effect="read",
+    arguments=ClarifyArguments,
+    run=clarify,
+)
+
+
+class FileArguments(Arguments):
+    """The file."""
+
+    name: str = Field(description="With its ending, such as report.md")
+    text: str
+
+
+async def send_file(context: ToolContext, arguments: FileArguments) -> str:
+    """Store the file; it is shown together with the answer."""
+    if context.files is None:
+        raise ToolError("no files can be sent here")
+    if not arguments.name.strip():
+        raise ToolError("a file needs a name")
+    content = arguments.text.encode(errors="replace")
+    mime = mimetypes.guess_type(arguments.name)[0] or "text/plain"
+    name = await context.files.offer(arguments.name, mime, content)
+    return f"The file {name!r} ({len(content):,} bytes) will be shown with your answer."
+
+
+SEND_FILE = Tool(
+    name="send_file",
+    description=(
+        "Sends the user a text as a file: when they ask for one, or will keep it or open it in"
+        " another program."
+    ),
+    effect="idempotent",
+    arguments=FileArguments,
+    run=send_file,
+)
+
+MAX_TASK_CHARS = 70_000
+LONGEST_S = 86_400.0
+"""A child ends by its own limits (`tools.delegation`), of which this tool knows nothing."""
+
+
+class DelegateArguments(Arguments):
+    """What is to be done."""
+
+    task: str = Field(
+        min_length=1,
+        max_length=MAX_TASK_CHARS,
+        description="What to do, all that it has to know, and what to report: it sees nothing else"
+        " of this conversation",
+    )
+
+
+async def delegate_task(context: ToolContext, arguments: DelegateArguments) -> str:
+    """Return how the task ended, as JSON."""
+    if context.services.delegates is None:
+        raise ToolError("nothing can be delegated here")
+    done = asdict(await context.services.delegates.run(context.call_id, arguments.task))
+    done["answer"] = done.pop("text")
+    return orjson.dumps(done).decode()
+
+
+DELEGATE_TASK = Tool(
+    name="delegate_task",
+    description=(
+        "Has another agent, with the same tools and directory, do a self-contained piece of work,"
+        " and returns its report. For work whose details you need not see: research, reading much,"
+        " trying things out. It cannot ask back. Up to three calls run side by side."
+    ),
+    effect="idempotent",
+    arguments=DelegateArguments,
+    run=delegate_task,
+    timeout_s=LONGEST_S,
+)
