@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import orjson
 
-from agent import edits as rewriting
+from agent.edits import messages as rewriting
 from agent.messages import ChatMessage, ToolCall
 
 VERSION = 3

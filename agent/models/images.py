@@ -1,9 +1,9 @@
 """Pictures on their way to a model: a stored message holds a handle, a request holds the bytes.
 
-The bytes are put in just before a call (agent/turn/request.py, agent/background_summary.py), so
-transcripts, token counts and the watch over the prefix all work on the handle. What cannot be shown
-becomes a label; the text beside it names the picture. A picture that a provider refuses becomes one
-as well: it stands in every later request, and none of them would be answered.
+The bytes are put in just before a call, in agent/turn/. So transcripts, token counts and the watch
+over the prefix all work on the handle. What cannot be shown becomes a label; the text beside it
+names the picture. A picture that a provider refuses becomes one as well: it stands in every later
+request, and none of them would be answered.
 """
 
 import re

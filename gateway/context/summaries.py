@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.background_summary import prepare, warm_prefix, warm_tokens
 from agent.context.summary_model import SummaryCalls
 from agent.errors import SummaryFailed
 from agent.models.base import ChatModel
 from agent.ports import ModelCall
+from agent.turn.background_summary import prepare, warm_prefix, warm_tokens
 from agent.turn.state import Agent
 from agent.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters.messages import Attachment
-from agent.edits import IMAGE
+from agent.edits.messages import IMAGE
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
 from agent.models.images import LEAP, MAX_IMAGES, UNSEEN

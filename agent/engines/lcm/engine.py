@@ -25,7 +25,7 @@ from agent.context_engine import (
     Node,
     Sizes,
 )
-from agent.edits import outlined
+from agent.edits.messages import outlined
 from agent.engines.lcm import tools
 from agent.engines.lcm.frontier import Frontier, Run, due, next_run, opened, pressed
 from agent.engines.lcm.writing import NodeText, Scribe, joined, parted, span_of

@@ -12,7 +12,6 @@ from structlog.contextvars import bound_contextvars, get_contextvars
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from agent.background_summary import prepare
 from agent.context.meter import Measure, ReportedUsage, TokenMeter
 from agent.context.planner import (
     MAX_OVERFLOWS,
@@ -34,6 +33,7 @@ from agent.context_engine import (
 from agent.errors import ModelError, ModelNotFound, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.ports import PlannerState
+from agent.turn.background_summary import prepare
 from agent.usage import Usage
 from agent.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost

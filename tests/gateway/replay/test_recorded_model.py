@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.edits import clipped
+from agent.edits.messages import clipped
 from agent.errors import ContextOverflow, RecordingMismatch
 from agent.messages import (
     ChatMessage,

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from agent.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
 from agent.context.meter import TokenMeter
 from agent.context.phases.summary import RULES, SECTIONS
 from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
@@ -27,6 +26,7 @@ from agent.models.catalog import ModelFacts, Prices
 from agent.models.images import Images, image_part, with_pictures
 from agent.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
+from agent.turn.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
 from agent.turn.request import marked
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import orjson
 
+from agent.edits.outline import outline
 from agent.messages import ChatMessage, FunctionCall, ToolCall, storable
-from agent.outline import outline
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.edits import (
+from agent.edits.messages import (
     CLEARED,
     DUPLICATE,
     clipped,
