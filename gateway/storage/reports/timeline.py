@@ -12,10 +12,10 @@ import orjson
 from sqlalchemy import Connection, Row, Select, func, select
 
 from agent.usage import Usage
-from gateway.storage.conversation import compactions
+from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.compactions import CompactionRow
 from gateway.storage.reports.ledger import TOKENS, usage_in
-from gateway.storage.schema import conversation, ledger, message, step, turn
+from gateway.storage.schema import ledger, message, step, turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,6 @@ class ConversationTotals:
 
 def work(conn: Connection, conversation_id: int) -> ConversationTotals:
     """Return the sums over a conversation's turns; all 0 for an unknown one."""
-    messages = conn.scalar(
-        select(conversation.c.message_head).where(conversation.c.id == conversation_id)
-    )
     tokens_in = turn.c.input_tokens + turn.c.cache_read_tokens + turn.c.cache_write_tokens
     row = conn.execute(
         select(
@@ -43,7 +40,7 @@ def work(conn: Connection, conversation_id: int) -> ConversationTotals:
             func.coalesce(func.sum(turn.c.output_tokens), 0),
         ).where(turn.c.conversation == conversation_id)
     ).one()
-    return ConversationTotals(messages or 0, *row)
+    return ConversationTotals(conversations.message_head(conn, conversation_id), *row)
 
 
 @dataclass(frozen=True, slots=True)
