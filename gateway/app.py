@@ -40,7 +40,6 @@ from gateway.agent_ports.files import Attachments, with_pictures_of
 from gateway.agent_ports.questions import Inquiries, Timeouts
 from gateway.agent_ports.search import Indexer
 from gateway.agent_ports.tools import ToolFolders, Toolkit, Workspaces
-from gateway.commands.model import ModelCommand
 from gateway.commands.status_figures import start_warnings, status_facts
 from gateway.context.memory import Recall
 from gateway.context.summaries import Preparations
@@ -425,7 +424,7 @@ async def assembled(
         context,
         toolkit,
         Delegation(database, context, budgets, settings.tools.delegation, toolkit),
-        ModelCommand(database, agent, context, access),
+        access,
     )
     runner = TurnRunner(
         database=database,

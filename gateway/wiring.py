@@ -43,7 +43,7 @@ from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
 from gateway.access.policy import Access
 from gateway.commands import registry
-from gateway.commands.usage import MoneyRules
+from gateway.commands.status_figures import MoneyRules
 from gateway.context.prompts import SKILLS, OperatorFiles, Prompts
 from gateway.context.window import ContextParts
 from gateway.errors import SettingsError
@@ -350,7 +350,7 @@ def build_accounts(settings: Settings) -> Accounts:
         blocks += [(platform, account) for account in accounts if account.is_on]
 
     def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
-        menu = tuple(registry.DESCRIPTIONS.items())
+        menu = registry.menu()
         host = Host(intake, chats, menu, settings.attachments.max_bytes)
         return [build(platform, block, host) for platform, block in blocks]
 

@@ -8,7 +8,7 @@ of the transaction that admits a message.
 import hmac
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -45,8 +45,6 @@ ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
 CODE_CHARS = 8
 NAME_CHARS = 60
-LISTED = 20
-"""Requests and members that `/pair list` shows, of each kind."""
 COMMAND_LINE = "command line"
 _BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
 _LONGEST = 64
@@ -155,24 +153,6 @@ class Pairing:
         text = stranger_notice(message, code, is_owned=bool(owners))
         self._owners.say(conn, place, f"pairing:{request_id}", text)
         return {place.id, *self._tell_owners(conn, message, request_id, owners)}
-
-    def carry_out(self, conn: Connection, argument: str, by: str) -> Decision:
-        """Do what stands behind an owner's `/pair`; `by` is the owner."""
-        verb, _, target = argument.partition(" ")
-        try:
-            match verb.lower(), target.strip():
-                case "list", "":
-                    text = list_text(members.pending(conn), members.everybody(conn))
-                    return Decision(text)
-                case "approve", code if code:
-                    return approve(conn, code, by)
-                case "deny", code if code:
-                    return deny(conn, code, by)
-                case "revoke", whom if whom:
-                    return revoke(conn, whom, by)
-        except NotFound as exc:
-            return Decision(str(exc))
-        return Decision(USAGE)
 
     def tell_approved(self, conn: Connection) -> set[int]:
         """Tell those who were approved lately and do not know it; returns their conversations.
@@ -465,30 +445,3 @@ CODES_REFUSED = (
     "I take no codes for now: there were too many wrong ones. Please try again in an hour, or"
     " start me again for another code."
 )
-DIRECT_ONLY = "Please write that to me directly: others can read it here."
-USAGE = """\
-Who may write to me:
-
-- `/pair list`: who asks, and who was let in
-- `/pair approve CODE`: let them in
-- `/pair deny CODE`: refuse; they cannot ask again for a day
-- `/pair revoke PLATFORM:ID`: take back that somebody was let in"""
-
-
-def list_text(pending: Sequence[Request], everybody: Sequence[Member]) -> str:
-    """Return the answer to `/pair list`."""
-    asking = [
-        f"- {who(request)}: code `{request.code}`, {request.left_s / 60:.0f} min left"
-        for request in pending[-LISTED:]
-    ]
-    let_in = [f"- {who(each)}: {each.role} since {each.at[:10]}" for each in everybody[:LISTED]]
-    blocks = []
-    for title, lines, total in (
-        ("Asking to be let in", asking, len(pending)),
-        ("Let in", let_in, len(everybody)),
-    ):
-        if total > LISTED:
-            lines.append(f"- … and {total - LISTED:,} more: `parley pair list`")
-        blocks.append(f"**{title}**\n\n" + ("\n".join(lines) or "- nobody"))
-    blocks.append("Those in `parley.yaml` are not listed.")
-    return "\n\n".join(blocks)

@@ -1,11 +1,11 @@
-"""What becomes of an answer to an inquiry (step 2 of the path), in the admitting transaction.
+"""`/approve`, `/deny` and `/answer`: what becomes of a reply to a question.
 
-An answer is a press of a button, the same text typed by hand or, to a question of the agent, any
+A reply is a press of a button, the same text typed by hand or, to a question of the agent, any
 plain message. It is taken once, from somebody who may give it, where it was asked; the turn that
 waits goes on when nothing else waits there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ from adapters.messages import InboundMessage
 from agent import messages
 from agent.tools.context import InquiryKind
 from gateway.access.policy import may_approve
-from gateway.commands import registry
+from gateway.commands.registry import REPLY, Command, CommandContext, CommandResult
 from gateway.storage.conversation import conversations, questions
 from gateway.storage.conversation.questions import ENDED, Question
 
@@ -27,8 +27,8 @@ LONGEST_ID = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A message that may be an answer.
+class Reply:
+    """A message that may answer a question.
 
     Attributes:
         conversation: That of its sender here; in a group of several another one than where the
@@ -45,141 +45,174 @@ class Given:
 
     @property
     def by(self) -> str:
-        """The sender, as inquiries and turns have it."""
+        """The sender, as questions and turns have it."""
         return f"{self.message.address.platform}:{self.message.sender}"
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """An inquiry that was answered, for the log; it counts once the transaction is committed."""
+class SettledQuestion:
+    """A question that was answered, for the log; it counts once the transaction is committed."""
 
-    found: Question
+    question: Question
     answer: str
     by: str
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What an answer led to.
+class ReplyOutcome(CommandResult):
+    """What a reply led to; its text is what the sender is told.
 
     Attributes:
-        text: What its sender is told.
-        decided: The inquiries that it answers; none where it was not taken.
+        settled: The questions that it answers; none where it was not taken.
         over: How the question ended for which it comes too late; empty where that is not so.
     """
 
-    text: str
-    decided: tuple[Decision, ...] = ()
+    settled: tuple[SettledQuestion, ...] = ()
     over: str = ""
 
     @property
     def answer(self) -> Literal["accepted", "refused", "over"]:
         """What became of it, as its platform is told."""
-        if self.decided:
+        if self.settled:
             return "accepted"
         return "over" if self.over else "refused"
 
 
-def by_command(given: Given) -> Taken:
-    """Take `/approve`, `/deny` or `/answer`, with the id of the inquiry or to the only one."""
-    name = registry.parse(given.message.text)
-    kind: InquiryKind = "clarify" if name == "answer" else "approval"
-    said = registry.argument(given.message.text).strip()
-    first, _, rest = said.partition(" ")
-    is_id = first.isascii() and first.isdigit() and len(first) <= LONGEST_ID
-    named = _named(given, int(first)) if is_id else None
+@Command(
+    "approve",
+    "say yes to what I may not do alone; with its number, once or for the conversation",
+    REPLY,
+    30,
+)
+def approve(context: CommandContext) -> ReplyOutcome:
+    """Take "once", which goes without saying, or "conversation"."""
+    return _by_command(context, "approval", lambda said: said.lower() or "once")
+
+
+@Command("deny", "say no to it", REPLY, 40)
+def deny(context: CommandContext) -> ReplyOutcome:
+    """Take a no, whatever stands behind it."""
+    return _by_command(context, "approval", lambda _: "deny")
+
+
+@Command("answer", "answer my question with words or the number of a choice", REPLY, 50)
+def answer(context: CommandContext) -> ReplyOutcome:
+    """Take words, or the number of a choice."""
+    return _by_command(context, "clarify", lambda said: said)
+
+
+def _by_command(
+    context: CommandContext, kind: InquiryKind, understood: Callable[[str], str]
+) -> ReplyOutcome:
+    """Take a reply with the number of the question, or to the only one.
+
+    Args:
+        context: Of the command.
+        kind: What it answers.
+        understood: Returns what is meant by the words behind the number.
+    """
+    reply = Reply(
+        context.conn, context.message, context.conversation, context.is_owner, context.may_act
+    )
+    said = context.argument
+    rest = said.partition(" ")[2]
+    number = _number(said)
+    named = None if number is None else _named(reply, number)
     # `/answer 2` may be a choice, and `/answer 2 apples` mere words.
-    if is_id and (kind == "approval" or (named is not None and rest.strip())):
-        found, said, why_not = named, rest.strip(), NOT_HERE
+    if number is not None and (kind == "approval" or (named is not None and rest.strip())):
+        question, said, why_not = named, rest.strip(), NOT_HERE
     else:
-        waiting = _waiting(given, kind)
-        found = waiting[0] if len(waiting) == 1 else None
+        waiting = _waiting(reply, kind)
+        question = waiting[0] if len(waiting) == 1 else None
         why_not = _which(waiting) if waiting else NONE_WAITS[kind]
-    if found is not None:
-        why_not = _why_not(given, found, kind)
-    if found is None or why_not:
-        is_over = found is not None and why_not in {TOO_LATE, *OVER.values()}
-        return Taken(why_not, over=_ended(found) if found and is_over else "")
-    if kind == "clarify":
-        return _answer(given, found, said)
-    return _decide(given, found, "deny" if name == "deny" else said.lower() or "once")
+    if question is not None:
+        why_not = _why_not(reply, question, kind)
+    if question is None or why_not:
+        is_over = question is not None and why_not in {TOO_LATE, *OVER.values()}
+        return ReplyOutcome(why_not, over=_ended(question) if question and is_over else "")
+    take = _answer if kind == "clarify" else _decide
+    return take(reply, question, understood(said))
 
 
-def again(conn: Connection, message: InboundMessage) -> Literal["accepted", "refused", "over"]:
+def again(
+    conn: Connection, message: InboundMessage, argument: str
+) -> Literal["accepted", "refused", "over"]:
     """Return what has become of a press that was received before."""
-    found = _by_its_number(conn, message)
-    if found is None or found.state == "pending":
+    question = _by_its_number(conn, argument)
+    if question is None or question.state == "pending":
         return "refused"
     by = f"{message.address.platform}:{message.sender}"
-    return "accepted" if found.by == by else "over"
+    return "accepted" if question.by == by else "over"
 
 
-def asked_in(conn: Connection, message: InboundMessage) -> int | None:
-    """Return the conversation of the question that an answer names, asked where it was given."""
-    found = _by_its_number(conn, message)
-    return found.conversation if found and _is_here(conn, found, message) else None
+def asked_in(conn: Connection, message: InboundMessage, argument: str) -> int | None:
+    """Return the conversation of the question that a reply names, asked where it was given."""
+    question = _by_its_number(conn, argument)
+    return question.conversation if question and _is_here(conn, question, message) else None
 
 
-def in_words(given: Given) -> tuple[Decision, ...]:
+def in_words(reply: Reply) -> tuple[SettledQuestion, ...]:
     """Take a plain message as the answer to the oldest question that its sender may answer.
 
     Returns:
         Nothing where there is no such question: the message waits for a turn.
     """
-    for found in _waiting(given, "clarify"):
-        if not _why_not(given, found, "clarify"):
-            return _settle(given, found, given.message.text.strip())
+    for question in _waiting(reply, "clarify"):
+        if not _why_not(reply, question, "clarify"):
+            return _settle(reply, question, reply.message.text.strip())
     return ()
 
 
-def is_pressed(message: InboundMessage, found: Question) -> bool:
+def is_pressed(message: InboundMessage, argument: str, question: Question) -> bool:
     """Whether a message is a press of a button of this question: its platform takes them off."""
-    return message.pressed and _number(message) == found.id
+    return message.pressed and _number(argument) == question.id
 
 
-def note_of(decision: Decision) -> str:
+def note_of(settled: SettledQuestion) -> str:
     """Return how a question ended, as it is noted in place of its buttons."""
-    if decision.found.kind == "clarify":
+    if settled.question.kind == "clarify":
         return ENDED["answered"]
-    return "denied" if decision.answer == "deny" else "approved"
+    return "denied" if settled.answer == "deny" else "approved"
 
 
-def report(decision: Decision) -> None:
+def report(settled: SettledQuestion) -> None:
     """Log an answer, never what was said."""
-    found, by = decision.found, decision.by
-    if found.kind == "clarify":
-        log.info("question_answered", conversation=found.conversation, inquiry=found.id, by=by)
-    elif decision.answer == "deny":
+    question, by = settled.question, settled.by
+    if question.kind == "clarify":
+        log.info(
+            "question_answered", conversation=question.conversation, inquiry=question.id, by=by
+        )
+    elif settled.answer == "deny":
         log.info(
             "tool_denied",
-            conversation=found.conversation,
-            inquiry=found.id,
-            tool=found.tool,
+            conversation=question.conversation,
+            inquiry=question.id,
+            tool=question.tool,
             by=by,
         )
     else:
         log.info(
             "tool_approved",
-            conversation=found.conversation,
-            inquiry=found.id,
-            tool=found.tool,
-            scope=decision.answer,
+            conversation=question.conversation,
+            inquiry=question.id,
+            tool=question.tool,
+            scope=settled.answer,
             by=by,
         )
 
 
 def waiting_text(waiting: Sequence[Question]) -> str:
     """Return what is said to a message that has to wait for these answers."""
-    found = waiting[0]
+    question = waiting[0]
     if len(waiting) > 1:
         ids = ", ".join(f"{each.id} (`{each.tool}`)" for each in waiting)
         return (
             f"Your message waits: {len(waiting)} questions need an answer first: {ids}. Send"
             " `/approve`, `/deny` or `/answer` with the number, or `/stop` to drop all of it."
         )
-    if found.kind == "approval":
+    if question.kind == "approval":
         return (
-            f"Your message waits: I first need to know whether I may run `{found.tool}`. Send"
+            f"Your message waits: I first need to know whether I may run `{question.tool}`. Send"
             " `/approve` or `/deny`, or `/stop` to drop all of it."
         )
     return (
@@ -188,107 +221,112 @@ def waiting_text(waiting: Sequence[Question]) -> str:
     )
 
 
-def _named(given: Given, inquiry_id: int) -> Question | None:
+def _named(reply: Reply, inquiry_id: int) -> Question | None:
     """Return an inquiry that was asked in the chat and thread of the message; else None."""
-    found = questions.find(given.conn, inquiry_id)
-    if found is None or found.conversation == given.conversation:
-        return found
-    return found if _is_here(given.conn, found, given.message) else None
+    question = questions.find(reply.conn, inquiry_id)
+    if question is None or question.conversation == reply.conversation:
+        return question
+    return question if _is_here(reply.conn, question, reply.message) else None
 
 
-def _by_its_number(conn: Connection, message: InboundMessage) -> Question | None:
-    number = _number(message)
+def _by_its_number(conn: Connection, argument: str) -> Question | None:
+    number = _number(argument)
     return None if number is None else questions.find(conn, number)
 
 
-def _number(message: InboundMessage) -> int | None:
-    first = registry.argument(message.text).strip().partition(" ")[0]
+def _number(argument: str) -> int | None:
+    """Return the number of a question that a reply begins with."""
+    first = argument.partition(" ")[0]
     is_id = first.isascii() and first.isdigit() and len(first) <= LONGEST_ID
     return int(first) if is_id else None
 
 
-def _is_here(conn: Connection, found: Question, message: InboundMessage) -> bool:
-    place, address = questions.place(conn, found), message.address
+def _is_here(conn: Connection, question: Question, message: InboundMessage) -> bool:
+    place, address = questions.place(conn, question), message.address
     there = (place.platform, place.account, place.chat, place.thread)
     return there == (address.platform, address.account, address.chat, address.thread)
 
 
-def _waiting(given: Given, kind: InquiryKind) -> list[Question]:
-    waiting = questions.pending(given.conn, given.conversation)
-    return [found for found in waiting if found.kind == kind and not found.is_due]
+def _waiting(reply: Reply, kind: InquiryKind) -> list[Question]:
+    waiting = questions.pending(reply.conn, reply.conversation)
+    return [question for question in waiting if question.kind == kind and not question.is_due]
 
 
-def _taken(text: str, decided: tuple[Decision, ...]) -> Taken:
+def _taken(text: str, decided: tuple[SettledQuestion, ...]) -> ReplyOutcome:
     """Return what is told for an answer; its time may have ended this very moment."""
-    return Taken(text, decided) if decided else Taken(TOO_LATE, over=ENDED["expired"])
+    return (
+        ReplyOutcome(text, settled=decided)
+        if decided
+        else ReplyOutcome(TOO_LATE, over=ENDED["expired"])
+    )
 
 
-def _ended(found: Question) -> str:
+def _ended(question: Question) -> str:
     """Return how a question ended that is over, or due."""
-    return ENDED["expired" if found.state == "pending" else found.state]
+    return ENDED["expired" if question.state == "pending" else question.state]
 
 
 def still_waits(conn: Connection, conversation_id: int) -> str:
     """Return what else waits for an answer, in words; empty for nothing."""
     waiting = questions.pending(conn, conversation_id)
-    ids = ", ".join(f"{found.id} (`{found.tool}`)" for found in waiting)
+    ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
     return f"I still wait for an answer to {ids}." if waiting else ""
 
 
 def _which(waiting: list[Question]) -> str:
-    ids = ", ".join(f"{found.id} (`{found.tool}`)" for found in waiting)
+    ids = ", ".join(f"{question.id} (`{question.tool}`)" for question in waiting)
     return f"Several questions wait; say which one you mean by its number: {ids}."
 
 
-def _why_not(given: Given, found: Question, kind: InquiryKind) -> str:
+def _why_not(reply: Reply, question: Question, kind: InquiryKind) -> str:
     """Return why an answer is not taken; empty where it is."""
-    user = questions.place(given.conn, found).user
-    if user not in {None, given.message.sender} and not given.is_owner:
+    user = questions.place(reply.conn, question).user
+    if user not in {None, reply.message.sender} and not reply.is_owner:
         return NOT_YOURS
-    if found.kind == "approval" and not may_approve(
-        found.tool, is_owner=given.is_owner, may_act=given.may_act
+    if question.kind == "approval" and not may_approve(
+        question.tool, is_owner=reply.is_owner, may_act=reply.may_act
     ):
-        return ONLY_OWNERS_APPROVE if given.may_act else MAY_NOT_APPROVE
-    if not given.may_act and given.by not in questions.senders(given.conn, found):
+        return ONLY_OWNERS_APPROVE if reply.may_act else MAY_NOT_APPROVE
+    if not reply.may_act and reply.by not in questions.senders(reply.conn, question):
         return NOT_YOURS
-    if found.kind != kind:
-        return OTHER_KIND[found.kind]
-    if found.state == "pending":
-        return TOO_LATE if found.is_due else ""
-    return TOO_LATE if found.state == "expired" else OVER[found.state]
+    if question.kind != kind:
+        return OTHER_KIND[question.kind]
+    if question.state == "pending":
+        return TOO_LATE if question.is_due else ""
+    return TOO_LATE if question.state == "expired" else OVER[question.state]
 
 
-def _answer(given: Given, found: Question, said: str) -> Taken:
+def _answer(reply: Reply, question: Question, said: str) -> ReplyOutcome:
     """Take the number of a choice, or words."""
-    numbered = {str(number): label for number, label in enumerate(found.choices, start=1)}
+    numbered = {str(number): label for number, label in enumerate(question.choices, start=1)}
     said = numbered.get(said, said)
     if not said:
-        return Taken(SAY_MORE)
-    return _taken(f"Answer: {messages.quoted(said)}", _settle(given, found, said))
+        return ReplyOutcome(SAY_MORE)
+    return _taken(f"Answer: {messages.quoted(said)}", _settle(reply, question, said))
 
 
-def _decide(given: Given, found: Question, answer: str) -> Taken:
+def _decide(reply: Reply, question: Question, answer: str) -> ReplyOutcome:
     """Take an approval or its opposite."""
     if answer not in DECIDED:
-        return Taken(HOW_TO_APPROVE)
-    decided = _settle(given, found, answer)
+        return ReplyOutcome(HOW_TO_APPROVE)
+    decided = _settle(reply, question, answer)
     if answer == "conversation":
-        same = (found.kind, found.tool, found.definition)
-        for other in questions.pending(given.conn, found.conversation):
+        same = (question.kind, question.tool, question.definition)
+        for other in questions.pending(reply.conn, question.conversation):
             if (other.kind, other.tool, other.definition) == same:
-                decided += _settle(given, other, answer)
-    return _taken(DECIDED[answer].format(tool=found.tool, id=found.id), decided)
+                decided += _settle(reply, other, answer)
+    return _taken(DECIDED[answer].format(tool=question.tool, id=question.id), decided)
 
 
-def _settle(given: Given, found: Question, answer: str) -> tuple[Decision, ...]:
+def _settle(reply: Reply, question: Question, answer: str) -> tuple[SettledQuestion, ...]:
     """Store an answer; the turn goes on where nothing else is waited for."""
-    if not questions.answer(given.conn, found.id, answer, given.by):
+    if not questions.answer(reply.conn, question.id, answer, reply.by):
         return ()
-    if found.kind == "clarify":
-        questions.add_sender(given.conn, found, given.by)
-    if not questions.is_awaited(given.conn, found.conversation):
-        conversations.make_ready(given.conn, found.conversation)
-    return (Decision(found, answer, given.by),)
+    if question.kind == "clarify":
+        questions.add_sender(reply.conn, question, reply.by)
+    if not questions.is_awaited(reply.conn, question.conversation):
+        conversations.make_ready(reply.conn, question.conversation)
+    return (SettledQuestion(question, answer, reply.by),)
 
 
 DECIDED = {

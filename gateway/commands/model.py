@@ -1,4 +1,4 @@
-"""`/model` (step 6 of the path): shows the configured models, and has another one answer first.
+"""`/model`: shows the configured models, and has another one answer first.
 
 The choice is stored with the end of the command's turn. Where the conversation does not fit into
 the new model's window it is compacted before that.
@@ -6,7 +6,6 @@ the new model's window it is compacted before that.
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 from agent import messages
 from agent.models.base import ChatModel
@@ -14,13 +13,10 @@ from agent.models.catalog import Prices
 from agent.models.factory import choices
 from agent.ports import Compaction
 from agent.turn.state import Agent
-from gateway.access.policy import Access
-from gateway.agent_ports.journal import Journal
-from gateway.commands import registry
-from gateway.context.window import ContextParts
+from gateway.commands.compress import TOPIC_CHARS, compress_text
+from gateway.commands.registry import TURN, Command, TurnContext
 from gateway.storage.conversation import compactions
 from gateway.storage.conversation.turn_journal import TurnEnd
-from gateway.storage.engine import Database
 
 DEFAULT = "default"
 """What takes a choice back."""
@@ -31,52 +27,44 @@ NO_ROOM = (
 NOT_ALLOWED = "Only those who were let in by name may choose the model; nothing was changed."
 
 
-@dataclass(frozen=True, slots=True)
-class ModelCommand:
-    """Carries out `/model`; `agent` is the one of the settings."""
+@Command("model", "show the models, or name the one that is to answer here", TURN, 100)
+async def choose_model(context: TurnContext) -> tuple[str, TurnEnd]:
+    """Return the answer, and the end of the turn, which stores the choice."""
+    services, journal, wanted = context.services, context.journal, context.argument
+    turn, known = journal.turn, choices(services.agent.models)
+    if not wanted:
+        return listed_text(known, turn.model), TurnEnd("model_listed")
+    if not await services.database.read(services.access.may_act, turn.senders):
+        return NOT_ALLOWED, TurnEnd("model_refused")
+    chosen = found(wanted, known)
+    if chosen is None:
+        return unknown_text(wanted, known, turn.model), TurnEnd("model_unknown")
+    told: set[str] = set()
 
-    database: Database
-    agent: Agent
-    context: ContextParts
-    access: Access
+    async def note(what: str) -> None:
+        told.add(what)
 
-    async def carry_out(self, journal: Journal) -> tuple[str, TurnEnd]:
-        """Return the answer, and the end of the turn, which stores the choice."""
-        turn = journal.turn
-        wanted = turn.command.argument if turn.command else ""
-        known = choices(self.agent.models)
-        if not wanted:
-            return listed_text(known, turn.model), TurnEnd("model_listed")
-        if not await self.database.read(self.access.may_act, turn.senders):
-            return NOT_ALLOWED, TurnEnd("model_refused")
-        chosen = found(wanted, known)
-        if chosen is None:
-            return unknown_text(wanted, known, turn.model), TurnEnd("model_unknown")
-        told: set[str] = set()
+    # Told in the answer, and not beside it.
+    journal.tell_user = note
+    compaction = await _make_room(context, services.agent.preferring(chosen))
+    text = chosen_text(chosen, known, compaction)
+    if "floor" in told:
+        text = f"{text} {NO_ROOM}"
+    return text, TurnEnd("model_chosen", chosen=chosen)
 
-        async def note(what: str) -> None:
-            told.add(what)
 
-        # Told in the answer, and not beside it.
-        journal.tell_user = note
-        compaction = await self._make_room(journal, self.agent.preferring(chosen))
-        text = chosen_text(chosen, known, compaction)
-        if "floor" in told:
-            text = f"{text} {NO_ROOM}"
-        return text, TurnEnd("model_chosen", chosen=chosen)
-
-    async def _make_room(self, journal: Journal, agent: Agent) -> Compaction | None:
-        """Compact what the new model's window cannot hold; returns what was done."""
-        turn = journal.turn
-        done = await self.database.read(compactions.made_by, turn, "fallback")
-        if done is not None:
-            return done
-        view, planner = await self.context.opened(agent, journal)
-        with closing(planner):
-            tokens = (await planner.measured(view)).tokens
-            if not planner.rules.enabled or not planner.engine.should_compress(tokens):
-                return None
-            return await planner.compact(view, "fallback")
+async def _make_room(context: TurnContext, agent: Agent) -> Compaction | None:
+    """Compact what the new model's window cannot hold; returns what was done."""
+    services, journal = context.services, context.journal
+    done = await services.database.read(compactions.made_by, journal.turn, "fallback")
+    if done is not None:
+        return done
+    view, planner = await services.context.opened(agent, journal)
+    with closing(planner):
+        tokens = (await planner.measured(view)).tokens
+        if not planner.rules.enabled or not planner.engine.should_compress(tokens):
+            return None
+        return await planner.compact(view, "fallback")
 
 
 def found(wanted: str, known: Mapping[str, object]) -> str | None:
@@ -126,7 +114,7 @@ def gone_text(chosen: str) -> str:
 
 def unknown_text(wanted: str, known: Mapping[str, Sequence[ChatModel]], chosen: str | None) -> str:
     """Say that there is no such model, and what there is."""
-    named = messages.quoted(" ".join(wanted.split())[: registry.TOPIC_CHARS])
+    named = messages.quoted(" ".join(wanted.split())[:TOPIC_CHARS])
     return f"There is no model {named}. These are configured:\n\n{listed_text(known, chosen)}"
 
 
@@ -141,4 +129,4 @@ def chosen_text(
         text = f"From now on the default answers here: {messages.quoted(name)} ({window:,} tokens)."
     if compaction is None:
         return text
-    return f"{text} Its window is too small for what was said: {registry.compress_text(compaction)}"
+    return f"{text} Its window is too small for what was said: {compress_text(compaction)}"

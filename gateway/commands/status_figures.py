@@ -1,7 +1,7 @@
-"""What `/status`, `/usage`, the page's gauge and the start say about a model."""
+"""What `/status`, `/usage`, the page's gauge and the start say about a model and its prices."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import structlog
@@ -9,16 +9,71 @@ import structlog
 from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine, Limits
 from agent.messages import ChatMessage
+from agent.models.catalog import Prices, facts_of
 from agent.models.factory import choices
+from agent.money.cache_simulator import CacheRules
+from agent.settings import FactsSettings
 from agent.turn.state import Agent
-from gateway.commands.registry import StatusFacts, crowding_text
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts
+from gateway.storage.reports.cache_efficiency import CachePrices
+from gateway.storage.reports.ledger import Spent
+from gateway.storage.reports.usage import ContextFill
 
 log = structlog.get_logger()
 
 KNOWN = 32
 """Models, each with a window that may shrink, whose figures are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatusFacts:
+    """What `/status` and `/usage` say about the model and its context engine, as it is now.
+
+    Attributes:
+        window_tokens: Of the main model; a provider may turn out to give the account less of it.
+        threshold_tokens: Where compression fires; None where it is switched off, or the engine
+            does not tell.
+        engine: Name of the context engine.
+        fixed_tokens: Estimate of system prompt and tool schemas.
+        chosen: Whether it was chosen for the conversation, with `/model`.
+        gone: What was chosen and is no longer configured; empty for nothing.
+        compresses: Whether the view is compacted at all (`compression.enabled`).
+    """
+
+    name: str
+    window_tokens: int
+    threshold_tokens: int | None
+    engine: str
+    fixed_tokens: int
+    chosen: bool = False
+    gone: str = ""
+    compresses: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyRules:
+    """What is known about money beside the ledger.
+
+    Attributes:
+        prices: Of the models in use, by the name under which their calls are booked.
+        rules: Of their prompt caches, where those of the table do not hold.
+        sender_daily_usd: What a sender may spend in a day; None for no limit.
+        daily_usd: What all together may spend; that amount is not shown.
+        timezone: Of the day.
+    """
+
+    prices: Mapping[str, Prices] = field(default_factory=dict)
+    rules: Mapping[str, CacheRules] = field(default_factory=dict)
+    sender_daily_usd: float | None = None
+    daily_usd: float | None = None
+    timezone: str = "UTC"
+
+    def rates(self, name: str) -> CachePrices | None:
+        """Return what decides about the least that a model can cost; None for not known."""
+        facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
+        known = CachePrices.of(facts)
+        return known and known._replace(rules=self.rules.get(name, known.rules))
 
 
 def status_facts(
@@ -82,3 +137,37 @@ def start_warnings(missing_guards: Sequence[str], model: StatusFacts) -> tuple[s
         )
         found.append(f"Prompt and tools: {crowded}; fewer tools or a larger window help")
     return tuple(found)
+
+
+def context_text(standing: ContextFill, model: StatusFacts) -> str:
+    """Return how full the window is."""
+    tokens, source = standing.context.tokens, standing.context.source
+    share = tokens / model.window_tokens
+    return f"{tokens:,} of {model.window_tokens:,} tokens ({share:.0%}), {source}"
+
+
+def crowding_text(model: StatusFacts) -> str | None:
+    """Say that what every request begins with leaves little room; None where it leaves enough."""
+    room_tokens = model.threshold_tokens or model.window_tokens
+    if model.fixed_tokens * 2 <= room_tokens:
+        return None
+    return f"{model.fixed_tokens:,} of {room_tokens:,} tokens, which leaves little room"
+
+
+def firing_text(model: StatusFacts) -> str:
+    """Return from where on the view is compacted."""
+    if not model.compresses:
+        return f"switched off (engine {model.engine})"
+    if model.threshold_tokens is None:
+        return f"when the engine {model.engine} asks for it"
+    return f"from {model.threshold_tokens:,} tokens on (engine {model.engine})"
+
+
+def tokens_text(spent: Spent) -> str:
+    """Return the tokens of calls, and how many of them came from the prompt cache."""
+    usage = spent.usage
+    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
+    kinds = [f"{usage.cache_read_tokens:,} from the cache ({spent.hit_ratio or 0:.0%})"]
+    if written:
+        kinds.append(f"{written:,} into it")
+    return f"{usage.prompt_tokens:,} tokens in, {', '.join(kinds)}; {usage.output_tokens:,} out"

@@ -1,52 +1,28 @@
-"""What `/usage` and `/insights` answer: figures from the books, and what they mean in money."""
+"""`/usage`: what a conversation took and cost, and what its sender has left today."""
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
-from agent.messages import count, listed, quoted
-from agent.models.catalog import Prices, facts_of
-from agent.money.cache_simulator import CacheRules
+from agent.messages import count, listed
+from agent.models.catalog import Prices
 from agent.money.costs import cost_usd, format_usd
-from agent.settings import FactsSettings
 from agent.usage import Usage
-from gateway.agent_ports.budgets import ROUNDING_USD
-from gateway.commands.registry import StatusFacts, context_text, firing_text
-from gateway.storage.reports import cache_efficiency, ledger
-from gateway.storage.reports.cache_efficiency import BilledAnswer, CachePrices
+from gateway.agent_ports.budgets import ROUNDING_USD, today
+from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
+from gateway.commands.status_figures import (
+    MoneyRules,
+    StatusFacts,
+    context_text,
+    firing_text,
+    tokens_text,
+)
+from gateway.storage.conversation import conversations
+from gateway.storage.reports import cache_efficiency, costs, ledger, usage
+from gateway.storage.reports.cache_efficiency import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent
-from gateway.storage.reports.usage import ContextFill, Figures, Insights, UsageReport
-
-INSIGHTS_DAYS = 30
-MOST_NAMES = 5
-"""So many tools and models are named, the most used and the dearest; the others are summed up."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoneyRules:
-    """What is known about money beside the ledger.
-
-    Attributes:
-        prices: Of the models in use, by the name under which their calls are booked.
-        rules: Of their prompt caches, where those of the table do not hold.
-        sender_daily_usd: What a sender may spend in a day; None for no limit.
-        daily_usd: What all together may spend; that amount is not shown.
-        timezone: Of the day.
-    """
-
-    prices: Mapping[str, Prices] = field(default_factory=dict)
-    rules: Mapping[str, CacheRules] = field(default_factory=dict)
-    sender_daily_usd: float | None = None
-    daily_usd: float | None = None
-    timezone: str = "UTC"
-
-    def rates(self, name: str) -> CachePrices | None:
-        """Return what decides about the least that a model can cost; None for not known."""
-        facts = replace(facts_of(name, FactsSettings()), prices=self.prices.get(name))
-        known = CachePrices.of(facts)
-        return known and known._replace(rules=self.rules.get(name, known.rules))
+from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
 
 class Today(NamedTuple):
@@ -59,6 +35,21 @@ class Today(NamedTuple):
 
     own: Spent
     by_all_usd: float = 0.0
+
+
+@Command("usage", "show what this conversation took and cost so far", IMMEDIATE, 70)
+def show_usage(context: CommandContext) -> CommandResult:
+    """Return the conversation's figures, and its sender's spending of this day."""
+    conn, conversation_id, money = context.conn, context.conversation, context.services.money
+    model = context.services.figures(conversations.chosen_model(conn, conversation_id))
+    standing = usage.standing(conn, conversation_id, model.fixed_tokens)
+    report = usage.report(conn, conversation_id, standing.session_id)
+    since = today(ZoneInfo(money.timezone)).start.timestamp()
+    spent = Today(
+        costs.of_sender(conn, context.sender, since),
+        0.0 if money.daily_usd is None else ledger.spent_usd(conn, since),
+    )
+    return CommandResult(usage_text(standing, report, spent, model, money))
 
 
 def usage_text(
@@ -104,16 +95,7 @@ def _figures_text(figures: Figures) -> str:
 
 
 def _spent_text(spent: Spent) -> str:
-    return f"{_tokens_text(spent)}; {spent.money.text()}"
-
-
-def _tokens_text(spent: Spent) -> str:
-    usage = spent.usage
-    written = usage.cache_write_5m_tokens + usage.cache_write_1h_tokens
-    kinds = [f"{usage.cache_read_tokens:,} from the cache ({spent.hit_ratio or 0:.0%})"]
-    if written:
-        kinds.append(f"{written:,} into it")
-    return f"{usage.prompt_tokens:,} tokens in, {', '.join(kinds)}; {usage.output_tokens:,} out"
+    return f"{tokens_text(spent)}; {spent.money.text()}"
 
 
 def _cache_text(report: UsageReport, money: MoneyRules) -> str:
@@ -173,61 +155,3 @@ def _today_text(today: Today, money: MoneyRules) -> str:
     left_usd = max(limit_usd - today.own.money.usd, 0.0)
     text = f"{spent}, {format_usd(left_usd)} left"
     return text if left_usd <= left_of_all_usd else f"{text}, but less for everybody together"
-
-
-def insights_text(found: Insights) -> str:
-    """Return the answer to `/insights`."""
-    title = f"This conversation in the last {INSIGHTS_DAYS} days"
-    spent = ledger.total(found.models)
-    if not found.outcomes and not spent.calls:
-        return f"{title}: nothing was asked."
-    lines = {
-        "Turns": _shares_text(found.outcomes),
-        **_times(found),
-        "Tool calls": _named_text(found.tools),
-        "Model calls": f"{spent.calls:,}; {_tokens_text(spent)}",
-        "Cost": spent.money.text(),
-    }
-    models = [f"  - {line}" for line in _models(found.models)]
-    return "\n".join([f"{title}:", "", listed(lines), *models])
-
-
-def _shares_text(outcomes: Counter[str]) -> str:
-    turns = outcomes.total()
-    shares = [
-        f"{name.replace('_', ' ')} {number:,} ({number / turns:.0%})"
-        for name, number in outcomes.most_common()
-    ]
-    return f"{turns:,}: {', '.join(shares)}" if shares else "0"
-
-
-def _times(found: Insights) -> dict[str, str]:
-    half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
-    if half_s is None or most_s is None:
-        return {}
-    return {"Time": f"half of the turns took up to {_time(half_s)}, 95% up to {_time(most_s)}"}
-
-
-def _time(seconds: float) -> str:
-    """Return a time that something took at most: never less than it was."""
-    if seconds < 1:
-        return f"{max(math.ceil(seconds * 1000), 1)} ms"
-    return f"{seconds:,.1f} s"
-
-
-def _named_text(tools: Counter[str]) -> str:
-    named = tools.most_common(MOST_NAMES)
-    parts = [f"{quoted(name)} {number:,}" for name, number in named]
-    rest = tools.total() - sum(number for _, number in named)
-    if rest:
-        parts.append(f"others {rest:,}")
-    return f"{tools.total():,}: {', '.join(parts)}" if parts else "0"
-
-
-def _models(models: Sequence[Group]) -> Iterator[str]:
-    """Yield a line for each model, the dearest first."""
-    for group in models[:MOST_NAMES]:
-        calls = count(group.spent.calls, "call")
-        yield f"{quoted(group.name)}: {calls}, {group.spent.money.text()}"
-    if others := models[MOST_NAMES:]:
-        yield f"others: {ledger.total(others).money.text()}"

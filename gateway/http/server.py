@@ -20,7 +20,7 @@ from typing_extensions import override
 from adapters.base import ChatItem, ChatSummary, ContextGauge
 from adapters.messages import Address, OutgoingFile
 from gateway import descriptors
-from gateway.commands.registry import StatusFacts
+from gateway.commands.status_figures import StatusFacts
 from gateway.descriptors import is_scarce
 from gateway.errors import GatewayError, StorageError
 from gateway.lifecycle.supervision import Supervised, Watch

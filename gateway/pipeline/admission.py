@@ -16,10 +16,18 @@ from gateway.access import pairing
 from gateway.access.pairing import Happening, Kind, Pairing
 from gateway.access.policy import Access, Standing, is_for_bot
 from gateway.commands import approvals, registry
-from gateway.commands.approvals import Decision, Given
-from gateway.commands.immediate import Answers, Asked
-from gateway.commands.registry import StatusFacts
-from gateway.commands.usage import MoneyRules
+from gateway.commands.approvals import Reply, ReplyOutcome, SettledQuestion
+from gateway.commands.help import nearest, unknown_text
+from gateway.commands.registry import (
+    NEW_BEGINNING,
+    REPLY,
+    AnyCommand,
+    CommandContext,
+    CommandResult,
+    CommandServices,
+    Parsed,
+)
+from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.pipeline import notices
 from gateway.session_keys import GroupSessions, address_key, session_key, sole_sender
 from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule, QueueSettings
@@ -65,35 +73,47 @@ class IntakeRules:
 
 
 @dataclass(slots=True)
-class Desk:
-    """Admits messages in one transaction.
+class AfterCommit:
+    """What messages lead to once their transaction is committed.
 
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
-        happened: For the log; like `wake` it counts once the transaction is committed.
-        marks: Messages that nobody will answer any more, or that are answers themselves, likewise.
-        decided: Inquiries that were answered, likewise.
+        happened: For the log.
+        marks: Messages that nobody will answer any more, or that are answers themselves.
+        settled: Questions that were answered.
+        stops: Conversations whose turns end, with the place in the inbox of what ends them.
     """
+
+    wake: set[int] = field(default_factory=set)
+    happened: list[Happening] = field(default_factory=list)
+    marks: list[tuple[MessageRef, Reaction]] = field(default_factory=list)
+    settled: list[SettledQuestion] = field(default_factory=list)
+    stops: list[tuple[int, int]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Desk:
+    """Admits messages in one transaction; `said` is what the message says as a command."""
 
     conn: Connection
     rules: IntakeRules
     pairing: Pairing
     renderers: Mapping[tuple[str, str], Renderer]
-    wake: set[int] = field(default_factory=set)
-    happened: list[Happening] = field(default_factory=list)
-    marks: list[tuple[MessageRef, Reaction]] = field(default_factory=list)
-    decided: list[Decision] = field(default_factory=list)
+    after: AfterCommit = field(default_factory=AfterCommit)
+    said: Parsed = field(default_factory=Parsed)
 
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""
+        self.said = registry.parse(message.text)
         if inbox.is_known(self.conn, inbox.source_of(message), message.dedupe_key):
             return self._known(message)
         rule = self.rules.access.rule(message)
         return (self._revise if message.kind == "edit" else self._hear)(message, rule)
 
     def _known(self, message: InboundMessage) -> Admission:
-        is_answer = registry.parse(message.text) in registry.ANSWERING
-        answer = approvals.again(self.conn, message) if is_answer and message.pressed else None
+        answer = None
+        if message.pressed and self._is_reply():
+            answer = approvals.again(self.conn, message, self.said.argument)
         over = questions.ENDED["answered"] if answer == "over" else ""
         return Admission("duplicate", answer=answer, over=over)
 
@@ -117,16 +137,19 @@ class Desk:
 
         In a group a command without a name reaches every bot that is there.
         """
-        if message.chat_kind != "group" or registry.pair_argument(message.text) is not None:
+        command = self.said.command
+        if message.chat_kind != "group" or (command is not None and command.owner_only):
             return False
-        word = self._unknown(message)
-        is_strange = word is not None and registry.nearest(word) is None
-        return is_strange or registry.is_for_another(message.text)
+        word = self._unknown()
+        return self.said.names_a_bot or (bool(word) and nearest(word) is None)
 
-    def _unknown(self, message: InboundMessage) -> str | None:
-        """Return the word of an unknown command that is not to go to the model."""
-        lets_through = self.rules.commands.unknown == "model"
-        return None if lets_through else registry.unknown(message.text)
+    def _unknown(self) -> str:
+        """Return the word of an unknown command that is not to go to the model; else nothing."""
+        return "" if self.rules.commands.unknown == "model" else self.said.unknown
+
+    def _is_reply(self) -> bool:
+        command = self.said.command
+        return command is not None and command.route is REPLY
 
     def _is_in_thread(self, message: InboundMessage) -> bool:
         """Whether the bot has a conversation in a thread where nobody was addressed."""
@@ -135,14 +158,14 @@ class Desk:
         return conversations.find(self.conn, address_key(message.address)) is not None
 
     def _take(self, message: InboundMessage, standing: Standing) -> Admission:
+        self.said = self.said.said_by(owner=standing == "owner")
         row = self._asked_in(message) or self._conversation(message)
-        if standing == "owner" and registry.pair_argument(message.text) is not None:
-            return self._pair(message, row)
         if self._is_over_rate(message, standing):
             return self._refuse(_in_short(message), row.id, self._too_many(message))
-        if registry.parse(message.text) in registry.BYPASSING:
-            return self._bypass(message, row, standing)
-        if (word := self._unknown(message)) is not None:
+        command = self.said.command
+        if command is not None and command.route.when == "at once":
+            return self._run(command, message, row, standing)
+        if word := self._unknown():
             return self._correct(message, row, word)
         return self._answer_in_words(message, row, standing) or self._queue(message, row)
 
@@ -163,37 +186,49 @@ class Desk:
     def _conversation(self, message: InboundMessage) -> Conversation:
         groups = self.rules.groups
         key, user = session_key(message, groups), sole_sender(message, groups)
-        titled = replace(message, text=_title(message))
+        titled = replace(message, text=self._title(message))
         return inbox.find_or_create(self.conn, key, titled, user)
+
+    def _title(self, message: InboundMessage) -> str:
+        """Return what a conversation is named after; a command is no title.
+
+        Nor is a message whose text is not kept: that is the name of its first file.
+        """
+        if message.text and (self.said.command or self.said.word):
+            return ""
+        files = [each.name for each in message.attachments]
+        return message.text if message.text.strip() or not files else files[0]
 
     def _asked_in(self, message: InboundMessage) -> Conversation | None:
         """Return the conversation of the question that is answered: its sender may have none."""
-        if registry.parse(message.text) not in registry.ANSWERING:
+        if not self._is_reply():
             return None
-        place = approvals.asked_in(self.conn, message)
+        place = approvals.asked_in(self.conn, message, self.said.argument)
         return None if place is None else conversations.locked(self.conn, place)
 
     def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
-        name = registry.parse(message.text)
-        kind: InboxKind = "command" if name else "message"
+        command = self.said.command
+        name = command.name if command else None
+        begins_anew = command is not None and command.route is NEW_BEGINNING
+        kind: InboxKind = "command" if command else "message"
         told = _with_unread(message)
         seq = inbox.append(self.conn, row.id, told, kind=kind, state="queued", command=name)
-        if name in {None, "new"}:
+        if command is None or begins_anew:
             limit_bytes = self.rules.attachments.max_bytes
             attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
         elif message.attachments:
             self._tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
-            self.wake.add(row.id)
+            self.after.wake.add(row.id)
         if kind == "message" and not row.title:
-            conversations.set_title(self.conn, row.id, _title(message))
-        if self.rules.queue.mode == "interrupt" or (name == "new" and row.waits):
+            conversations.set_title(self.conn, row.id, self._title(message))
+        if self.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
             # A new beginning waits for nobody: what is said behind it would count as the answer.
             turn_journal.cancel_running(self.conn, row.id)
         if row.waits and (waiting := questions.pending(self.conn, row.id)):
             # Said once for each inquiry: the key is the same.
             text = approvals.waiting_text(waiting)
             is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
-            self.wake.add(row.id)
+            self.after.wake.add(row.id)
             return Admission("queued", row.id, seq, silent=not is_told)
         conversations.make_ready(self.conn, row.id)
         return Admission("queued", row.id, seq)
@@ -201,43 +236,74 @@ class Desk:
     def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
         """Answer a command that there is not; nothing of it reaches the model."""
         seq = self._append_done(message, row)
-        text = registry.unknown_text(word)
+        text = unknown_text(word)
         if message.attachments:
             text += f"\n\n{FILE_NOT_READ}"
         self._reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
-    def _bypass(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
+    def _run(
+        self,
+        command: AnyCommand,
+        message: InboundMessage,
+        row: Conversation,
+        standing: Standing,
+    ) -> Admission:
         """Answer past the queue."""
-        is_answer = registry.parse(message.text) in registry.ANSWERING
-        return (self._decide if is_answer else self._answer)(message, row, standing)
+        seq = self._append_done(message, row, command.name)
+        services = CommandServices(self.rules.model, self.rules.money, self.pairing)
+        is_owner, argument = standing == "owner", self.said.argument
+        result = command.run(
+            CommandContext(self.conn, message, row.id, seq, argument, is_owner, services)
+        )
+        text = f"{result.text}\n\n{FILE_NOT_READ}" if message.attachments else result.text
+        if isinstance(result, ReplyOutcome):
+            return self._take_reply(message, row.id, seq, result, text)
+        self._note(result, row.id, seq)
+        self._reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
 
-    def _decide(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
+    def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
+        """Note what counts once the transaction is committed."""
+        self.after.marks += [(ref, "failed") for ref in result.dropped]
+        self.after.happened += [result.happened] if result.happened else []
+        self.after.stops += [(conversation_id, seq)] if result.stops else []
+        self.after.wake |= result.wake
+
+    def _take_reply(
+        self,
+        message: InboundMessage,
+        conversation_id: int,
+        seq: int,
+        outcome: ReplyOutcome,
+        text: str,
+    ) -> Admission:
         """Take an answer that is a command, or a press of a button."""
-        seq = self._append_done(message, row, registry.parse(message.text))
-        taken = approvals.by_command(self._given(message, row, standing))
-        text = f"{taken.text}\n\n{FILE_NOT_READ}" if message.attachments else taken.text
-        kind = f":{TAKEN}" if taken.decided else ""
+        kind = f":{TAKEN}" if outcome.settled else ""
         if not message.pressed:
-            self._tell(message, row.id, seq, f"reply:{row.id}:{seq}{kind}", text)
-        self._settle(message, seq, taken.decided)
-        return Admission("command", row.id, seq, taken.answer, taken.text, taken.over)
+            key = f"reply:{conversation_id}:{seq}{kind}"
+            self._tell(message, conversation_id, seq, key, text)
+        self._settle(message, seq, outcome.settled)
+        told, over = outcome.text, outcome.over
+        return Admission("command", conversation_id, seq, outcome.answer, told, over)
 
-    def _settle(self, message: InboundMessage, seq: int, decided: tuple[Decision, ...]) -> None:
+    def _settle(
+        self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
+    ) -> None:
         """Have the turn that waited go on below its answer, or tell what it still waits for."""
-        self.decided += decided
-        for place in {decision.found.conversation for decision in decided}:
+        self.after.settled += settled
+        for place in {each.question.conversation for each in settled}:
             turn_journal.go_on_from(self.conn, place, seq)
             text = approvals.still_waits(self.conn, place)
             if text and not message.pressed:
                 self._reply(message, place, seq, text)
-                self.wake.add(place)
-        for decision in decided:
-            found = decision.found
-            if not approvals.is_pressed(message, found):
-                note = approvals.note_of(decision)
-                questions.withdraw(self.conn, found.id, found.conversation, note)
-                self.wake.add(found.conversation)
+                self.after.wake.add(place)
+        for each in settled:
+            question = each.question
+            if not approvals.is_pressed(message, self.said.argument, question):
+                note = approvals.note_of(each)
+                questions.withdraw(self.conn, question.id, question.conversation, note)
+                self.after.wake.add(question.conversation)
 
     def _answer_in_words(
         self, message: InboundMessage, row: Conversation, standing: Standing
@@ -246,50 +312,22 @@ class Desk:
         if not row.waits:
             return None
         told = _with_unread(message)
-        if registry.parse(message.text) or message.attachments or not told.text.strip():
+        if self.said.command or message.attachments or not told.text.strip():
             return None
-        taken = approvals.in_words(self._given(told, row, standing))
+        taken = approvals.in_words(self._as_reply(told, row, standing))
         if not taken:
             return None
         seen = MessageRef(message.address, message.sender, message.message_ref)
-        self.marks.append((seen, "answered"))
+        self.after.marks.append((seen, "answered"))
         seq = inbox.append(self.conn, row.id, told, kind="message", state="done")
         self._settle(message, seq, taken)
         return Admission("command", row.id, seq)
 
-    def _given(self, message: InboundMessage, row: Conversation, standing: Standing) -> Given:
+    def _as_reply(self, message: InboundMessage, row: Conversation, standing: Standing) -> Reply:
         sender = f"{message.address.platform}:{message.sender}"
         is_owner = standing == "owner"
         may_act = is_owner or self.rules.access.may_act(self.conn, [sender])
-        return Given(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
-
-    def _answer(self, message: InboundMessage, row: Conversation, standing: Standing) -> Admission:
-        seq = self._append_done(message, row, registry.parse(message.text))
-        is_owner = standing == "owner" and message.chat_kind == "dm"
-        answers = Answers(self.rules.model, self.rules.money)
-        if registry.parse(message.text) == "stop":
-            waiting = inbox.queued(self.conn, row.id)
-            refs = [(entry.sender, entry.message_ref) for entry in waiting]
-            self.marks += [(MessageRef(message.address, *ref), "failed") for ref in refs]
-        text = answers.to(Asked(self.conn, message, row.id, seq, is_owner))
-        if message.attachments:
-            text += f"\n\n{FILE_NOT_READ}"
-        self._reply(message, row.id, seq, text)
-        return Admission("command", row.id, seq)
-
-    def _pair(self, message: InboundMessage, row: Conversation) -> Admission:
-        seq = self._append_done(message, row, "pair")
-        text = pairing.DIRECT_ONLY
-        if message.chat_kind == "dm":
-            by = f"{message.address.platform}:{message.sender}"
-            argument = registry.pair_argument(message.text) or ""
-            decision = self.pairing.carry_out(self.conn, argument, by)
-            text = decision.text
-            if decision.happened is not None:
-                self.happened.append(decision.happened)
-                self.wake |= self.pairing.tell_approved(self.conn)
-        self._reply(message, row.id, seq, text)
-        return Admission("command", row.id, seq)
+        return Reply(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
     def _bind(self, message: InboundMessage) -> Admission:
         row = self._conversation(replace(message, text=""))
@@ -297,7 +335,7 @@ class Desk:
         self.pairing.bind(self.conn, message)
         self._happens("bound", message)
         self._reply(message, row.id, seq, pairing.OWNER_BOUND)
-        self.wake |= self.pairing.announce(self.conn)
+        self.after.wake |= self.pairing.announce(self.conn)
         return Admission("command", row.id, seq)
 
     def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
@@ -344,7 +382,7 @@ class Desk:
         revised = inbox.revise(self.conn, place, told)
         if revised == "emptied":
             question = MessageRef(message.address, message.sender, message.message_ref)
-            self.marks.append((question, "failed"))
+            self.after.marks.append((question, "failed"))
         if revised is not None:
             seq = inbox.append(self.conn, place, told, kind="edit", state="done")
         else:
@@ -359,7 +397,7 @@ class Desk:
         render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
         parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
         if outbox.append(self.conn, place, parts, inbox_seq=seq):
-            self.wake.add(place)
+            self.after.wake.add(place)
 
     def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
@@ -369,11 +407,11 @@ class Desk:
             inbox.set_aside(self.conn, [kept], message.address.chat)
         if self.pairing.takes_request(self.conn, message):
             row = self._conversation(replace(message, text="", attachments=()))
-            self.wake |= self.pairing.ask(self.conn, message, row)
+            self.after.wake |= self.pairing.ask(self.conn, message, row)
             self._happens("requested", message)
         elif message.chat_kind != "dm":
             place = self.pairing.point_to_door(self.conn, message)
-            self.wake |= set() if place is None else {place}
+            self.after.wake |= set() if place is None else {place}
         elif code == "wrong":
             self._tell_stranger(message, pairing.WRONG_CODE)
         elif code == "refused" and self.pairing.limits.refusals.count(*_counted(message)):
@@ -388,11 +426,12 @@ class Desk:
         told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
         parts = parts_of(self._renderer(message), told, text)
         outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
-        self.wake.add(row.id)
+        self.after.wake.add(row.id)
 
     def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
         limits = self.pairing.limits
-        is_urgent = registry.parse(message.text) in registry.URGENT
+        command = self.said.command
+        is_urgent = command is not None and command.urgent
         window = limits.urgent if is_urgent else limits.messages
         if window is None or standing == "owner":
             return False
@@ -440,7 +479,7 @@ class Desk:
         return self.renderers[message.address.platform, message.address.account]
 
     def _happens(self, kind: Kind, message: InboundMessage) -> None:
-        self.happened.append(Happening(kind, message.address.platform, message.sender))
+        self.after.happened.append(Happening(kind, message.address.platform, message.sender))
 
 
 def _counted(message: InboundMessage) -> tuple[tuple[str, str], tuple[str, str]]:
@@ -466,14 +505,6 @@ def _is_answered(fate: inbox.Fate) -> bool:
 def _in_short(message: InboundMessage) -> InboundMessage:
     """Return what is kept of a message over the limit: a flood must not fill the disk."""
     return replace(message, text=message.text[:REFUSED_CHARS], raw="")
-
-
-def _title(message: InboundMessage) -> str:
-    """Return what a conversation is named after; a command is no title."""
-    if registry.parse(message.text) or registry.unknown(message.text):
-        return ""
-    files = [each.name for each in message.attachments]
-    return message.text if message.text.strip() or not files else files[0]
 
 
 def _unreadable_text(message: InboundMessage) -> str:

@@ -21,16 +21,14 @@ from adapters.messages import (
     MessageRef,
     Move,
     Poison,
-    Reaction,
 )
 from agent.messages import clean_text, storable
 from gateway.access import pairing
-from gateway.access.pairing import Happening, Pairing
+from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import Limits
-from gateway.commands import approvals, registry
-from gateway.commands.approvals import Decision
+from gateway.commands import approvals
 from gateway.lifecycle.supervision import Traffic
-from gateway.pipeline.admission import Desk, IntakeRules
+from gateway.pipeline.admission import AfterCommit, Desk, IntakeRules
 from gateway.session_keys import address_key
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
@@ -72,19 +70,23 @@ class GatewayIntake:
         """Commit updates in one transaction; see `adapters.base.Intake`."""
         cleaned = [_cleaned(message) for message in messages]
         beside = _Beside(cursors, poison, moves)
-        admitted = await self._database.write(self._admit_all, cleaned, beside)
-        for message, admission in zip(cleaned, admitted.admissions, strict=True):
+        admissions, after = await self._database.write(self._admit_all, cleaned, beside)
+        for message, admission in zip(cleaned, admissions, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
             _log(message, admission)
             self._wake(message, admission)
-        for happening in admitted.happened:
+        for happening in after.happened:
             pairing.report(happening)
-        for decision in admitted.decided:
-            approvals.report(decision)
-            self._wakeups.ready(decision.found.conversation)
-        for question, mark in admitted.marks:
+        for conversation_id, seq in after.stops:
+            self._wakeups.stop(conversation_id, seq)
+            self._wakeups.ready(conversation_id)
+            self._wakeups.files()
+        for settled in after.settled:
+            approvals.report(settled)
+            self._wakeups.ready(settled.question.conversation)
+        for question, mark in after.marks:
             self._wakeups.reaction(question, mark)
-        for conversation_id in admitted.wake:
+        for conversation_id in after.wake:
             self._wakeups.outbox(conversation_id)
         for move in moves:
             log.warning(
@@ -92,7 +94,7 @@ class GatewayIntake:
             )
         for update_ in poison:
             log.warning("update_quarantined", source=update_.source, reason=update_.reason)
-        return admitted.admissions
+        return admissions
 
     async def position(self, source: str) -> int | None:
         """Return the committed position of a source's cursor."""
@@ -113,7 +115,7 @@ class GatewayIntake:
 
     def _admit_all(
         self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
-    ) -> "_Admitted":
+    ) -> tuple[list[Admission], AfterCommit]:
         inbox.set_aside(conn, beside.poison)
         for move in beside.moves:
             inbox.move(conn, move)
@@ -121,7 +123,7 @@ class GatewayIntake:
             inbox.advance(conn, cursor)
         desk = Desk(conn, self.rules, self._pairing, self._renderers)
         admissions = [desk.admit(message) for message in messages]
-        return _Admitted(admissions, desk.wake, desk.happened, desk.marks, desk.decided)
+        return admissions, desk.after
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
         """Hint at the work that an admission brings."""
@@ -137,10 +139,6 @@ class GatewayIntake:
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)
-        if admission.outcome == "command" and registry.parse(message.text) == "stop":
-            self._wakeups.stop(admission.conversation, admission.seq or 0)
-            self._wakeups.ready(admission.conversation)
-            self._wakeups.files()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +148,6 @@ class _Beside:
     cursors: Sequence[Cursor]
     poison: Sequence[Poison]
     moves: Sequence[Move]
-
-
-@dataclass(frozen=True, slots=True)
-class _Admitted:
-    """What a transaction came to."""
-
-    admissions: list[Admission]
-    wake: set[int]
-    happened: list[Happening]
-    marks: list[tuple[MessageRef, Reaction]]
-    decided: list[Decision]
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:

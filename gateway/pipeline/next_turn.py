@@ -16,14 +16,16 @@ from adapters.messages import MessageRef
 from agent.messages import Content
 from agent.settings import AgentSettings
 from gateway.commands import registry
+from gateway.commands.help import unknown_text
+from gateway.commands.registry import TURN, NextQuestion, QueuedContext
 from gateway.context.memory import Recall
 from gateway.context.prompts import OperatorFiles, told_with_question
 from gateway.pipeline import notices
 from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.signals import Stops, Wakeups
-from gateway.storage.conversation import conversations, transcript, turn_journal, turns
 from gateway.storage.conversation import sessions as lineage
+from gateway.storage.conversation import transcript, turn_journal, turns
 from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -35,9 +37,6 @@ from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
-
-LONGEST_NUMBER = 18
-"""Digits; longer numbers do not fit into the database's integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,41 +175,21 @@ class NextTurn:
         return content_of(conn, lease.conversation, [*notes, *entries], text, self.file_chars)
 
     def _carry_out(
-        self, conn: Connection, held: Held, command: InboxEntry, base: PromptBase
+        self, conn: Connection, held: Held, entry: InboxEntry, base: PromptBase
     ) -> Turn | None:
-        """Do a queued command; returns the turn that it asks for, if any.
-
-        `/retry` asks the newest question again, with a number an edited message in its newest
-        wording, `/new` what stands behind it; `/compress` and `/model` take a turn of their own.
-        """
-        asked: Content
-        others: tuple[str, ...] = ()
-        retries: int | None = None
-        lease = held.lease
-        name = command.command
-        if name in registry.HOUSEKEEPING:
-            return turns.begin(conn, held, [command], None, base)
-        if name == "new":
-            words = command.argument
-            # What was said before it belongs to the old conversation.
-            inbox.take_noted(conn, lease.conversation, command.seq)
-            self._start_anew(conn, lease, "new", words)
-            asked = content_of(conn, lease.conversation, [command], words, self.file_chars)
-            otherwise = registry.NEW_TEXT
-        elif edited := _edited(conn, command):
-            others = turns.senders_of(lease, [edited])
-            asked = content_of(conn, lease.conversation, [edited], edited.text, self.file_chars)
-            otherwise = registry.NOTHING_TO_RETRY
-        else:
-            others = turns.newest_senders(conn, lease)
-            retries = turns.newest_given_up(conn, lease.conversation)
-            asked = turns.hide_newest(conn, lease.conversation) or ""
-            otherwise = registry.NOTHING_TO_RETRY
-        if asked:
-            begun = turns.begin(conn, held, [command], asked, base, others)
-            return begun if retries is None else turns.note_retry(conn, begun, retries)
-        self._reply(conn, lease, command, otherwise)
-        inbox.finish(conn, command, "done")
+        """Do a queued command; returns the turn that it asks for, if any."""
+        command = registry.by_word().get(entry.command or "")
+        if command is not None and command.route is TURN:
+            return turns.begin(conn, held, [entry], None, base)
+        # A version that does not have the command may have been started since.
+        asked: NextQuestion | str = unknown_text(entry.command or "")
+        if command is not None and command.route.when == "queued":
+            asked = command.run(QueuedContext(conn, held, entry, self.file_chars))
+        if isinstance(asked, NextQuestion):
+            begun = turns.begin(conn, held, [entry], asked.content, base, asked.others)
+            return begun if asked.retries is None else turns.note_retry(conn, begun, asked.retries)
+        self._reply(conn, held.lease, entry, asked)
+        inbox.finish(conn, entry, "done")
         return None
 
     def _reset_if_due(self, conn: Connection, lease: Lease, asked_at: float, title: str) -> None:
@@ -222,13 +201,7 @@ class NextTurn:
         last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
         reason = reset_due(self.sessions, last, datetime.fromtimestamp(asked_at, UTC))
         if reason is not None:
-            self._start_anew(conn, lease, reason, title)
-
-    def _start_anew(self, conn: Connection, lease: Lease, reason: str, title: str) -> None:
-        lineage.end(conn, lineage.active(conn, lease.conversation).id, reason)
-        head = leases.fence(conn, lease).message_head
-        lineage.start_root(conn, lease.conversation, reason, first_seq=head + 1)
-        conversations.rename(conn, lease.conversation, title)
+            turns.begin_anew(conn, lease, reason, title)
 
     def _reply(self, conn: Connection, lease: Lease, command: InboxEntry, text: str) -> None:
         key = f"reply:{command.conversation}:{command.seq}"
@@ -238,14 +211,6 @@ class NextTurn:
     def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
         render = self.renderers[lease.address.platform, lease.address.account]
         return parts_of(render, key, text, reply_to=reply_to)
-
-
-def _edited(conn: Connection, command: InboxEntry) -> InboxEntry | None:
-    """Return the edit of the message that a `/retry` names by its number in the inbox."""
-    number = command.argument
-    if not (number.isascii() and number.isdigit() and len(number) <= LONGEST_NUMBER):
-        return None
-    return inbox.wording(conn, command.conversation, int(number))
 
 
 MAX_NOTE_CHARS = 2000

@@ -19,11 +19,12 @@ from agent.models.factory import choices
 from agent.ports import ModelCall
 from agent.turn.loop import run_turn
 from agent.turn.state import Agent, TurnPorts, TurnState, partial_text
+from gateway.access.policy import Access
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import Toolkit
 from gateway.commands import registry
-from gateway.commands.model import ModelCommand
+from gateway.commands.registry import TurnContext, TurnServices
 from gateway.context.memory import Finished, Recall
 from gateway.context.summaries import Preparations
 from gateway.context.window import ContextParts
@@ -33,7 +34,7 @@ from gateway.pipeline.delegation import Delegation
 from gateway.pipeline.next_turn import tell_buried
 from gateway.pipeline.notices import TurnChat, TurnChats
 from gateway.signals import Stops
-from gateway.storage.conversation import compactions, questions, transcript, turn_journal
+from gateway.storage.conversation import questions, transcript, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import MOST_BLAMED, Turn
 from gateway.storage.engine import Database
@@ -219,16 +220,17 @@ class TurnWork:
     context: ContextParts
     toolkit: Toolkit
     delegation: Delegation
-    model_command: ModelCommand
+    access: Access
 
     async def do(self, journal: Journal, chat: TurnChat) -> Done:
         """Answer, or carry out the command that takes a turn of its own."""
         command = journal.turn.command
         if command is None:
             return await self._run_loop(journal, chat)
-        if command.command == "model":
-            return Done(*await self.model_command.carry_out(journal), [])
-        return await self._compress(journal)
+        services = TurnServices(self.database, self.agent, self.context, self.access)
+        run = registry.by_word()[command.command or ""].run
+        text, end = await run(TurnContext(journal, command.argument, services))
+        return Done(text, end, [])
 
     async def _run_loop(self, journal: Journal, chat: TurnChat) -> Done:
         """Answer: hygiene, then the agent's loop."""
@@ -259,18 +261,6 @@ class TurnWork:
             return 0
         used = await self.database.read(usage.totals, turn.lease.conversation, turn.id)
         return used.usage.prompt_tokens + used.usage.output_tokens
-
-    async def _compress(self, journal: Journal) -> Done:
-        """Carry out `/compress`."""
-        turn = journal.turn
-        view, planner = await self.context.opened(self.agent.preferring(turn.model), journal)
-        topic = registry.topic(turn.command.text if turn.command else "")
-        done = await self.database.read(compactions.made_by, turn)
-        if done is None:
-            with closing(planner):
-                done = await planner.compact(view, "manual", focus=topic or None)
-        end = TurnEnd("nothing_to_compress") if done is None else TurnEnd("compressed")
-        return Done(registry.compress_text(done, topic), end, [])
 
 
 def _log_finished(turn: Turn, ended: Ended, started: float) -> None:

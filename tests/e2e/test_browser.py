@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
-from gateway.commands.registry import DESCRIPTIONS
+from gateway.commands.registry import menu
 from tests.support.browser import in_the_browser, page
 from tests.support.pictures import png
 from tests.support.process import ParleyProcess
@@ -125,7 +125,7 @@ async def test_stop_and_new_in_the_page(parley: ParleyProcess) -> None:
         await expect(tab.locator("article table")).to_be_visible()
         await shoot(tab, "9-table-dark-narrow")
         await tab.fill("#composer", "/")
-        offered = [f"/{name}" for name in DESCRIPTIONS]
+        offered = [f"/{name}" for name, _ in menu()]
         await expect(tab.locator("#commands b")).to_have_text(offered)
         await shoot(tab, "10-commands")
 
@@ -135,7 +135,7 @@ async def test_the_commands_are_readable_at_any_width(parley: ParleyProcess) -> 
     async with page(width=360, height=640) as tab:
         await open_page(tab, parley)
         await tab.fill("#composer", "/")
-        await expect(tab.locator("#commands b")).to_have_count(len(DESCRIPTIONS))
+        await expect(tab.locator("#commands b")).to_have_count(len(menu()))
         heights = "all => all.map((each) => each.offsetHeight)"
         assert max(await tab.locator("#commands button").evaluate_all(heights)) < 100
         wider = "it => it.scrollWidth > it.clientWidth"

@@ -6,7 +6,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from gateway.commands.registry import DESCRIPTIONS
+from gateway.commands.registry import menu as command_menu
 from tests.e2e.conftest import bot_settings
 from tests.e2e.web_chat import WebChat
 from tests.support.bot_api import HTML_502, TOKEN, BotApi
@@ -45,7 +45,7 @@ async def test_a_conversation_with_commands(api: BotApi, offline: ParleyProcess)
     """Words, /status, /new and /help; the menu lists the commands."""
     await api.wait_for(lambda: api.commands)
     menu = {entry["command"] for entry in api.commands}
-    assert menu == set(DESCRIPTIONS)
+    assert menu == set(dict(command_menu()))
     api.push_text(ANN, "My name is Ann.")
     assert "offline demo model" in await said(api, "Nice to meet you, Ann!")
     api.push_text(ANN, "/status")

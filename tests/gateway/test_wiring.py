@@ -27,7 +27,8 @@ from agent.errors import (
 from agent.models.base import ChatModel, ModelInfo
 from agent.settings import CachingSettings, ModelSettings
 from agent.turn.state import Agent
-from gateway.commands.registry import DESCRIPTIONS, StatusFacts
+from gateway.commands.registry import menu
+from gateway.commands.status_figures import StatusFacts
 from gateway.errors import SettingsError
 from gateway.http.server import ChatHistory
 from gateway.settings.tree import Settings
@@ -152,7 +153,7 @@ async def test_the_page_offers_all_commands(tmp_path: Path) -> None:
         app.add_routes(adapter.routes())
         async with TestClient(TestServer(app)) as page, page.get("/api/chats") as response:
             offered = (await response.json())["commands"]
-    assert offered == [list(command) for command in DESCRIPTIONS.items()]
+    assert offered == [list(command) for command in menu()]
 
 
 CLAUDE = {"provider": "anthropic", "name": "claude-sonnet-5-5", "api_key": "key-one"}

@@ -20,7 +20,8 @@ from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.view import NOTE, load_plan
-from gateway.commands import registry
+from gateway.commands.compress import NOTHING_TO_COMPRESS
+from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal
@@ -337,7 +338,7 @@ async def test_a_summary_for_an_ended_segment_is_dropped(tmp_path: Path) -> None
         while not model.prompts:
             await chatted(chat, n, n)
             n += 1
-        assert await chat.ask("/new") == registry.NEW_TEXT
+        assert await chat.ask("/new") == NEW_TEXT
         model.writing.set()
         await chat.logged("summary_prepared")
         assert await chat.rows(schema.summary_candidate) == []
@@ -441,9 +442,9 @@ async def test_compress_is_answered_for_what_was_done_before(
 async def test_compress_with_nothing_to_compress(tmp_path: Path) -> None:
     """A short chat stays as it is, without a row."""
     async with running(tmp_path, LongChatModel()) as chat:
-        assert await chat.ask("/compress") == registry.NOTHING_TO_COMPRESS
+        assert await chat.ask("/compress") == NOTHING_TO_COMPRESS
         await chat.ask("hello")
-        assert await chat.ask("/compress") == registry.NOTHING_TO_COMPRESS
+        assert await chat.ask("/compress") == NOTHING_TO_COMPRESS
         assert await compactions(chat) == []
         assert "- **Last turn**: nothing to compress" in await chat.ask("/status")
 

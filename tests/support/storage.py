@@ -195,10 +195,11 @@ def admit(
     state: InboxState = "queued",
 ) -> tuple[int, int]:
     """Enter a message as the intake does; returns (conversation, seq)."""
-    command = parse(incoming.text) if kind == "command" else None
+    command = parse(incoming.text).command if kind == "command" else None
+    name = command.name if command else None
     key, user = session_key(incoming, "per_user"), sole_sender(incoming, "per_user")
     row = inbox.find_or_create(conn, key, incoming, user)
-    seq = inbox.append(conn, row.id, incoming, kind=kind, state=state, command=command)
+    seq = inbox.append(conn, row.id, incoming, kind=kind, state=state, command=name)
     conversations.make_ready(conn, row.id)
     return row.id, seq
 

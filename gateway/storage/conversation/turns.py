@@ -425,6 +425,14 @@ def _started(turn_id: int) -> Any:
     )
 
 
+def begin_anew(conn: Connection, lease: Lease, reason: str, title: str) -> None:
+    """End the active lineage and begin one that sees nothing of what was said so far."""
+    sessions.end(conn, sessions.active(conn, lease.conversation).id, reason)
+    head = fence(conn, lease).message_head
+    sessions.start_root(conn, lease.conversation, reason, first_seq=head + 1)
+    conversations.rename(conn, lease.conversation, title)
+
+
 def hide_newest(conn: Connection, conversation_id: int) -> Content | None:
     """Take the newest turn out of the view; return what was asked in it.
 

@@ -16,14 +16,14 @@ from gateway.access.pairing import (
     ALPHABET,
     CODE_CHARS,
     CODES_PER_HOUR,
-    LISTED,
     NAME_CHARS,
     NOTICES_PER_HOUR,
     PENDING_PER_ACCOUNT,
     Pairing,
 )
 from gateway.access.policy import Access
-from gateway.commands.registry import StatusFacts
+from gateway.commands import pair
+from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
 from gateway.pipeline.admission import Desk, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings
@@ -525,7 +525,7 @@ class TestDecisions:
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
             code = code_of(await stranger(chat))
             text = await owner(chat, f"/pair approve {code}", place="g", chat_kind=kind)
-            assert text == pairing.DIRECT_ONLY
+            assert text == pair.DIRECT_ONLY
             assert await chat.rows(schema.member) == []
 
     async def test_for_others_there_is_no_such_command(self, tmp_path: Path) -> None:
@@ -551,13 +551,13 @@ class TestDecisions:
     async def test_lists_are_cut(self, tmp_path: Path) -> None:
         """The newest requests, the first members; the command line has them all."""
         async with running(tmp_path, at_work=False, access=OWNED) as chat:
-            for n in range(LISTED + 2):
+            for n in range(pair.LISTED + 2):
                 await stranger(chat, f"s{n}")
                 await chat.gateway.database.write(
                     members.let_in, ("telegram", f"m{n}"), "Bo", "member", "code"
                 )
             text = await owner(chat, "/pair list")
-            assert len(CODE.findall(text)) == LISTED
+            assert len(CODE.findall(text)) == pair.LISTED
             assert text.count("and 2 more") == 2
             assert "(telegram s1)" not in text
             assert "(telegram s21)" in text

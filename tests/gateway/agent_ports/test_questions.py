@@ -27,7 +27,8 @@ from agent.turn.state import Agent
 from agent.usage import Usage
 from gateway.access.policy import Access
 from gateway.agent_ports.questions import ONE_AT_A_TIME, Inquiries, Timeouts, TurnPeople
-from gateway.commands import approvals, registry
+from gateway.commands import approvals
+from gateway.commands.new import NEW_TEXT
 from gateway.errors import StorageUnavailable
 from gateway.settings.tree import AccessSettings
 from gateway.signals import Wakeups
@@ -276,7 +277,7 @@ async def test_what_is_said_behind_new_is_no_answer(tmp_path: Path) -> None:
     async with asked(tmp_path, agent_of(model, tools=[CLARIFY])) as chat:
         await chat.say("/new")
         await chat.say("What is the capital of Peru?")
-        assert (await chat.answers(3))[1:] == [registry.NEW_TEXT, "Lima"]
+        assert (await chat.answers(3))[1:] == [NEW_TEXT, "Lima"]
         assert [text_of(m) for m in model.requests[-1].messages[1:]] == [
             "What is the capital of Peru?"
         ]

@@ -13,7 +13,6 @@ from agent.errors import CredentialsRefused
 from agent.messages import text_of
 from agent.models.catalog import FREE, ModelFacts, Prices
 from agent.models.factory import choices
-from gateway.commands import registry
 from gateway.commands.model import NO_ROOM, found, price_text
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema
@@ -250,9 +249,3 @@ def test_what_is_meant(wanted: str, name: str | None) -> None:
     """A name of the list, or the default."""
     known: dict[str, Any] = {"a": []}
     assert found(wanted, known) == name
-
-
-def test_model_is_in_the_menu() -> None:
-    """And it does not bypass the queue."""
-    assert registry.parse("/model other") == "model"
-    assert "model" not in registry.BYPASSING

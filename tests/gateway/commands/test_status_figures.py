@@ -2,8 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from gateway.commands.registry import StatusFacts
-from gateway.commands.status_figures import start_warnings
+from gateway.commands.status_figures import StatusFacts, start_warnings
 
 MODEL = StatusFacts("small", 16_000, 8_000, "compressor", fixed_tokens=2_000)
 

@@ -22,7 +22,7 @@ from adapters.messages import Address, Attachment, OutgoingFile
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.settings import AgentSettings
 from gateway.app import assembled
-from gateway.commands.registry import StatusFacts
+from gateway.commands.status_figures import StatusFacts
 from gateway.errors import DatabaseReplaced, GatewayError, StorageUnavailable
 from gateway.http.server import LONGEST_SOCKET_PATH, ChatHistory, HttpServer
 from gateway.pipeline import notices

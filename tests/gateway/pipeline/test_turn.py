@@ -31,7 +31,10 @@ from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 from agent.turn.recovery import RetryPolicy
 from agent.turn.state import CONTINUE
-from gateway.commands import registry
+from gateway.commands.help import help_text
+from gateway.commands.new import NEW_TEXT
+from gateway.commands.retry import NOTHING_TO_RETRY
+from gateway.commands.stop import stop_text
 from gateway.context.prompts import OperatorFiles
 from gateway.pipeline import notices
 from gateway.pipeline.next_turn import TurnStarter
@@ -111,7 +114,7 @@ async def test_new_starts_afresh(tmp_path: Path) -> None:
     """The model sees nothing from before; the transcript keeps everything."""
     async with running(tmp_path) as chat:
         await chat.ask("one")
-        assert await chat.ask("/new") == registry.NEW_TEXT
+        assert await chat.ask("/new") == NEW_TEXT
         await chat.ask("two")
         assert asked(model_of(chat).requests[-1]) == ["two"]
         assert len(await chat.transcript()) == 4
@@ -124,7 +127,7 @@ async def test_new_keeps_its_place_among_the_messages(tmp_path: Path) -> None:
         for text in ("one", "/new", "two"):
             await chat.say(text)
     async with running(tmp_path) as chat:
-        assert await chat.answers(3) == ["re: one", registry.NEW_TEXT, "re: two"]
+        assert await chat.answers(3) == ["re: one", NEW_TEXT, "re: two"]
         assert asked(model_of(chat).requests[-1]) == ["two"]
 
 
@@ -180,8 +183,8 @@ async def test_nobody_acts_for_a_guest(tmp_path: Path) -> None:
 async def test_start_is_help(tmp_path: Path) -> None:
     """Telegram sends it by itself when a chat is opened."""
     async with running(tmp_path) as chat:
-        assert await chat.ask("/start") == registry.help_text(to_owner=True)
-        assert await chat.ask("/help@my_bot") == registry.help_text(to_owner=True)
+        assert await chat.ask("/start") == help_text(to_owner=True)
+        assert await chat.ask("/help@my_bot") == help_text(to_owner=True)
 
 
 async def test_a_word_that_is_no_command_is_a_message(tmp_path: Path) -> None:
@@ -329,10 +332,10 @@ async def test_stop_with_nothing_to_stop(tmp_path: Path) -> None:
 
 def test_stop_counts_what_it_dropped() -> None:
     """With and without a running turn."""
-    assert registry.stop_text(was_running=False, dropped=2) == (
+    assert stop_text(was_running=False, dropped=2) == (
         "Nothing was running. 2 waiting messages were dropped."
     )
-    assert registry.stop_text(was_running=True, dropped=0) == "Stopped."
+    assert stop_text(was_running=True, dropped=0) == "Stopped."
 
 
 async def test_stop_during_a_tool_closes_its_group(tmp_path: Path) -> None:
@@ -390,7 +393,7 @@ async def test_retry_with_nothing_to_retry(tmp_path: Path, before: list[str]) ->
     async with running(tmp_path) as chat:
         for text in before:
             await chat.ask(text)
-        assert await chat.ask("/retry") == registry.NOTHING_TO_RETRY
+        assert await chat.ask("/retry") == NOTHING_TO_RETRY
 
 
 # Restarts

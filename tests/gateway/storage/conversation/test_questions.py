@@ -111,7 +111,7 @@ def test_an_answer_is_given_where_it_was_asked(
     """In the same chat and thread, through the same account."""
     found = store.run(ask, current)
     answer = inbound(f"/approve {found.id}", **where)
-    place = store.run(approvals.asked_in, answer)
+    place = store.run(approvals.asked_in, answer, str(found.id))
     assert place == (found.conversation if is_here else None)
 
 

@@ -1,0 +1,92 @@
+"""`/compress`: condenses what was said so far, in a turn of its own.
+
+The work is the planner's; a turn that is resumed after a crash finds the compaction that it made.
+"""
+
+from contextlib import closing
+
+from agent.context import planner
+from agent.context_engine import Level
+from agent.messages import quoted
+from agent.ports import Compaction
+from gateway.commands.registry import TURN, Command, TurnContext
+from gateway.storage.conversation import compactions
+from gateway.storage.conversation.turn_journal import TurnEnd
+
+TOPIC_CHARS = 500
+"""Longest topic that `/compress` takes; the rest is cut off."""
+NOTHING_TO_COMPRESS = "There is nothing to compress: all that is in view is needed as it is."
+SUMMARY_FAILED = "the summary model gave nothing usable (the log says why)"
+
+
+@Command(
+    "compress",
+    "condense what was said so far; name a topic to dwell on it",
+    TURN,
+    90,
+    aliases=("compact",),
+)
+async def compress(context: TurnContext) -> tuple[str, TurnEnd]:
+    """Compact the view, whatever its size; returns what was done."""
+    services, turn = context.services, context.journal.turn
+    agent = services.agent.preferring(turn.model)
+    view, opened = await services.context.opened(agent, context.journal)
+    topic = topic_of(context.argument)
+    done = await services.database.read(compactions.made_by, turn)
+    if done is None:
+        with closing(opened):
+            done = await opened.compact(view, "manual", focus=topic or None)
+    end = TurnEnd("nothing_to_compress") if done is None else TurnEnd("compressed")
+    return compress_text(done, topic), end
+
+
+def topic_of(argument: str) -> str:
+    """Return the topic behind `/compress`, on one line; empty for none."""
+    return " ".join(argument.split())[:TOPIC_CHARS].rstrip()
+
+
+def compress_text(compaction: Compaction | None, topic: str = "") -> str:
+    """Return the answer to `/compress`.
+
+    Args:
+        compaction: What was done; None where nothing could be left out.
+        topic: What the summary was to dwell on; empty for none.
+    """
+    if compaction is None:
+        return NOTHING_TO_COMPRESS
+    figures = (
+        f"{compaction.messages_before:,} → {compaction.messages_after:,} messages,"
+        f" {compaction.tokens_before:,} → {compaction.tokens_after:,} tokens (estimated)"
+    )
+    summary = _summary_text(compaction)
+    steps = [f"Condensed: {figures}.", *summary, *_LEVELS[compaction.level]]
+    if topic and summary:
+        steps.append(f"Topic: {quoted(topic)}.")
+    return " ".join(steps) + " Every message stays on record."
+
+
+def _summary_text(compaction: Compaction) -> list[str]:
+    """Say who wrote the new summary, if there is one; nothing that a provider said is shown."""
+    if compaction.retained_share is None or not compaction.plan.summaries:
+        return []
+    if compaction.plan.summaries[-1].source == "model":
+        author = compaction.summary_model or "the summary model"
+        return [f"The earlier turns are now a summary by {author}."]
+    why = _WHY_EXTRACT.get(compaction.failure, SUMMARY_FAILED)
+    return [f"The earlier turns are now a summary without a model, since {why}."]
+
+
+_WHY_EXTRACT = {
+    None: "no model writes summaries",
+    planner.PAUSED: "the summary model failed a short time ago",
+    planner.NO_BUDGET: "a budget is used up",
+}
+_LEVELS: dict[Level, tuple[str, ...]] = {
+    "none": (),
+    "prune": ("Old tool results are shortened.",),
+    "summary": (),
+    "short_summary": ("It had to be a short one.",),
+    "extract": (),
+    "clip_tail": ("Long messages are cut to their beginning and end.",),
+    "clip_newest": ("Even your newest message is cut to its beginning and end.",),
+}

@@ -1,0 +1,91 @@
+"""`/insights`: how a conversation fared in the last days, by its turns, tools and models."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+from agent.messages import count, listed, quoted
+from gateway.commands.registry import (
+    IMMEDIATE,
+    TURN,
+    Command,
+    CommandContext,
+    CommandResult,
+    commands,
+)
+from gateway.commands.status_figures import tokens_text
+from gateway.storage.reports import ledger, usage
+from gateway.storage.reports.ledger import Group
+from gateway.storage.reports.usage import Insights
+
+INSIGHTS_DAYS = 30
+MOST_NAMES = 5
+"""So many tools and models are named, the most used and the dearest; the others are summed up."""
+
+
+@Command("insights", "show how this conversation fared in the last 30 days", IMMEDIATE, 80)
+def show_insights(context: CommandContext) -> CommandResult:
+    """Return the figures of the turns in which the agent answered somebody."""
+    since = datetime.now(UTC) - timedelta(days=INSIGHTS_DAYS)
+    quiet = {each.name for each in commands(with_owners=True) if each.route is TURN}
+    found = usage.insights(context.conn, context.conversation, since.timestamp(), quiet)
+    return CommandResult(insights_text(found))
+
+
+def insights_text(found: Insights) -> str:
+    """Return the answer to `/insights`."""
+    title = f"This conversation in the last {INSIGHTS_DAYS} days"
+    spent = ledger.total(found.models)
+    if not found.outcomes and not spent.calls:
+        return f"{title}: nothing was asked."
+    lines = {
+        "Turns": _shares_text(found.outcomes),
+        **_times(found),
+        "Tool calls": _named_text(found.tools),
+        "Model calls": f"{spent.calls:,}; {tokens_text(spent)}",
+        "Cost": spent.money.text(),
+    }
+    models = [f"  - {line}" for line in _models(found.models)]
+    return "\n".join([f"{title}:", "", listed(lines), *models])
+
+
+def _shares_text(outcomes: Counter[str]) -> str:
+    turns = outcomes.total()
+    shares = [
+        f"{name.replace('_', ' ')} {number:,} ({number / turns:.0%})"
+        for name, number in outcomes.most_common()
+    ]
+    return f"{turns:,}: {', '.join(shares)}" if shares else "0"
+
+
+def _times(found: Insights) -> dict[str, str]:
+    half_s, most_s = found.duration_s(0.5), found.duration_s(0.95)
+    if half_s is None or most_s is None:
+        return {}
+    return {"Time": f"half of the turns took up to {_time(half_s)}, 95% up to {_time(most_s)}"}
+
+
+def _time(seconds: float) -> str:
+    """Return a time that something took at most: never less than it was."""
+    if seconds < 1:
+        return f"{max(math.ceil(seconds * 1000), 1)} ms"
+    return f"{seconds:,.1f} s"
+
+
+def _named_text(tools: Counter[str]) -> str:
+    named = tools.most_common(MOST_NAMES)
+    parts = [f"{quoted(name)} {number:,}" for name, number in named]
+    rest = tools.total() - sum(number for _, number in named)
+    if rest:
+        parts.append(f"others {rest:,}")
+    return f"{tools.total():,}: {', '.join(parts)}" if parts else "0"
+
+
+def _models(models: Sequence[Group]) -> Iterator[str]:
+    """Yield a line for each model, the dearest first."""
+    for group in models[:MOST_NAMES]:
+        calls = count(group.spent.calls, "call")
+        yield f"{quoted(group.name)}: {calls}, {group.spent.money.text()}"
+    if others := models[MOST_NAMES:]:
+        yield f"others: {ledger.total(others).money.text()}"

@@ -1,0 +1,23 @@
+"""`/new`: the conversation goes on in a new lineage.
+
+What was said before stays on record, and is not in view any more. `sessions.reset` begins anew in
+the same way, without a command.
+"""
+
+from gateway.commands.registry import NEW_BEGINNING, Command, NextQuestion, QueuedContext
+from gateway.storage.conversation import turns
+from gateway.storage.conversation.message_content import content_of
+from gateway.storage.queue import inbox
+
+NEW_TEXT = "A new conversation begins here. What was said before stays on record."
+
+
+@Command("new", "start afresh; the old conversation stays on record", NEW_BEGINNING, 10)
+def begin_anew(context: QueuedContext) -> NextQuestion | str:
+    """Begin anew; what stands behind the command is the first question."""
+    conn, lease, entry = context.conn, context.held.lease, context.entry
+    # What was said before it belongs to the old conversation.
+    inbox.take_noted(conn, lease.conversation, entry.seq)
+    turns.begin_anew(conn, lease, "new", entry.argument)
+    asked = content_of(conn, lease.conversation, [entry], entry.argument, context.file_chars)
+    return NextQuestion(asked) if asked else NEW_TEXT

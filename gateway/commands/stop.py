@@ -1,0 +1,47 @@
+"""`/stop`: ends the answer in progress, drops what waits, and withdraws open questions.
+
+It counts for everything up to its own place in the inbox, also where the process ends before the
+turn has noticed: the conversation's row says up to where it was stopped.
+"""
+
+from adapters.messages import MessageRef
+from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
+from gateway.storage.conversation import conversations, questions
+from gateway.storage.queue import inbox
+from gateway.storage.reports import history
+
+
+@Command("stop", "stop the answer in progress and drop what waits", IMMEDIATE, 20, urgent=True)
+def stop(context: CommandContext) -> CommandResult:
+    """Stop all that stands before the command in its conversation."""
+    conn, conversation_id = context.conn, context.conversation
+    waiting = inbox.queued(conn, conversation_id)
+    was_running = history.status(conn, conversation_id).turn_running
+    dropped = inbox.cancel_queued(conn, conversation_id)
+    conversations.stop_upto(conn, conversation_id, context.seq)
+    if questions.cancel(conn, conversation_id):
+        # The turn that waited has to be ended.
+        conversations.make_ready(conn, conversation_id)
+    address = context.message.address
+    return CommandResult(
+        stop_text(was_running=was_running, dropped=dropped),
+        stops=True,
+        dropped=[MessageRef(address, entry.sender, entry.message_ref) for entry in waiting],
+    )
+
+
+def stop_text(*, was_running: bool, dropped: int) -> str:
+    """Return the answer to `/stop`.
+
+    Args:
+        was_running: Whether a turn was running.
+        dropped: How many messages waited.
+    """
+    if not was_running and not dropped:
+        return "There is nothing to stop."
+    text = "Stopped." if was_running else "Nothing was running."
+    if dropped == 1:
+        text += " One waiting message was dropped."
+    elif dropped:
+        text += f" {dropped} waiting messages were dropped."
+    return text

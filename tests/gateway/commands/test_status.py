@@ -1,0 +1,90 @@
+"""`/status`: what it says about a conversation."""
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.commands.status import status_text
+from gateway.commands.status_figures import StatusFacts, crowding_text
+from gateway.storage.reports.history import Status
+from gateway.storage.reports.usage import Context, ContextFill
+
+MODEL = StatusFacts("claude-test", 200_000, 100_000, "compressor", 900)
+IDLE = Status(3, 9, 50_000, 1234, 0, turn_running=False, last_outcome="max_iterations")
+STANDING = ContextFill(9, 2, "What is it? #2", Context(50_000, "reported"), 1)
+
+
+def test_the_status_of_an_idle_conversation() -> None:
+    """Readable figures, and how the last turn ended."""
+    assert status_text(IDLE, STANDING, MODEL).splitlines() == [
+        "- **Conversation**: 3, session 9",
+        "- **Title**: `What is it? #2`",
+        "- **Model**: claude-test",
+        "- **Context**: 50,000 of 200,000 tokens (25%), reported",
+        "- **Compression**: from 100,000 tokens on (engine compressor); 1 compaction so far",
+        "- **Messages**: 1,234 so far",
+        "- **State**: idle, 0 messages queued",
+        "- **Last turn**: max iterations",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answered_by", "told"),
+    [
+        (None, "claude-test"),
+        ("claude-test", "claude-test"),
+        ("gpt-4", "claude-test (last answer by gpt-4)"),
+    ],
+)
+def test_a_fallback_that_answered_last_is_named(answered_by: str | None, told: str) -> None:
+    """Beside the model that will be asked first."""
+    standing = replace(STANDING, answered_by=answered_by)
+    assert f"- **Model**: {told}\n" in status_text(IDLE, standing, MODEL)
+
+
+def test_a_prompt_that_leaves_little_room_is_told() -> None:
+    """From half of the threshold on; of the window where nothing is compacted."""
+    narrow = replace(MODEL, fixed_tokens=5_000, threshold_tokens=8_000)
+    told = "- **Prompt and tools**: 5,000 of 8,000 tokens, which leaves little room\n"
+    assert told in status_text(IDLE, STANDING, narrow)
+    assert crowding_text(replace(narrow, threshold_tokens=10_000)) is None
+    assert crowding_text(replace(narrow, threshold_tokens=None)) is None
+
+
+def test_the_status_while_a_turn_runs() -> None:
+    """The outcome of the turn before is of no interest now."""
+    busy = Status(3, 9, 1, 1, 2, turn_running=True, last_outcome="final_text")
+    text = status_text(busy, STANDING, MODEL)
+    assert "working on an answer, 2 messages queued" in text
+    assert "Last turn" not in text
+
+
+def test_the_status_before_the_first_answer() -> None:
+    """The context is estimated; a conversation without a title has no line for it."""
+    fresh = Status(3, 9, None, 0, 1, turn_running=False, last_outcome=None)
+    standing = ContextFill(9, 1, "", Context(1_234, "estimated"), 0)
+    text = status_text(fresh, standing, MODEL)
+    assert "1,234 of 200,000 tokens (1%), estimated" in text
+    assert "0 compactions so far" in text
+    assert "Title" not in text
+    assert "Last turn" not in text
+
+
+def test_compression_that_is_switched_off_has_no_threshold() -> None:
+    """The engine is named all the same."""
+    off = replace(MODEL, threshold_tokens=100_000, engine="rounds", compresses=False)
+    text = status_text(IDLE, STANDING, off)
+    assert "- **Compression**: switched off (engine rounds)" in text
+
+
+def test_an_engine_that_tells_no_threshold_is_not_switched_off() -> None:
+    """A plugin decides by itself, and need not say from where on."""
+    silent = replace(MODEL, threshold_tokens=None, engine="newest")
+    text = status_text(IDLE, STANDING, silent)
+    assert "- **Compression**: when the engine newest asks for it; 1 compaction so far" in text
+
+
+def test_a_title_cannot_break_the_markup() -> None:
+    """It is what a person wrote, shown as it is."""
+    text = status_text(IDLE, replace(STANDING, title="**`x`**"), MODEL)
+    assert "- **Title**: `**'x'**`" in text
