@@ -1,0 +1,70 @@
+"""A chat command is a file: one that the product does not know is one with no other edit."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import aiohttp
+import pytest
+
+import gateway.commands
+from gateway.commands import registry
+from tests.e2e.web_chat import WebChat
+from tests.support.process import ParleyProcess
+
+ONE_SIDE = "It shows 1."
+
+
+class WithToy(ParleyProcess):
+    """`parley` with `tests/support/toy_command/commands/roll.py` in `gateway/commands/`."""
+
+    program: ClassVar = ("-m", "tests.support.toy_command")
+
+
+@pytest.fixture
+async def parley(tmp_path: Path) -> AsyncIterator[WithToy]:
+    """A gateway on the offline model that knows `/roll`."""
+    async with WithToy(tmp_path / "home") as process:
+        yield process
+
+
+async def test_it_is_answered_past_the_model(parley: WithToy) -> None:
+    """By its name, its other word and with what stands behind it; the row has its name."""
+    chat = WebChat(parley)
+    assert await chat.ask("/roll 1") == ONE_SIDE
+    assert await chat.ask("/die 1") == ONE_SIDE
+    assert parley.transcript() == []
+    rows = parley.rows("SELECT text, kind, command FROM inbox ORDER BY seq")
+    assert rows == [("/roll 1", "command", "roll"), ("/die 1", "command", "roll")]
+
+
+async def test_lists_and_slips_know_it(parley: WithToy) -> None:
+    """`/help`, the menu, and what is said to a word that is no command."""
+    chat = WebChat(parley)
+    assert "- `/roll`: roll a die; name its sides, or it has six\n" in await chat.ask("/help")
+    assert "Did you mean `/roll`?" in await chat.ask("/rolll")
+    async with aiohttp.ClientSession() as http, http.get(f"{parley.url}/api/chats") as response:
+        offered: list[Any] = (await response.json())["commands"]
+    names = [name for name, _ in offered]
+    assert names[-2:] == ["help", "roll"]
+
+
+def test_it_is_not_here() -> None:
+    """Other tests know the product's commands alone."""
+    assert "roll" not in registry.by_word()
+
+
+def test_a_word_that_two_commands_claim_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first look at the register, which is at the start."""
+    toy = Path("tests/support/toy_command/commands/roll.py").read_text()
+    (tmp_path / "stopping.py").write_text(toy.replace('("roll"', '("stop"'))
+    folders = [*gateway.commands.__path__, str(tmp_path)]
+    monkeypatch.setattr(gateway.commands, "__path__", folders)
+    registry.by_word.cache_clear()
+    try:
+        with pytest.raises(ValueError, match="two commands are called /stop"):
+            registry.by_word()
+    finally:
+        registry.by_word.cache_clear()

@@ -1,0 +1,1 @@
+"""A chat command that the product does not know."""
