@@ -67,6 +67,7 @@ def audit_list(  # noqa: PLR0913 - an option each
     wanted = audit.AuditFilter(start.timestamp(), limit + 1, conversation, tool, before)
     with opened(settings) as conn:
         if conversation is not None:
+            # An unknown conversation is an error, not one without calls.
             history.overview(conn, conversation)
         found = audit.calls(conn, wanted)
     calls, following = page_of(found, limit, lambda row: f"{row.turn}.{row.number}")

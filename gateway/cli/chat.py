@@ -83,6 +83,7 @@ async def talk_over(
         allowed = "1 to 64 letters, digits, hyphens, underscores"
         raise SettingsError(f"{name!r} is no chat name: {allowed}")
     console = console or out
+    # No total: the stream of events has no end. Its pings tell whether the gateway is there.
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5, sock_read=SILENCE_S)
     connector = aiohttp.UnixConnector(path=str(socket))
     async with aiohttp.ClientSession(
@@ -135,7 +136,9 @@ class Client:
         Raises:
             Refused: It was not taken.
         """
+        # Bytes of the input that are no UTF-8 are lone surrogates, which JSON cannot hold.
         readable = text.encode(errors="replace").decode()
+        # One id for all tries: the gateway takes a message once that comes twice.
         message = {"id": secrets.token_hex(12), "text": readable}
 
         async def once() -> int | None:
@@ -150,9 +153,8 @@ class Client:
 
         async def once() -> aiohttp.ClientResponse:
             with self._reaching():
-                headers = {"Last-Event-ID": position}
                 path = f"{self._path}/events?format=markdown"
-                response = await self._http.get(path, headers=headers)
+                response = await self._http.get(path, headers={"Last-Event-ID": position})
                 await _require_done(response)
                 return response
 
@@ -417,6 +419,7 @@ class Talk:
     async def _watch(self, answered: Callable[[], bool]) -> None:
         """Show notices and the growing answer; an interrupt asks the gateway to stop it."""
         feed = self._feed
+        # Transient: the answer itself is printed where its preview stood.
         with on_interrupt(feed.interrupt), Live(console=self._console, transient=True) as live:
 
             def show() -> None:
@@ -442,14 +445,10 @@ class Talk:
             self._console.print(Markdown(answer.markdown), "")
         elif answer.markdown:
             self._console.print(answer.markdown, markup=False, highlight=False, soft_wrap=True)
-        self._show_files(answer.files)
-        for choice in self._menu.offer(answer.buttons):
-            self._console.print(Text(choice), soft_wrap=True)
-
-    def _show_files(self, names: tuple[str, ...]) -> None:
-        """Print which files there are; the web chat has them."""
-        for name in names:
-            self._console.print(Text(f"[file: {name}]"), soft_wrap=True)
+        # Files by their names alone: the web chat has them.
+        files = [f"[file: {name}]" for name in answer.files]
+        for line in (*files, *self._menu.offer(answer.buttons)):
+            self._console.print(Text(line), soft_wrap=True)
 
 
 def growing(preview: str) -> Text:
@@ -485,6 +484,7 @@ async def in_daemon_thread(read: Callable[[], str | None]) -> str | None:
     result: asyncio.Future[str | None] = loop.create_future()
 
     def deliver(line: str | None) -> None:
+        # The talk may have ended while the line was read.
         if not result.done():
             result.set_result(line)
 

@@ -46,7 +46,7 @@ NO_MORE = "there is nothing more"
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 """Control characters that JSON may hold as they are, but that a terminal would obey."""
 
-# A pipe has no width; tables that are read by programs must not depend on a terminal.
+# A pipe has no width, and rich would take 80 columns and fold cells. `:100:` is no picture.
 out = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, emoji=False)
 err = Console(stderr=True, emoji=False)
 
@@ -76,6 +76,7 @@ def id_of(kind: str) -> Callable[[str], int]:
     """Return what reads the id of such a thing, and raises NotFound for what is no id."""
 
     def read(text: str) -> int:
+        # Without `isascii` digits of other scripts would be ids too.
         if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_ID):
             raise NotFound(f"{text!r} is no {kind} id; ids are numbers")
         return int(text)
@@ -157,6 +158,7 @@ def opened(settings: Settings) -> Iterator[Connection]:
     """
     path = database_path(settings)
     with maintenance.reading(path) as conn:
+        # Asked first: a newer schema is not the expected one either, and must not be called older.
         migrations.refuse_newer(conn)
         if migrations.schema_revision(conn) != schema.REVISION:
             remedy = "`parley db upgrade` or `parley run` brings it up to date"
@@ -181,6 +183,7 @@ def table(headings: Sequence[str | Column], rows: Iterable[Sequence[object]]) ->
     """Return a table without lines."""
     made = Table(*headings, box=None, pad_edge=False)
     for row in rows:
+        # As Text: rich would take brackets in what people wrote for markup.
         made.add_row(*(Text(printable(str(cell))) for cell in row))
     return made
 
@@ -221,6 +224,7 @@ def page_of(
 
 def show_lines(rows: Iterable[Any]) -> None:
     """Print rows as JSON lines: one object a line, each written as it comes."""
+    # Past the console, which would wrap and colour lines that programs read.
     out.file.writelines(orjson.dumps(row).decode().translate(JSON_ESCAPES) + "\n" for row in rows)
 
 
@@ -268,6 +272,7 @@ def write_whole(file: Path, pieces: Iterable[str], *, force: bool) -> int:
 
 @contextmanager
 def _replacing(file: Path) -> Iterator[TextIO]:
+    # In the same folder: a rename across file systems does not happen in one step.
     handle, name = mkstemp(prefix=".parley-export-", dir=file.parent)
     partial = Path(name)
     try:
@@ -275,4 +280,5 @@ def _replacing(file: Path) -> Iterator[TextIO]:
             yield stream
         partial.replace(file)
     finally:
+        # It is still there if writing failed.
         partial.unlink(missing_ok=True)

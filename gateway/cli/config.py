@@ -78,4 +78,5 @@ def _masked(value: Any) -> Any:
         case dict():
             return {str(name): _masked(item) for name, item in value.items()}
         case _:
+            # A plain text may hold a key as well, as the address of a server does.
             return _redactor.value(value)

@@ -85,6 +85,7 @@ def db_prune(
             counted = pruning.count_all(conn, retention, raw_days)
         gone = {name: each._asdict() for name, each in counted.items()}
     else:
+        # The settings of whoever asks: those of the running gateway may be older.
         target = {"retention": retention.model_dump(), "raw_days": raw_days}
         gone = act(settings, "prune", orjson.dumps(target).decode())
     if json:
@@ -113,6 +114,7 @@ def db_accept(
     if not yes:
         what = path if path.exists() else "an empty database"
         typer.confirm(f"Go on with {what}, whatever it lacks?", abort=True, err=True)
+    # Fails while a gateway runs, which writes the mark itself.
     with lock_database(path):
         known = identity.accept(mark)
     say("the next start takes it as it is" if known else "there is nothing to accept")

@@ -168,6 +168,7 @@ class LogTail:
     def _rest(self) -> Iterator[bytes]:
         for line in self._file:
             whole = self._partial + line
+            # A line without its end is still being written.
             if whole.endswith(b"\n"):
                 self._partial = b""
                 yield whole.rstrip(b"\r\n")
@@ -177,6 +178,7 @@ class LogTail:
     def _moved_on(self) -> bool:
         """Start from the beginning if the path names another or a shortened file."""
         try:
+            # After a rotation the name is another file's: the inode tells.
             now = self.path.stat()
             if now.st_ino != self._inode():
                 successor = self.path.open("rb")
@@ -203,6 +205,7 @@ def _print(lines: list[bytes], console: Console) -> None:
 
 def _newest(tail: LogTail, chosen: LogFilter, lines: int | None) -> list[bytes]:
     """Return the newest matching lines; older files are read only if they are needed."""
+    # Before the lines: reading them may go on to the next file, and this one be an older one.
     older = tail.older_files()
     found = _matching(tail.new_lines(), chosen, lines)
     for path in older:

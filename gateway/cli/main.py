@@ -120,6 +120,7 @@ app = typer.Typer(
     help="A durable chat gateway for an LLM agent.",
     no_args_is_help=True,
     add_completion=False,
+    # A pretty traceback shows the values of variables: words of people, and keys.
     pretty_exceptions_enable=False,
 )
 

@@ -1,7 +1,7 @@
 """`parley mcp`: what the MCP servers of the settings offer, and what is wrong with them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import structlog
@@ -37,11 +37,11 @@ def mcp_list(context: typer.Context, *, json: AsJson = False) -> None:
     # What goes wrong is in the reports.
     with structlog.testing.capture_logs():
         reports = asyncio.run(_reports(settings)) if len(off) < len(settings.tools.mcp) else ()
-    redact = Redactor(secret_values(settings)).text
+    redactor = Redactor(secret_values(settings))
     if json:
-        show_json({"servers": [_as_data(each, settings, redact) for each in reports], "off": off})
+        show_json({"servers": [_as_data(each, settings, redactor) for each in reports], "off": off})
     else:
-        _show(reports, off, settings, redact)
+        _show(reports, off, settings, redactor)
     if any(report.problem for report in reports):
         raise typer.Exit(1)
 
@@ -51,14 +51,12 @@ async def _reports(settings: Settings) -> Sequence[ServerReport]:
         return [each.report() for each in started]
 
 
-def _as_data(
-    report: ServerReport, settings: Settings, redact: Callable[[str], str]
-) -> dict[str, Any]:
+def _as_data(report: ServerReport, settings: Settings, redactor: Redactor) -> dict[str, Any]:
     read_only = settings.tools.mcp[report.name].read_only
     return {
         "name": report.name,
-        "problem": None if report.problem is None else redact(report.problem),
-        "said": redact(report.said),
+        "problem": None if report.problem is None else redactor.text(report.problem),
+        "said": redactor.text(report.said),
         "remembered": report.remembered,
         "tools": [
             {
@@ -70,7 +68,7 @@ def _as_data(
             for tool in report.listing.tools
         ],
         "skipped": [
-            {"name": skipped.server_name, "reason": redact(skipped.reason)}
+            {"name": skipped.server_name, "reason": redactor.text(skipped.reason)}
             for skipped in report.listing.skipped
         ],
     }
@@ -84,26 +82,24 @@ def _show(
     reports: Sequence[ServerReport],
     off: Sequence[str],
     settings: Settings,
-    redact: Callable[[str], str],
+    redactor: Redactor,
 ) -> None:
     if not reports:
         say("No MCP server is enabled (tools.mcp).")
         return
     for report in reports:
-        _show_server(report, settings.tools.mcp[report.name].read_only, redact)
+        _show_server(report, settings.tools.mcp[report.name].read_only, redactor)
     for name in off:
         say(f"{name}: off", "dim")
 
 
-def _show_server(
-    report: ServerReport, read_only: Sequence[str], redact: Callable[[str], str]
-) -> None:
+def _show_server(report: ServerReport, read_only: Sequence[str], redactor: Redactor) -> None:
     """Print one server: how it is, its tools, and what is left out."""
     state = "connected" if report.problem is None else f"not connected: {report.problem}"
     said = f" (it said: {report.said})" if report.problem and report.said else ""
     known = "; these are its tools as last seen" if report.remembered else ""
     style = "green" if report.problem is None else "red"
-    say(f"{report.name}: {redact(state + said)}{known}", style)
+    say(f"{report.name}: {redactor.text(state + said)}{known}", style)
     rows = [
         (tool.name, _effect(tool, read_only), _first_line(tool.description))
         for tool in report.listing.tools
@@ -111,7 +107,7 @@ def _show_server(
     if rows:
         out.print(table(("tool", "effect", "description"), rows))
     for skipped in report.listing.skipped:
-        say(f"! {skipped.server_name} is left out: {redact(skipped.reason)}", "yellow")
+        say(f"! {skipped.server_name} is left out: {redactor.text(skipped.reason)}", "yellow")
     if removed := sum(tool.removed for tool in report.listing.tools):
         say(f"! {removed} suspicious spans were taken out of its texts", "yellow")
 

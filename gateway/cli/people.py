@@ -10,7 +10,6 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from typing_extensions import TypeIs
 
 from gateway.cli.common import (
     AFTER,
@@ -55,25 +54,22 @@ def pair_list(
     if json:
         show_lines({"kind": _kind(each)} | asdict(each) for each in rows)
         return
-    requests = [each for each in rows if _is_request(each)]
+    requests = [each for each in rows if isinstance(each, Request)]
+    # A later page may begin behind the last request; only the first one says that nobody asks.
     if requests or after is None:
         _show_requests(requests)
-    _show_members([each for each in rows if not _is_request(each)])
+    _show_members([each for each in rows if isinstance(each, Member)])
     if not rows and after is not None:
         say(NO_MORE)
     show_next(following)
 
 
-def _is_request(each: Request | Member) -> TypeIs[Request]:
-    return hasattr(each, "code")
-
-
 def _kind(each: Request | Member) -> str:
-    return "request" if _is_request(each) else "member"
+    return "request" if isinstance(each, Request) else "member"
 
 
 def _name(each: Request | Member) -> str:
-    return each.code if _is_request(each) else f"{each.platform}:{each.sender}"
+    return each.code if isinstance(each, Request) else f"{each.platform}:{each.sender}"
 
 
 @pair_app.command("approve")

@@ -91,6 +91,7 @@ def engines_use(context: typer.Context, name: str) -> None:
     file = before.config_file or before.settings.home / CONFIG_NAME
     set_value(file, "context", "engine", name)
     say(f"{file}: {KEY} is {name}")
+    # Read again: a variable of the environment may override what the file now says.
     after = loaded(context)
     if after.settings.context.engine == name:
         say("It is used from the next start of `parley run` on.")

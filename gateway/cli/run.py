@@ -29,6 +29,7 @@ def run(
     """Start the gateway; Ctrl-C stops it once the running answers are finished."""
     found = loaded(context, web__host=host, web__port=port)
     settings = found.settings
+    # First of all: where another gateway runs, its log must not be written into.
     with own_home(settings) as journal:
         configure_logging(settings.logging, settings.home, secret_values(settings))
         for warning in found.warnings:
@@ -41,6 +42,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
     """Say where the chat is and what to set next, on stderr: stdout belongs to the log."""
     file = settings.home / "parley.yaml"
     provider = resolve_provider(settings.model)
+    # What a browser can open: these two mean all addresses, and are none.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.web.host, settings.web.host)  # noqa: S104
     page = f"http://[{host}]:{welcome.port}/" if ":" in host else f"http://{host}:{welcome.port}/"
     checks = start_checks.lines(welcome.checks)

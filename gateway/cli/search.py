@@ -51,6 +51,7 @@ def search_find(
     chosen = None if conversation is None else [conversation]
     with opened(settings_of(context)) as conn:
         if conversation is not None:
+            # An unknown conversation is an error, not one in which nothing was found.
             history.overview(conn, conversation)
         matches = _found(conn, chosen, query, (after, after + limit + 1))
         missing: int = conversations_module.count_unsearched(conn, chosen)

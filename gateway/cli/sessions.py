@@ -1,7 +1,6 @@
 """`parley sessions`: looks at conversations, their segments and their messages; changes nothing.
 
-Reads the database's file itself, whether a gateway runs or not. An export is JSON lines or
-Markdown, and is read page by page.
+Reads the database's file itself, whether a gateway runs or not; for an export page by page.
 """
 
 import re
@@ -9,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
 from textwrap import indent
 from typing import Annotated, Any
@@ -61,6 +61,7 @@ EXPORT_PAGE = 500
 OMITTED = "(told with the next message only; the JSON export has it)"
 _STYLES = {"user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"}
 _BACKTICKS = re.compile("`+")
+_BY_PLACE = attrgetter("first_seq", "number")
 
 sessions_app = typer.Typer(
     help="Look at conversations, their segments, and any past message.", no_args_is_help=True
@@ -117,6 +118,7 @@ def sessions_show(
     with opened(settings_of(context)) as conn:
         here = history.overview(conn, conversation)
         segments = {segment.id: segment for segment in history.segments(conn, here.id)}
+        # Told apart from a segment in which nothing was recorded.
         if session is not None and session not in segments:
             known = f"`parley sessions lineage {here.id}` shows them"
             raise NotFound(f"conversation {here.id} has no session {session}; {known}")
@@ -159,6 +161,7 @@ def sessions_export(
     """Write a whole conversation: every message, every segment with its summary."""
     with opened(settings_of(context)) as conn:
         here = history.overview(conn, conversation)
+        # They are read while they are written: inside of `with`, as long as the database is open.
         pieces = export(conn, here, form)
         if file is None:
             out.file.writelines(pieces)
@@ -204,6 +207,7 @@ def title_of(title: str, number: int) -> str:
 def _tokens_in_view(row: Overview) -> str:
     if row.reported_tokens is not None:
         return f"{row.reported_tokens:,}"
+    # The tilde marks what was estimated; the other number is the provider's.
     return "-" if row.estimated_tokens is None else f"~{row.estimated_tokens:,}"
 
 
@@ -298,17 +302,13 @@ def node_lines(nodes: Sequence[Node], in_view: Collection[int]) -> Iterator[str]
     by_number = {node.number: node for node in nodes}
     below = {child for node in nodes for child in node.children}
     roots = [node for node in nodes if node.number not in below]
-    waiting = [(node, 1) for node in sorted(roots, key=_place, reverse=True)]
+    waiting = [(node, 1) for node in sorted(roots, key=_BY_PLACE, reverse=True)]
     while waiting:
         node, depth = waiting.pop()
         mark = "*" if node.number in in_view else "-"
         yield f"{'  ' * depth}{mark} {_of_node(node)}"
         children = [by_number[number] for number in node.children if number in by_number]
-        waiting += [(child, depth + 1) for child in sorted(children, key=_place, reverse=True)]
-
-
-def _place(node: Node) -> tuple[int, int]:
-    return node.first_seq, node.number
+        waiting += [(child, depth + 1) for child in sorted(children, key=_BY_PLACE, reverse=True)]
 
 
 def _of_node(node: Node) -> str:
@@ -409,6 +409,7 @@ def export(conn: Connection, here: Overview, form: Format) -> Iterator[str]:
 
 
 def _all_recorded(conn: Connection, here: Overview) -> Iterator[Recorded]:
+    # Up to the count that was read at first: a conversation that goes on meanwhile has an end here.
     for first in range(1, here.messages + 1, EXPORT_PAGE):
         limit = min(EXPORT_PAGE, here.messages + 1 - first)
         yield from history.recorded(conn, here.id, from_seq=first, limit=limit)
@@ -431,6 +432,7 @@ class JsonLines:
             "title": title_of(segment.title, segment.number),
             "started_at": iso_time(segment.started_at),
             "ended_at": None if segment.ended_at is None else iso_time(segment.ended_at),
+            # A fragment is written as it is: nothing is decoded only to be encoded again.
             "plan": orjson.Fragment(dump_plan(segment.plan)),
             "compaction": None if made is None else asdict(made) | {"at": iso_time(made.at)},
         }

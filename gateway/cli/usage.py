@@ -121,6 +121,7 @@ def _groups(
 ) -> Sequence[Group]:
     """Return the lines; `days` are the first and the last one."""
     if by == By.DAY:
+        # Days of the settings' time zone: one of them may have 23 or 25 hours.
         bounds = ((day, budgets.day_of(day, zone)) for day in _each(*days))
         named = [Span(str(day), a.timestamp(), b.timestamp()) for day, (a, b) in bounds]
         return costs.by_span(conn, named, rates)

@@ -21,6 +21,7 @@ import orjson
 import structlog
 from typing_extensions import override
 
+from adapters.base import Clock
 from adapters.registry import platforms
 from agent.safety.redaction import Redactor, printable
 from gateway.logging.file import LogFile, log_path
@@ -57,6 +58,8 @@ an event can come ten thousand times a second, which pushes everything before it
 """
 MOST_CONVERSATIONS = 1_000
 """So many are told apart."""
+LineToText = Callable[[bytes], str]
+"""Shows a line, which is JSON, to a person."""
 FloodKey = tuple[Any, Any, str]
 """What is counted: an event, the logger of a library, the level."""
 _QUIET = frozenset({"debug", "info"})
@@ -70,7 +73,7 @@ def configure_logging(
     home: "Path",
     secrets: Iterable[str],
     stream: TextIO | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Clock = time.monotonic,
 ) -> Callable[[], None]:
     """Route everything that is logged in this process.
 
@@ -162,7 +165,7 @@ class Sink:
 
     outputs: list[Output]
     redactor: Redactor
-    clock: Callable[[], float] = time.monotonic
+    clock: Clock = time.monotonic
     floods: dict[FloodKey, Flood] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -227,7 +230,7 @@ def _tell_flood(key: FloodKey, flood: Flood) -> None:
 def _stream_output(stream: TextIO, form: str) -> Output:
     terminal = stream.isatty()
     plain = form == "json" or (form == "auto" and not terminal)
-    to_text: Callable[[bytes], str] = bytes.decode if plain else _console_lines(colors=terminal)
+    to_text: LineToText = bytes.decode if plain else _console_lines(colors=terminal)
 
     def write(line: bytes) -> None:
         stream.write(to_text(line))
@@ -236,7 +239,7 @@ def _stream_output(stream: TextIO, form: str) -> Output:
     return Output("stdout", write)
 
 
-def _console_lines(*, colors: bool) -> Callable[[bytes], str]:
+def _console_lines(*, colors: bool) -> LineToText:
     renderer = structlog.dev.ConsoleRenderer(
         colors=colors,
         sort_keys=False,

@@ -81,6 +81,7 @@ async def replay(
     settings = overridden(settings, options)
     recordings = [it for file in files for it in _load(file, concatenate=options.concatenate)]
     if options.report is not None:
+        # Before anything is played: that takes minutes.
         check_target(options.report)
     results = await _play(settings, recordings, console, options)
     conditions = _conditions(settings, files, options)

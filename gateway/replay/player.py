@@ -157,6 +157,7 @@ class StoppingModel(RecordedModel):
         if self._answered == self._restart_every:
             self._answered = 0
             self.restart.set()
+            # Never answered: the gateway is stopped in the middle of this request.
             await asyncio.Event().wait()
         self._answered += 1
         return completion
@@ -212,6 +213,7 @@ class House:
         return Agent(
             models=[self._model],
             tools=RecordedTools(self._model, recordings),
+            # Else the loop would end a recorded turn that has more steps than the settings allow.
             settings=settings.agent.model_copy(update={"max_iterations": steps + 1}),
             calls=CallRules(settings.tools.output),
             recovery=Recovery(RetryPolicy()),

@@ -148,6 +148,7 @@ class RecordedModel:
         play = self._play_of(request.conversation)
         place = play.place(request.messages)
         message = play.answers[place]
+        # The loop asks for a last answer without tools: the recorded one is at the end.
         if message.get("tool_calls") and not request.allow_tools:
             message = play.answers[-1]
         usage = self._bill(request, estimate_message(message, self.facts.name), play.when(place))
@@ -192,6 +193,7 @@ class RecordedModel:
             raise ContextOverflow(
                 f"about {tokens:,} tokens do not fit into {self.context_length:,}"
             )
+        # Marks of the placing that is played must not stand in the others.
         plain = [_plain(message) for message in request.messages]
         for placing in others:
             marked = apply_cache_control(plain, ttl=self._caching.cache_ttl, strategy=placing)

@@ -270,11 +270,13 @@ class _Builder:
         if not self.user or not (calls or text_of(message)):
             return
         self._stub_missing_results()
+        # A recording may use an id twice; a provider refuses that.
         renamed = [ToolCall(**{**call, "id": self._unique(call["id"])}) for call in calls]
         self.waiting = [(old["id"], new) for old, new in zip(calls, renamed, strict=True)]
         if renamed:
             message["tool_calls"] = renamed
         if self.steps and self.steps[-1]["role"] == "assistant":
+            # Two answers in a row are one turn of the model: providers want roles to alternate.
             message, at = _merged(self.steps.pop(), message), self.asked_at.pop()
         self.steps.append(message)
         self.asked_at.append(at)
