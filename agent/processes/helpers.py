@@ -196,7 +196,7 @@ class KeptProgram:
             raise
         return cls(process, lifeline)
 
-    async def start(self, order: keeper.Order) -> None:
+    async def start(self, order: keeper.ProgramOrder) -> None:
         """Have the keeper start the program.
 
         Raises:

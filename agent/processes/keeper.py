@@ -1,13 +1,13 @@
-"""The process that holds a program of `stdio.py`, and ends it with all that it has started.
+"""The process that holds somebody else's program, and ends it with all that it has started.
 
 Parley may be killed at any moment, and a program need not look at its stdin. The keeper stands
 beside the pipes, which are the program's alone, and reads a lifeline: a socket that ends with
-Parley, or when that needs the program no more. As its stdin has ended by then, the program gets
+Parley, or when Parley needs the program no more. The program's stdin has ended by then. It gets
 some time, then SIGTERM, then it is killed with every descendant, also those in a session of their
 own (Linux).
 
-On the lifeline, in: one line of JSON (`Order`). Out: one line of JSON (`Answer`). Standard library
-only.
+On the lifeline, in: one line of JSON (`ProgramOrder`). Out: one line of JSON (`Answer`). It runs on
+the standard library only.
 """
 
 import json
@@ -26,7 +26,7 @@ GONE_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ProgramOrder:
     """What is to be run; all that comes from Parley.
 
     Attributes:
@@ -75,17 +75,17 @@ def main() -> None:
         _end(program, order.ends_within_s)
 
 
-def _order(lifeline: int) -> Order:
+def _order(lifeline: int) -> ProgramOrder:
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(lifeline, 65_536)
         if not part:
             sys.exit(1)
         line += part
-    return Order(**json.loads(line))
+    return ProgramOrder(**json.loads(line))
 
 
-def _started(order: Order) -> subprocess.Popen[bytes]:
+def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
     """Start the program on this process's own pipes, in a session of its own.
 
     Raises:

@@ -3,10 +3,10 @@
 It runs between Parley and the command: Parley may be killed at any moment, and the command may do
 what it likes. The end of stdin means that nobody waits for the command any more: Parley was killed,
 or the turn was stopped. Then, at the end of the command, and where a limit is broken, the command's
-process group and every descendant are killed, those in a session of their own too.
+process group and every descendant are killed, also those in a session of their own.
 
-In: one line of JSON (`Order`). Out: a line with the process group as soon as there is one, then a
-line with a `Report`, then what is kept of the output. Standard library only.
+In: one line of JSON (`CommandOrder`). Out: a line with the process group as soon as there is one,
+then a line with a `Report`, then what is kept of the output. It runs on the standard library only.
 """
 
 import json
@@ -44,7 +44,7 @@ NICENESS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CommandOrder:
     """What is to be run, and its limits; all that comes from Parley.
 
     Attributes:
@@ -120,7 +120,7 @@ def main() -> None:
         _say(*Supervisor(order).run())
 
 
-def _order() -> Order:
+def _order() -> CommandOrder:
     """Read up to the end of the line; stdin stays open behind it."""
     line = b""
     while not line.endswith(b"\n"):
@@ -128,7 +128,7 @@ def _order() -> Order:
         if not part:
             sys.exit(1)
         line += part
-    return Order(**json.loads(line))
+    return CommandOrder(**json.loads(line))
 
 
 def _say(*parts: bytes) -> None:
@@ -146,7 +146,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, order: Order, listen: int = 0, announce: Callable[[bytes], None] = _say
+        self, order: CommandOrder, listen: int = 0, announce: Callable[[bytes], None] = _say
     ) -> None:
         self._order = order
         self._workspace = Workspace(Path(order.directory))
@@ -331,7 +331,7 @@ def _reaped_one() -> bool:
         return False
 
 
-def _become(order: Order, output: int, trouble: int, processes: int) -> NoReturn:
+def _become(order: CommandOrder, output: int, trouble: int, processes: int) -> NoReturn:
     """Turn this forked process into the shell; what goes wrong before that goes to `trouble`."""
     try:
         _prepare(order, output, processes)
@@ -345,7 +345,7 @@ def _become(order: Order, output: int, trouble: int, processes: int) -> NoReturn
     os._exit(127)
 
 
-def _prepare(order: Order, output: int, processes: int) -> None:
+def _prepare(order: CommandOrder, output: int, processes: int) -> None:
     os.setsid()
     descent.die_with_parent()
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
@@ -365,7 +365,7 @@ def _prepare(order: Order, output: int, processes: int) -> None:
         )
 
 
-def _limit(order: Order, processes: int) -> None:
+def _limit(order: CommandOrder, processes: int) -> None:
     """Set the kernel's limits: each is for one process, but that of processes for the user."""
     cpu_s = int(order.timeout_s) + 2
     for kind, most in (

@@ -9,7 +9,8 @@ from agent.tools.builtin.history import READ_CONVERSATION, SESSION_SEARCH
 from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, SEND_FILE
 from agent.tools.registry import Tool, ToolRegistry
-from agent.tools.sandbox import fetch, files, search, terminal
+from agent.tools.sandbox import fetch, files, terminal
+from agent.tools.sandbox import files as search
 
 Maker = Callable[[ToolSettings], Tool]
 

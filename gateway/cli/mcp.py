@@ -8,10 +8,10 @@ import structlog
 import typer
 
 from agent.safety.redaction import Redactor
-from agent.tools.excerpt import beginning_of
 from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
+from agent.tools.truncate import beginning_of
 from gateway.cli.common import AsJson, out, say, settings_of, show_json, table
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings

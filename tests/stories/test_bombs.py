@@ -18,10 +18,9 @@ from agent.processes import confinement
 from agent.settings import FetchSettings, TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Tool
-from agent.tools.sandbox import search
+from agent.tools.sandbox import files
 from agent.tools.sandbox.fetch import make_fetch_url
-from agent.tools.sandbox.files import make_read_file
-from agent.tools.sandbox.search import make_search_files
+from agent.tools.sandbox.files import make_read_file, make_search_files
 from agent.tools.sandbox.terminal import make_terminal
 from gateway.pipeline import notices
 from gateway.storage import schema
@@ -98,7 +97,7 @@ def at_home(tool: Tool, home: Path) -> Tool:
 @pytest.fixture
 async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
     """A gateway with tight limits, and a server that it may fetch from."""
-    monkeypatch.setattr(search, "TIME_LIMIT_S", 0.5)
+    monkeypatch.setattr(files, "TIME_LIMIT_S", 0.5)
     app = web.Application()
     app.router.add_get("/", pack)
     async with AsyncExitStack() as stack:

@@ -18,8 +18,8 @@ from agent.context_engine import Archive, Node
 from agent.errors import ToolError
 from agent.messages import ToolSchema, decode, full_text
 from agent.tokens.estimate import estimate_tokens
-from agent.tools.excerpt import place_of
 from agent.tools.registry import Arguments, parameter_schema
+from agent.tools.truncate import place_of
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0

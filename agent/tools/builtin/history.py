@@ -12,8 +12,8 @@ from pydantic import Field, StringConstraints
 from agent.errors import ToolError
 from agent.ports import PastMessage
 from agent.tools.context import Findings, Hit, SearchQuery, ToolContext
-from agent.tools.excerpt import place_of
 from agent.tools.registry import Arguments, Tool
+from agent.tools.truncate import place_of
 
 READ_CHARS = 8000
 """Text of one answer, shared evenly by its rows; 4 bytes each stay under tools.output.max_bytes."""

@@ -26,8 +26,8 @@ from typing_extensions import override
 from agent.processes import keeper
 from agent.processes.helpers import KeptProgram
 from agent.settings import McpServerSettings
-from agent.tools.excerpt import end_of
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
+from agent.tools.truncate import end_of
 
 MAX_MESSAGE_BYTES = 8_000_000
 """Longest message of a server; a longer one ends the connection, or fails the call."""
@@ -155,7 +155,7 @@ async def over_pipes(name: str, server: McpServerSettings, tail: Tail) -> AsyncI
     """
     incoming, received = anyio.create_memory_object_stream[Incoming](0)
     sent, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
-    order = keeper.Order(
+    order = keeper.ProgramOrder(
         command=[server.command or "", *server.args],
         directory=None if server.cwd is None else str(server.cwd),
         environment=environment(server),

@@ -59,7 +59,7 @@ class FetchArguments(Arguments):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WebPage:
     """What came back at the end of all redirects.
 
     Attributes:
@@ -116,7 +116,7 @@ class Fetcher:
         page = await self._fetch(parsed(arguments.url))
         return _shown(page, await _text(page, raw=arguments.raw))
 
-    async def _fetch(self, url: URL) -> Page:
+    async def _fetch(self, url: URL) -> WebPage:
         try:
             async with asyncio.timeout(self._options.timeout_s):
                 return await self._follow(url)
@@ -125,12 +125,12 @@ class Fetcher:
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             raise ToolError(f"it cannot be fetched: {type(exc).__name__}") from exc
 
-    async def _follow(self, url: URL) -> Page:
+    async def _follow(self, url: URL) -> WebPage:
         for _ in range(MAX_REDIRECTS + 1):
             target = target_of(url, self._options.allow_hosts)
             addresses = await self._addresses(target)
             answer = await self._get(target, addresses)
-            if isinstance(answer, Page):
+            if isinstance(answer, WebPage):
                 return answer
             url = answer
         raise ToolError(f"it redirects more than {MAX_REDIRECTS} times")
@@ -146,7 +146,7 @@ class Fetcher:
             log.warning("fetch_refused", host=target.host, addresses=list(found)[:5])
             raise
 
-    async def _get(self, target: Target, addresses: Sequence[str]) -> Page | URL:
+    async def _get(self, target: Target, addresses: Sequence[str]) -> WebPage | URL:
         """Return the answer of one hop, or where it redirects to."""
         connector = aiohttp.TCPConnector(
             resolver=Resolved(target.host, addresses), use_dns_cache=False, force_close=True
@@ -163,7 +163,7 @@ class Fetcher:
                 return target.url.join(parsed(location))
             return await self._read(response)
 
-    async def _read(self, response: aiohttp.ClientResponse) -> Page:
+    async def _read(self, response: aiohttp.ClientResponse) -> WebPage:
         """Read the body up to the limit, which is for what is unpacked."""
         body = bytearray()
         complete = True
@@ -172,7 +172,7 @@ class Fetcher:
             if len(body) > self._options.max_bytes:
                 complete = False
                 break
-        return Page(
+        return WebPage(
             response.url,
             response.status,
             _kind(response.content_type),
@@ -218,14 +218,14 @@ class Resolved(AbstractResolver):
         """There is nothing to close."""
 
 
-async def _text(page: Page, *, raw: bool) -> str | None:
+async def _text(page: WebPage, *, raw: bool) -> str | None:
     """Return the text of a page; None for what is no text."""
     if page.kind in _PAGES and not raw:
         return await _read_page(_decoded(page))
     return _decoded(page) if _TEXT.fullmatch(page.kind) else None
 
 
-def _decoded(page: Page) -> str:
+def _decoded(page: WebPage) -> str:
     encoding = "utf-8"
     try:
         name = codecs.lookup(page.charset or encoding).name
@@ -253,7 +253,7 @@ async def _read_page(html: str) -> str:
     return str(json.loads(answer)["text"])
 
 
-def _shown(page: Page, text: str | None) -> str:
+def _shown(page: WebPage, text: str | None) -> str:
     """Return what the model is told; no page can end its own fence."""
     size = f"{len(page.body):,} bytes" if page.complete else f"the first {len(page.body):,} bytes"
     head = f"{page.url}\nstatus {page.status}, {page.kind}, {size}"

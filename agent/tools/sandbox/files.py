@@ -1,7 +1,12 @@
-"""The tools `read_file`, `write_file` and `list_files`: files of the conversation's workspace."""
+"""The tools for files of the conversation's workspace: read, write, list and search.
+
+The search runs in a process of its own (`searcher.py`): a pattern can take years, and Python's `re`
+holds the interpreter's lock meanwhile, so that a thread would stop everybody.
+"""
 
 import asyncio
 import codecs
+import json
 import mimetypes
 import os
 import stat
@@ -14,6 +19,7 @@ from typing import BinaryIO
 from pydantic import Field
 
 from agent.errors import ToolError
+from agent.processes.helpers import HelperFailed, ask
 from agent.processes.workspace import Workspace, clear, components
 from agent.settings import ToolSettings
 from agent.tools.context import ToolContext
@@ -162,7 +168,7 @@ def _described(path: str, size: int, start: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FilePage:
     """Some lines of a file; `skipped` lines lie before them."""
 
     lines: Sequence[str]
@@ -170,16 +176,16 @@ class Page:
     more: bool
 
 
-def _page(file: BinaryIO, first: int, count: int) -> Page:
+def _page(file: BinaryIO, first: int, count: int) -> FilePage:
     skipped = _skip_lines(file, first - 1)
     found: list[str] = []
     size = 0
     for line in _lines(file):
         if len(found) == count or size + len(line) > MAX_READ_BYTES:
-            return Page(found, skipped, more=True)
+            return FilePage(found, skipped, more=True)
         found.append(line.decode(errors="replace"))
         size += len(line)
-    return Page(found, skipped, more=False)
+    return FilePage(found, skipped, more=False)
 
 
 def _skip_lines(file: BinaryIO, count: int) -> int:
@@ -259,3 +265,55 @@ def _entry(folder: int, name: str) -> str:
     if stat.S_ISREG(found.st_mode):
         return f"{shown}  {found.st_size:,}"
     return f"{shown}  ({_KINDS.get(stat.S_IFMT(found.st_mode), 'unknown')})"
+
+
+TIME_LIMIT_S = 10.0
+MAX_ANSWER_BYTES = 1_000_000
+
+
+class FileSearchArguments(Arguments):
+    """What to look for, and where."""
+
+    text: str = Field(min_length=1, max_length=1_000, description="What the line holds")
+    regex: bool = Field(default=False, description="text is a regular expression (Python)")
+    ignore_case: bool = True
+    path: str = Field("", description="Directory; left out: all")
+    files: str = Field("*", max_length=200, description="Names, such as *.py")
+    limit: int = Field(50, ge=1, le=500)
+
+
+def make_search_files(_settings: ToolSettings) -> Tool:
+    """Return the tool."""
+    return Tool(
+        name="search_files",
+        description="Finds lines in text files of the workspace.",
+        effect="read",
+        arguments=FileSearchArguments,
+        run=search_files,
+        timeout_s=TIME_LIMIT_S + 20,
+        restricted=True,
+    )
+
+
+async def search_files(context: ToolContext, arguments: FileSearchArguments) -> str:
+    """Have a helper process search, and end it where it takes too long."""
+    workspace = of(context)
+    request = {"root": str(workspace.root), "time_limit_s": TIME_LIMIT_S, **arguments.model_dump()}
+    try:
+        answer = await ask(
+            "agent.tools.sandbox.searcher",
+            json.dumps(request).encode(),
+            timeout_s=TIME_LIMIT_S,
+            max_bytes=MAX_ANSWER_BYTES,
+        )
+    except TimeoutError as exc:
+        raise ToolError(
+            f"the search took longer than {TIME_LIMIT_S:g} s and was ended; use a simpler pattern,"
+            " or fewer files"
+        ) from exc
+    except HelperFailed as exc:
+        raise ToolError(f"the search failed: {exc}") from exc
+    found = json.loads(answer)
+    if "error" in found:
+        raise ToolError(found["error"])
+    return str(found["text"])

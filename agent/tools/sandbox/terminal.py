@@ -18,7 +18,7 @@ from pydantic import Field
 from agent.errors import ToolError
 from agent.processes import confinement, descent
 from agent.processes.helpers import GRACE_S, LANGUAGE, PATH, HelperFailed, helper
-from agent.processes.supervisor import Order, Report
+from agent.processes.supervisor import CommandOrder, Report
 from agent.processes.workspace import Workspace
 from agent.settings import TerminalSettings, ToolSettings
 from agent.tools.context import ToolContext
@@ -130,9 +130,9 @@ class Terminal:
         limit = f"the workspace holds more than {self._disk_bytes:,} bytes"
         return limit if used_bytes > self._disk_bytes else ""
 
-    def _order(self, command: str, workspace: Workspace, timeout_s: float) -> Order:
+    def _order(self, command: str, workspace: Workspace, timeout_s: float) -> CommandOrder:
         options, home = self._options, str(workspace.root)
-        return Order(
+        return CommandOrder(
             command=command,
             shell=self._shell,
             directory=home,
@@ -155,7 +155,7 @@ class Terminal:
             disk_bytes=self._disk_bytes,
         )
 
-    async def _supervised(self, order: Order) -> tuple[Report, bytes]:
+    async def _supervised(self, order: CommandOrder) -> tuple[Report, bytes]:
         """Have the supervisor carry out an order; it ends the command whatever becomes of us."""
         async with helper("agent.processes.supervisor") as supervisor:
             await supervisor.send(json.dumps(asdict(order)).encode() + b"\n")
@@ -179,7 +179,7 @@ def _end_orphans(group: int | None) -> None:
         descent.kill_group(group)
 
 
-def told(report: Report, output: bytes, order: Order) -> str:
+def told(report: Report, output: bytes, order: CommandOrder) -> str:
     """Return what the model is told about a command that is over.
 
     Raises:
@@ -200,7 +200,7 @@ def _shown(report: Report, output: bytes) -> str:
     return (head + mark + tail).decode(errors="replace").rstrip("\n")
 
 
-def _how_it_ended(report: Report, order: Order) -> str:
+def _how_it_ended(report: Report, order: CommandOrder) -> str:
     match report.ended:
         case "exit":
             return f"[exit code {report.code}]"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agent.processes.helpers import program
-from agent.processes.keeper import Answer, Order
+from agent.processes.keeper import Answer, ProgramOrder
 
 LIMIT_S = 30
 
@@ -30,7 +30,7 @@ class Kept:
     output: IO[bytes]
 
     def order(self, *command: str) -> Answer:
-        order = Order([*command], None, {"PATH": "/usr/bin:/bin"}, ends_within_s=0.05)
+        order = ProgramOrder([*command], None, {"PATH": "/usr/bin:/bin"}, ends_within_s=0.05)
         self.lifeline.sendall(json.dumps(asdict(order)).encode() + b"\n")
         with self.lifeline.makefile() as answers:
             return Answer(**json.loads(answers.readline()))

@@ -114,7 +114,7 @@ def test_a_group_that_is_gone_is_no_trouble() -> None:
     descent.kill_group(child.pid)
 
 
-ORDER = supervisor.Order(  # noqa: S604 - the name of a field
+ORDER = supervisor.CommandOrder(  # noqa: S604 - the name of a field
     command="true",
     shell="/bin/sh",
     directory="/",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.processes import confinement
-from agent.processes.supervisor import Order, Report
+from agent.processes.supervisor import CommandOrder, Report
 from tests.support.bombs import FORKS
 
 NOBODY = 65534
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 
 def run(folder: Path, command: str) -> tuple[Report, str]:
     """Have a supervisor that is this user run a command."""
-    order = Order(
+    order = CommandOrder(
         command=command,
         shell=shutil.which("bash") or "/bin/sh",
         directory=str(folder),
