@@ -123,6 +123,7 @@ def _guarded(summarise: Callable[[str, int], str]) -> Callable[[str, int], str]:
             text = summarise(prompt, max_tokens)
         except SummaryFailed:
             raise
+        # The caller's function may raise anything; the extractor writes the summary then.
         except Exception as exc:
             log.warning("summary_call_failed", error=type(exc).__name__, exc_info=exc)
             raise SummaryFailed(f"{type(exc).__name__}: {exc}") from exc

@@ -80,6 +80,7 @@ class OfflineModel:
     async def _stream(self, text: str, sink: TextSink) -> None:
         for word in re.findall(r"\S+\s*|\s+", text):
             sink.push(word)
+            # Slow enough that a person sees an answer grow, as with a real model.
             await asyncio.sleep(self._word_delay_s)
 
 

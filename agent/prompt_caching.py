@@ -56,10 +56,12 @@ def apply_cache_control(
         raise ValueError(f"the cache keeps entries for {' or '.join(_MARKERS)}, not {ttl!r}")
     if strategy not in STRATEGIES:
         raise ValueError(f"caching strategies are {', '.join(STRATEGIES)}, not {strategy!r}")
+    # Markers of an earlier request would count among the four, and the API refuses a fifth.
     marked = [_unmarked(message) if is_marked(message) else message for message in messages]
     anchored = strategy == "anchored"
     for place in anchored_places(messages, settled) if anchored else system_and_3_places(messages):
         message = marked[place]
+        # Anthropic takes the marker of a tool message on the result; an envelope has it on a part.
         if message["role"] != "tool" or (anchored and not native):
             marked[place] = _marked(message, ttl)
         elif native:
@@ -96,6 +98,7 @@ def anchored_places(messages: Sequence[ChatMessage], settled: Sequence[int] = ()
     is one here may be several for the provider.
     """
     end = len(messages) - 1
+    # The end comes first: without it the next request would find nothing new.
     places = {end} if messages else set()
     wanted = _lasting(messages, [place for place in settled if place < end])
     if (before := _end_before(messages)) is not None:
@@ -175,6 +178,7 @@ def _within_reach(messages: Sequence[ChatMessage], low: int, high: int) -> bool:
 
     That may be the note of the system prompt, which is new where it matters most.
     """
+    # The breakpoint's own block counts as one of the twenty.
     return sum(map(_blocks_of, messages[low + 1 : high + 1])) + 1 < LOOK_BACK
 
 

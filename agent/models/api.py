@@ -276,6 +276,7 @@ class StreamClock:
                 self._start_anew(now)
                 yield
         except TimeoutError as exc:
+            # Both limits share one timer; which of them it was set to tells what ended the call.
             if self._deadline.when() == self._end_at:
                 raise ModelUnreachable(f"no end within {self._whole_s:g} s") from exc
             limit_s = PING_PATIENCE * self._step_s
@@ -329,6 +330,7 @@ def build_error(
     So does a server that cannot answer now and says when it can.
     """
     wait_s = retry_after_s(headers)
+    # Who says when to come again is overloaded, not broken: the wait is obeyed.
     if status == _UNAVAILABLE and kind is ModelUnreachable and wait_s is not None:
         kind = RateLimited
     return kind(reason, wait_s) if issubclass(kind, RateLimited) else kind(reason)
@@ -343,6 +345,7 @@ def describe(status: int, kind: str | None, message: str | None, key: str) -> st
     # An event inside a stream comes with status 200.
     parts = [f"HTTP {status}" if status >= 400 else "", kind or "", text]
     line = " ".join(": ".join(part for part in parts if part).split())
+    # Some providers repeat the key in their refusal, and this line goes to the log.
     if key:
         line = line.replace(key, "[key]")
     return line[:_LONGEST_REASON]
@@ -385,6 +388,7 @@ async def bound(response: httpx2.Response) -> None:
     Raises:
         RemoteProtocolError: The body is compressed. Later also from the body: it is too large.
     """
+    # A few compressed bytes can be gigabytes once they are read.
     if response.headers.get("content-encoding", "identity") != "identity":
         raise httpx2.RemoteProtocolError("the answer is compressed, which was not asked for")
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")

@@ -46,6 +46,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
     values = parse_object(plain)
     if values is not None:
         return values if _can_be_written(values) else None
+    # Both repairs are pure Python, and the event loop waits for them.
     if len(plain) > LONGEST_REPAIR_CHARS:
         return None
     return _lenient_json(plain) or _python_literal(plain)

@@ -157,6 +157,7 @@ def find_facts(name: str) -> ModelFacts | None:
     plain = _plain(name)
     if bills_writes(name):
         return replace(_GPT_ROW, name=plain)
+    # The whole name, no beginning of it: a newer version has other prices than its predecessor.
     return _BY_NAME.get(_SUFFIX.sub("", plain))
 
 
@@ -165,6 +166,7 @@ def context_length(name: str) -> int:
     facts = find_facts(name)
     if facts is not None and facts.context_length is not None:
         return facts.context_length
+    # Too small a guess compacts early; too large a one has requests refused.
     return _UNKNOWN_CLAUDE_TOKENS if is_claude(name) else _UNKNOWN_TOKENS
 
 

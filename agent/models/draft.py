@@ -105,6 +105,7 @@ class AnswerDraft:
         cut = _HIGH_SURROGATE_END.search(delta)
         self._half = cut[0] if cut else ""
         visible = mend_surrogates(delta.removesuffix(self._half))
+        # The sink shows at once what it gets: half a pair would be seen as a broken character.
         if visible:
             self._text.append(visible)
             self._sink.push(visible)
@@ -125,11 +126,13 @@ class AnswerDraft:
             stop = "endless"
         calls = self._finished_calls(stop)
         text = self.text
+        # In OpenAI's format the content is null beside calls alone.
         message = ChatMessage(role="assistant", content=text or (None if calls else ""))
         if calls:
             message["tool_calls"] = calls
         if thoughts := mend_surrogates("".join(self._thoughts)):
             message["reasoning"] = thoughts
+        # Half of a signed block is refused when it is sent back.
         if self.opaque and not self.is_full:
             message["opaque"] = self.opaque
         return Completion(message, _settle_reason(stop, calls), usage, model)
@@ -138,9 +141,12 @@ class AnswerDraft:
         if stop in {"refused", "endless"}:
             return []
         calls: list[ToolCall] = []
+        # Anthropic refuses two calls of one id in a request, and a result would not know its call.
         taken = self._taken_ids() if self.calls else set()
         for index, draft in enumerate(self.calls):
             arguments = mend_surrogates("".join(draft.arguments))
+            # Only the newest call can be cut by the limit; the others are whole even where they are
+            # no JSON.
             if stop == "length" and draft is self.calls[-1] and parse_object(arguments) is None:
                 continue
             call = self._finish(draft, index, arguments, taken)
@@ -158,6 +164,7 @@ class AnswerDraft:
         arguments = canonical_arguments(arguments)
         call_id = draft.id
         if not call_id or call_id in taken:
+            # From the content and not from chance: the same answer, played again, has the same id.
             digest = blake2s(f"{draft.name}\n{arguments}".encode(), digest_size=4).hexdigest()
             call_id = f"call_{len(self._before)}_{index}_{digest}"
         while call_id in taken:

@@ -30,6 +30,7 @@ def build_models(settings: ModelSettings) -> list[ChatModel]:
         ModelError: As for `build_model`.
     """
     keys = _keys(settings)
+    # The demo model has no account that a second key could be of.
     if len(keys) < 2 or resolve_provider(settings) == "offline":
         return [build_model(settings)]
     return [_build(settings, key, number) for number, key in enumerate(keys, start=1)]
@@ -58,6 +59,7 @@ def resolve_provider(settings: ModelSettings) -> Provider:
 
 def _build(settings: ModelSettings, key: str | None, number: int = 1) -> ChatModel:
     provider = resolve_provider(settings)
+    # By name: an SDK takes long to import, and only one of them is needed.
     module, _, class_name = _CLASSES[provider].partition(":")
     build: Any = getattr(import_module(module), class_name)
     chosen = {"provider": provider, "api_key": None if key is None else SecretStr(key)}

@@ -100,6 +100,7 @@ class Images:
             conversation: Whose pictures may be loaded.
             left_out: Pictures that are not to be shown.
         """
+        # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
         newest = _newest([each for message in messages for each in _handles(message)])
@@ -113,6 +114,7 @@ class Images:
         Of two pictures the good one is shown in the end; of more, those that stood with it may be
         out for a while.
         """
+        # What this model has taken before cannot be why it refuses now.
         new = [each for each in shown if (model.label, each) not in self._taken]
         middle = len(new) // 2
         halves = [new[middle:], new[:middle]] if middle else []
@@ -175,6 +177,7 @@ def _handles(message: ChatMessage) -> list[int]:
 def _newest(handles: Sequence[int]) -> Sequence[int]:
     """Return the pictures that may be shown by their number: some of them leave at a time."""
     surplus = len(handles) - MAX_IMAGES
+    # In leaps: each picture that leaves moves the prefix, and the cache behind it is lost.
     return handles if surplus <= 0 else handles[-(-surplus // LEAP) * LEAP :]
 
 

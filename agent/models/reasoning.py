@@ -89,6 +89,7 @@ class ReasoningFilter:
     def _show_settled(self) -> None:
         """Show all but an ending that may become an opening tag."""
         longest = max(map(len, _OPENERS)) - 1
+        # A tag may come in several deltas; what was shown cannot be taken back.
         for length in range(min(longest, len(self._pending)), 0, -1):
             tail = self._pending[-length:].lower()
             if any(opener.startswith(tail) for opener in _OPENERS):
@@ -107,6 +108,7 @@ class ReasoningFilter:
 
     def _in_code(self) -> bool:
         text = "".join(self._visible)
+        # Who writes about the tag puts it into code; that is no thought.
         return text.endswith("`") or text.count("```") % 2 == 1
 
     def _said_nothing(self) -> bool:

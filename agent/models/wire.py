@@ -53,6 +53,8 @@ class Remembered(Generic[K, V]):
     def _new(self, asked: K) -> V:
         self._known_bytes += ENTRY_BYTES + self._text_bytes(asked)
         if self._known_bytes > KNOWN_BYTES:
+            # All at once: what is oldest is not known, and the views of a turn are built again
+            # anyway.
             self._known.clear()
             self._known_bytes = 0
         # The object is kept with it: its id is its own only as long as it lives.
@@ -80,6 +82,7 @@ def wire_name(name: str) -> str:
 
     Source: https://github.com/microsoft/semantic-kernel/issues/4447
     """
+    # OpenAI and Anthropic take names of ^[a-zA-Z0-9_-]{1,64}$ alone.
     return _FOREIGN.sub("_", name)[:MAX_NAME_CHARS] or "_"
 
 
@@ -119,12 +122,14 @@ def settled(parts: Iterable[Part]) -> tuple[list[Part], dict[str, str] | None]:
 def drop_surplus(parts: Iterable[Part]) -> None:
     """Take the markers off that a provider would refuse: the first and the last three stay."""
     marked = [part for part in parts if KEY in part]
+    # The first is the system prompt's, the last three are the newest: these are read most.
     for part in marked[1 : 1 - MAX_BREAKPOINTS]:
         del part[KEY]
 
 
 def _canonical(tool: ToolSchema) -> dict[str, Any]:
     """Return the parameters of a tool with sorted keys."""
+    # Tools stand at the beginning of the prefix: another order of keys would lose all of the cache.
     dumped = orjson.dumps(tool.parameters, option=orjson.OPT_SORT_KEYS)
     schema: dict[str, Any] = orjson.loads(dumped)
     return schema
@@ -147,6 +152,7 @@ def _bytes_in(value: object) -> int:
 
 def _without_note(part: Part) -> list[Part]:
     text = str(part.get("text", ""))
+    # An empty block is refused; what is nothing but the note stays whole.
     if text == NOTE or not text.endswith(NOTE):
         return [part]
     return [
@@ -156,4 +162,5 @@ def _without_note(part: Part) -> list[Part]:
 
 
 def _carries(part: Part) -> bool:
+    # The API refuses a breakpoint on a block of thinking.
     return part["type"] not in {"thinking", "redacted_thinking"}

@@ -153,7 +153,9 @@ class PromptCache:
         path = self._prefixes.path(blocks)
         sums = list(accumulate(block.tokens for block in blocks))
         hit = self._hit(blocks, path, marks, at_s)
+        # Rule 5: a read keeps alive all that it passes, not the longest entry alone.
         self._refresh(path[: hit + 1], at_s)
+        # Rule 4: no error says so, the marker is just ignored.
         marks = [mark for mark in marks if sums[mark] >= self._rules.min_tokens]
         for mark in marks:
             ready_s = at_s if begun_s is None else begun_s
@@ -194,6 +196,8 @@ class PromptCache:
                 old.ready_s = min(old.ready_s, fresh.ready_s)
             return
         if read is not None:
+            # Rule 5: what was read for 5 minutes does not live for an hour, whatever the marker
+            # says.
             fresh.lifetime_s = min(fresh.lifetime_s, self._entries[read].lifetime_s)
         self._entries[prefix] = fresh
 
@@ -339,6 +343,7 @@ def _breakpoints(blocks: Sequence[Block]) -> list[int]:
         if ttl not in LIFETIMES_S:
             raise BillingError(f"unknown ttl {ttl!r}")
         lives.append(LIFETIMES_S[ttl])
+    # Rule 2: the API refuses a longer life behind a shorter one.
     if lives != sorted(lives, reverse=True):
         raise BillingError("a breakpoint for an hour stands behind one for 5 minutes")
     return marks
@@ -350,6 +355,7 @@ def _look_back(blocks: Sequence[Block], mark: int) -> Iterable[int]:
     behind = ""
     for place in range(mark, -1, -1):
         kind = blocks[place].kind
+        # Rule 3: a run of calls, or of results, is one position.
         if kind != behind or kind not in _RUNS:
             positions += 1
             if positions > LOOKBACK:

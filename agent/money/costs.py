@@ -45,6 +45,7 @@ def forecast(model: ChatModel, prompt_tokens: int, warm_tokens: int, ttl: str) -
     """
     if prompt_tokens < model.facts.min_cache_tokens:
         return Usage(input_tokens=prompt_tokens)
+    # A compaction may have made the prompt shorter than what is warm.
     read = min(warm_tokens, prompt_tokens)
     new = prompt_tokens - read
     if model.cache_layout is None:

@@ -106,6 +106,7 @@ class BlockReader:
 
     def _new(self, role: str, block: Mapping[str, Any]) -> Block:
         plain = _plain({**block, "content": _listed(block.get("content"))})
+        # The keys of a block may stand in any order; those inside a value may not (see above).
         data = orjson.dumps([role, sorted(plain.items())])
         key = blake2b(data, digest_size=KEY_BYTES).digest()
         parts = [plain, *plain["content"]]
@@ -158,6 +159,7 @@ def _salted(settings: Iterable[list[Any]], sections: Iterable[list[Block]]) -> l
         if section:
             first = blake2b(salt + section[0].key, digest_size=KEY_BYTES).digest()
             blocks += [section[0]._replace(key=first), *section[1:]]
+            # An empty section hands its settings on to the next block there is.
             salt = b""
     return blocks
 

@@ -126,6 +126,8 @@ class SkillShelf:
             raise ToolError(f"the text has more than {MAX_SKILL_BYTES:,} bytes")
         skill = parse_skill(text, name)
         if skill.findings:
+            # What the model writes is read by later conversations: an attack must not plant itself
+            # there.
             raise ToolError(f"the text was refused: {described(skill.findings)}")
         if new == self._is_there(name):
             raise ToolError(f"there is {'a' if new else 'no'} skill {name!r}{_already(new)}")
@@ -143,6 +145,7 @@ class SkillShelf:
         check_name(name)
         if not self._is_there(name):
             raise ToolError(f"there is no skill {name!r}")
+        # The operator wrote it, perhaps without a copy: a model's call must not destroy it.
         kept = f".removed-{name}-{secrets.token_hex(4)}"
         (self.root / name).rename(self.root / kept)
         return kept
@@ -264,6 +267,7 @@ def _replace(folder: Path, text: str) -> None:
     """Write SKILL.md so that it is there as a whole or not at all."""
     draft = folder / f".{secrets.token_hex(8)}"
     try:
+        # Exclusively and through no link: nobody else's file is written.
         opened = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(opened, "wb") as file:
             file.write(text.encode())

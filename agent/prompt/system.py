@@ -299,6 +299,7 @@ def _platform(facts: PromptFacts) -> str:
     return " ".join(lines)
 
 
+# What changes least stands first: a layer that changes loses the cache of all behind it.
 LAYERS: tuple[Layer, ...] = (
     Layer("identity", "files", _identity),
     Layer("data", "version", _data),
@@ -351,6 +352,7 @@ _TAGS = re.compile(r"<(/?)\s*(parley-data|memory-context)", re.IGNORECASE)
 
 def _open(text: str) -> str:
     """Return a text without the tags that fence it in."""
+    # With its closing tag in it, a text of others could go on as the operator's.
     return _TAGS.sub(r"(\1\2", text.strip())
 
 

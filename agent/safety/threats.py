@@ -98,6 +98,7 @@ def mark(finding: Threat) -> str:
 
 def _found(text: str) -> Iterator[Threat]:
     """Yield all findings, those of the kind that explains most first; they may overlap."""
+    # Most texts have none: their characters need not be looked at one by one.
     unseen = [] if text.isascii() and text.isprintable() else unseen_spans(text)
     plain, places = _plain(text, unseen)
     for kind, start, end in _in_words(plain):
@@ -112,6 +113,7 @@ def _in_words(plain: str) -> Iterator[tuple[Kind, int, int]]:
         if SUSPICIOUS.search(plain, start, end):
             yield "hidden text", start, end
     yield from (("hidden text", start, end) for start, end in _hidden(plain))
+    # One character for one, so that places in both readings are the same.
     alike = plain.translate(_LOOKALIKES)
     readings = (plain,) if alike == plain else (plain, alike)
     for (kind, pattern), reading in product(PATTERNS, readings):

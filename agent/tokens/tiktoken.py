@@ -68,6 +68,7 @@ class TokenCounter:
 
     def load(self) -> None:
         """Load the encoding, 0.2 s; later calls do nothing. Raises nothing, opens no connection."""
+        # Compactions count in threads: two of them would load it twice.
         with self._loading:
             if not self._loaded:
                 self._encoding = _load_encoding(self.model)
@@ -117,6 +118,7 @@ class TokenCounter:
         if self._encoding is None:
             return rough_tokens(piece, self.model)
         try:
+            # `encode` raises for a text that holds a special token; here it is plain text.
             return len(self._encoding.encode_ordinary(piece))
         except (ValueError, RuntimeError) as exc:
             log.warning("token_count_failed", model=self.model, chars=len(piece), error=repr(exc))
@@ -266,6 +268,7 @@ def _is_on_disk(encoding: str) -> bool:
     file = _FILES.get(encoding)
     if file is None:
         return False
+    # tiktoken names its files by the SHA-1 of their address.
     path = _cache_folder() / hashlib.sha1(file.url.encode(), usedforsecurity=False).hexdigest()
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == file.sha256
 

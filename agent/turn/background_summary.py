@@ -98,6 +98,7 @@ async def prepare(
     """
     try:
         request = partial(_request, view, meter, limits, calls)
+        # Writing may take minutes, and a thread of the pool would hold up the end of the process.
         written = in_daemon(lambda: _written(request(), calls, warm, write))
         summary = await asyncio.wrap_future(written)
     finally:
@@ -201,6 +202,7 @@ def warm_tokens(prefix: Prefix | None, agent: Agent) -> int:
     """Return how much of the last request the provider's cache will still hold in a moment."""
     if prefix is None:
         return 0
+    # An entry that dies on the way costs more than none: all would be written again.
     older = replace(prefix, at=prefix.at - LEAST_LEFT_S)
     return PrefixWatch(older, ttl=agent.caching.cache_ttl).warm_tokens(agent.models[0])
 
@@ -233,6 +235,7 @@ async def warm_prefix(
 
 def _sent_again(view: View, prefix: Prefix, agent: Agent) -> list[ChatMessage] | None:
     """Return the messages of a request that the view begins with; None where it does not."""
+    # Byte for byte what was sent, else nothing of it is in the cache.
     messages = sanitise(view.messages[: prefix.messages])
     taken = PrefixWatch().take(messages, agent.tools.schemas, agent.models[0])
     return messages if taken.digest == prefix.digest else None

@@ -57,12 +57,14 @@ async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResu
         completion = answer.completion
         calls = completion.message.get("tool_calls")
         if calls:
+            # Recorded before they run: what an attempt leaves open, the next one finds.
             await record(state, ports, answer)
             state.add(await run_tools(calls, agent, ports))
         elif completion.stop_reason == "length" and state.continuations < MAX_CONTINUATIONS:
             await continue_answer(state, ports, answer)
         elif is_empty(state, completion) and state.empty_retries < MAX_EMPTY_RETRIES:
             state.empty_retries += 1
+            # No message is recorded for it, but the provider bills it.
             await ports.journal.book([answer.call])
         else:
             return finish(state, answer)
@@ -142,6 +144,7 @@ async def record(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> Non
     message = answer.completion.message
     seq = await ports.journal.record_message(message, answer.call)
     state.add([Entry(seq, message)])
+    # What is shown so far is no answer: the next text begins anew.
     ports.sink.restart()
 
 

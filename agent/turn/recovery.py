@@ -102,6 +102,7 @@ class Rests:
 
     def rest(self, model: ChatModel, seconds: float) -> None:
         """Have later turns begin with another model for so long."""
+        # By identity: two keys of one model have the same name.
         self._until[id(model)] = self._now() + seconds
 
     def clear(self, model: ChatModel) -> None:
@@ -252,6 +253,7 @@ def wait_and_retry(situation: Situation) -> Action | None:
     asked_s = situation.asked_wait_s
     too_long = asked_s is not None and asked_s > situation.policy.max_wait_s
     often = situation.failures >= situation.policy.failures_per_model
+    # With nobody else to ask, the capped wait is better than giving up.
     if situation.others and (too_long or often):
         return NextModel(_rest_s(situation))
     if often and isinstance(situation.failure, LongContextRefused):
@@ -407,6 +409,7 @@ class _Attempts(Generic[T]):
         return [each for each in self.line if each.context_length > model.context_length]
 
     def _leave(self, model: ChatModel, rest_s: float, *, for_good: bool) -> None:
+        # The only model is never left alone: there is nothing else to begin with.
         if rest_s and len(self.line) > 1:
             self.rests.rest(model, rest_s)
         if for_good:
@@ -423,6 +426,7 @@ class _Attempts(Generic[T]):
 
     def _wait_s(self, failure: ModelError) -> float:
         bounds = self.policy.backoff_s
+        # Full jitter: conversations that failed together do not come back together.
         backoff_s = self.timing.draw(0, bounds[min(self.pauses, len(bounds) - 1)])
         asked_s = failure.retry_after_s if isinstance(failure, RateLimited) else None
         return min(max(asked_s or 0.0, backoff_s), self.policy.max_wait_s)

@@ -105,6 +105,7 @@ class LoopRequest:
     async def _make(self, model: ChatModel, left_out: Collection[int] = ()) -> ModelAnswer:
         ports = self.ports
         await ports.planner.fit(self.view, model)
+        # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()
         messages = sanitise(self.view.messages)
         sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
@@ -115,6 +116,8 @@ class LoopRequest:
             completion = await self._complete(model, request, expected)
         self.agent.images.note_taken(pictures, model)
         call = call_of(model, request, completion)
+        # Where the turn is cancelled before the message is recorded, the call is booked all the
+        # same.
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
@@ -177,6 +180,7 @@ class LoopRequest:
         """Have meter and watch learn from a report; returns the call with what they know."""
         planner = self.ports.planner
         planner.note(usage, self.view)
+        # A request that forbids calls has another setting before its messages: it stands apart.
         if self.allow_tools:
             prefix = planner.watch.note(sent, usage, miss_reason)
         else:

@@ -107,6 +107,7 @@ class TurnState:
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
+        # From the records, so that a resumed turn keeps its limits.
         self.iterations = sum(message["role"] == "assistant" for message in self.own)
         self.continuations = sum(_is_continuation(message) for message in self.own)
 

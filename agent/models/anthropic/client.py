@@ -69,6 +69,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     async def _stream(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
+        # The operator's fields come last: they may change all that Parley does not need itself.
         body = request_body(request, self.name) | self._diagnostics(request) | self._extra
         # The SDK demands its own arguments; `extra_body` takes their place on the wire.
         stream = await self._messages.create(
@@ -84,6 +85,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
 
     @override
     def _info(self, found: object) -> ModelInfo | None:
+        # A page of HTML: the SDK returns it as a text.
         if isinstance(found, str):
             return None
         return model_info(getattr(found, "max_input_tokens", None)) or ModelInfo()
@@ -99,6 +101,7 @@ class AnthropicModel(ApiModel[AnthropicAnswer]):
     def _note(self, request: ModelRequest, answer: AnthropicAnswer) -> None:
         self._newest_ids[request.conversation] = answer.id
         self._newest_ids.move_to_end(request.conversation)
+        # A forgotten id costs nothing but the reason of one cache miss.
         if len(self._newest_ids) > REMEMBERED_ANSWERS:
             self._newest_ids.popitem(last=False)
 

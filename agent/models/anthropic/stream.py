@@ -125,7 +125,9 @@ class AnthropicAnswer(StreamedAnswer):
             self._calls[event.index] = call
             self._draft.calls.append(call)
         elif block.type in {"thinking", "redacted_thinking"}:
+            # The API takes signed blocks back only where they stood.
             place = (len(self._draft.text), len(self._draft.calls))
+            # As it came: the API takes a signed block back only unchanged.
             kept = block.model_dump(exclude_unset=True, warnings=False)
             self._draft.admit_part(len(str(kept)))
             self._thinking[event.index] = kept, place

@@ -58,8 +58,11 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if not request.allow_tools:
+            # The tools stay: without them the prefix would be another one, and calls in it would be
+            # refused.
             body["tool_choice"] = {"type": "none"}
     if request.conversation:
+        # An id that tells nothing about the person: the API asks for that.
         body["metadata"] = {"user_id": request.conversation}
     return body
 
@@ -89,18 +92,24 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
             blocks, homeless = settled(_blocks(message))
         else:
             blocks = _known_blocks(message)
+        # A message without blocks hands its marker to the newest block there is.
         if homeless and newest:
             newest[-1] = {**newest[-1], KEY: homeless}
         role = _ROLES[message["role"]]
         if role == "system":
             system += blocks
+        # The API wants user and assistant by turns, and all results of a message's calls in the
+        # next.
         elif blocks and turns and turns[-1]["role"] == role:
             newest += blocks
         elif blocks:
+            # A copy: what `_known_blocks` returns is kept, and more blocks are added to this one.
             newest = [*blocks]
             turns.append({"role": role, "content": newest})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
+            # The API wants results first; their order is free, but must be the same on every
+            # request.
             answered["content"] = _in_call_order(asked["content"], answered["content"])
     if marked > MAX_BREAKPOINTS:
         drop_surplus([*system, *(block for turn in turns for block in turn["content"])])
@@ -166,6 +175,7 @@ def _tool_use(call: ToolCall) -> Block:
     function = call["function"]
     arguments = parse_object(function["arguments"])
     if arguments is None:
+        # The API takes objects alone; what the model wrote stays readable for it.
         arguments = {"_invalid": function["arguments"]}
     return {
         "type": "tool_use",
@@ -191,6 +201,7 @@ def _result(message: ChatMessage) -> Block:
 def _nested(parts: Iterable[Part]) -> str | list[Block]:
     """Return the content of a tool result: text alone is a string."""
     blocks = [block for part in parts if (block := _block(part))]
+    # One string where that is all: its bytes do not depend on how a tool cut its text.
     if any(block["type"] != "text" for block in blocks):
         return blocks
     return "\n".join(block["text"] for block in blocks)
@@ -234,10 +245,12 @@ def with_thinking(message: ChatMessage, said: list[Block]) -> list[Block]:
     opaque = message.get("opaque") or {}
     thoughts: list[Block] = opaque.get("anthropic") or []
     places = opaque.get("anthropic_places") or [(0, 0)] * len(thoughts)
+    # From the last one on, so that the places of the earlier ones still hold.
     blocks = list(said)
     for thought, (chars, calls) in reversed(list(zip(thoughts, places, strict=False))):
         index = _behind_calls(blocks, calls) if calls else _behind_text(blocks, chars)
         blocks.insert(index, thought)
+    # The API refuses an assistant message whose final block is thinking.
     while blocks and blocks[-1].get("type") in _THINKING:
         blocks.pop()
     return blocks

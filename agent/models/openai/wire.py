@@ -72,11 +72,13 @@ def request_body(
         "model": model,
         "messages": wired,
         limit_key: output_limit(model, request.max_output_tokens),
+        # Without it a stream ends with no report of what was used.
         "stream_options": {"include_usage": True},
     }
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if not request.allow_tools:
+            # The tools stay: without them the prefix would be another one.
             body["tool_choice"] = "none"
     return body
 
@@ -226,12 +228,14 @@ def with_opaque(wired: Fields, message: ChatMessage, origin: str) -> Fields:
         origin: Who it goes to, see `origin_of`; "" for somebody who wants none.
     """
     kept: Fields = (message.get("opaque") or {}).get(PROVIDER) or {}
+    # Signed reasoning is refused by any other server, and by another family of models.
     if not origin or kept.get("origin") != origin:
         return wired
     calls = wired.get("tool_calls")
     replayed = dict(wired)
     if details := kept.get("reasoning_details"):
         replayed["reasoning_details"] = details
+    # Moonshot and DeepSeek want it back, but only beside tool calls.
     if calls and kept.get("reasoning_field") == REPLAYED_TEXT_FIELD:
         replayed[REPLAYED_TEXT_FIELD] = message.get("reasoning", "")
     if calls and (extras := kept.get("extra_content")):
