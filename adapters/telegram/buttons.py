@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 import orjson
 import structlog
 from pydantic import ValidationError
-from telegram import LinkPreviewOptions, MessageEntity
+from telegram import MessageEntity
 
 from adapters.base import Recent
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Admission, Withdrawal
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, RateLimits, is_group
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group
 from adapters.telegram.errors import mapped_edit
 from adapters.telegram.render import MAX_TEXT_UNITS, units
 from adapters.telegram.wire import Pressed
@@ -184,7 +184,7 @@ class Buttons:
                 press.chat,
                 press.message_id,
                 entities=[MessageEntity.de_json(it, None) for it in press.entities],
-                link_preview_options=LinkPreviewOptions(is_disabled=True),
+                link_preview_options=NO_LINK_PREVIEW,
             )
 
     async def _clear(self, press: Press) -> None:

@@ -20,7 +20,7 @@ import httpx
 import orjson
 import structlog
 import telegram
-from telegram import ReplyParameters
+from telegram import LinkPreviewOptions, ReplyParameters
 from telegram.error import NetworkError, TelegramError
 from telegram.request import HTTPXRequest, RequestData
 from typing_extensions import override
@@ -44,6 +44,7 @@ log = structlog.get_logger()
 PUBLIC_ROOT = "https://api.telegram.org"
 # Telegram keeps the list of the last call. A kind that is not named here is neither sent nor kept.
 ALLOWED_UPDATES = ("message", "edited_message", "callback_query", "my_chat_member")
+NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 _ANSWER_TIMEOUT_S = 20.0
 _UPLOAD_TIMEOUT_S = 60.0
 _POOL_TIMEOUT_S = 5.0

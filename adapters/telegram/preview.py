@@ -3,14 +3,13 @@
 import time
 
 import structlog
-from telegram import LinkPreviewOptions
 from telegram.constants import ChatAction
 
 from adapters.base import Clock, PreviewIntent, Recent
 from adapters.errors import AdapterError, SendUnknown
 from adapters.messages import Address, MessageRef
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, RateLimits, is_group, reply_to, topic
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import Troubled, mapped_edit, mapped_send
 from adapters.telegram.render import preview_text
 
@@ -21,7 +20,6 @@ _REMEMBERED = 1024
 _DRAFT_ID = 1
 # A draft is gone after 30 s. Source: https://core.telegram.org/bots/api#sendmessagedraft
 _DRAFT_REFRESH_S = 20.0
-_NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
 class Previews:
@@ -124,7 +122,7 @@ class Previews:
                     text,
                     message_thread_id=topic(address),
                     reply_parameters=reply_to(answered),
-                    link_preview_options=_NO_LINK_PREVIEW,
+                    link_preview_options=NO_LINK_PREVIEW,
                 )
                 return str(sent.message_id)
         except (SendUnknown, Troubled) as exc:
@@ -139,7 +137,7 @@ class Previews:
     async def _edit(self, address: Address, text: str, ref: str) -> None:
         with mapped_edit(self._client.token):
             await self._client.bot.edit_message_text(
-                text, address.chat, int(ref), link_preview_options=_NO_LINK_PREVIEW
+                text, address.chat, int(ref), link_preview_options=NO_LINK_PREVIEW
             )
 
     async def _draft(self, address: Address, text: str) -> None:

@@ -2,15 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 import structlog
-from telegram import InlineKeyboardButton, InlineKeyboardMarkup, LinkPreviewOptions, MessageEntity
+from telegram import InlineKeyboardButton, InlineKeyboardMarkup, MessageEntity
 
 from adapters.errors import SendDelayed, SendRejected
 from adapters.messages import Choice, Outgoing, OutgoingFile, Receipt
 from adapters.pacing import Pacer
-from adapters.telegram.client import Client, RateLimits, is_group, reply_to, topic
+from adapters.telegram.client import NO_LINK_PREVIEW, Client, RateLimits, is_group, reply_to, topic
 from adapters.telegram.errors import MessageGone, mapped_edit, mapped_send
 from adapters.telegram.render import RESENT_MARK, units
 
@@ -24,7 +25,6 @@ _PHOTO_MIMES = frozenset({"image/jpeg", "image/png", "image/webp"})
 # Longer labels, or more of them, would be cut side by side on a phone.
 _ROW_CHARS = 32
 _ROW_BUTTONS = 3
-_NO_LINK_PREVIEW = LinkPreviewOptions(is_disabled=True)
 
 
 class Sender:
@@ -73,7 +73,7 @@ class Sender:
                 message_id=int(ref),
                 entities=content.entities,
                 reply_markup=_keyboard(message.choices),
-                link_preview_options=_NO_LINK_PREVIEW,
+                link_preview_options=NO_LINK_PREVIEW,
             )
         return Receipt(ref)
 
@@ -86,7 +86,7 @@ class Sender:
                 message_thread_id=topic(message.address),
                 reply_parameters=reply_to(message.reply_to),
                 reply_markup=_keyboard(message.choices),
-                link_preview_options=_NO_LINK_PREVIEW,
+                link_preview_options=NO_LINK_PREVIEW,
             )
             return Receipt(str(sent.message_id), resent=message.outcome_unknown)
 
@@ -103,45 +103,30 @@ class Sender:
 
     async def _upload(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
         """Send a picture to be looked at; what Telegram cannot show as one goes as a file."""
+        bot, chat = self._client.bot, message.address.chat
+        options: dict[str, Any] = {
+            "caption": caption.text or None,
+            "caption_entities": caption.entities,
+            "filename": file.name,
+            "message_thread_id": topic(message.address),
+            "reply_parameters": reply_to(message.reply_to),
+            "reply_markup": _keyboard(message.choices),
+        }
         if file.mime in _PHOTO_MIMES and len(file.content) <= MAX_PHOTO_BYTES:
             try:
-                return await self._photo(message, file, caption)
+                with mapped_send(self._client.token):
+                    sent = await bot.send_photo(chat, file.content, **options)
+                    return str(sent.message_id)
             except SendRejected as exc:
                 if not any(word in str(exc).upper() for word in ("PHOTO", "IMAGE")):
                     raise
-                log.info("telegram_photo_refused", chat=message.address.chat, reason=str(exc))
+                log.info("telegram_photo_refused", chat=chat, reason=str(exc))
                 # The refused picture was a message of the budget, too.
-                await self._pacer.wait(message.address.chat, group=is_group(message.address.chat))
-        return await self._document(message, file, caption)
-
-    async def _photo(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
+                await self._pacer.wait(chat, group=is_group(chat))
+        # Telegram would look into the file, and show some as another kind.
+        options["disable_content_type_detection"] = True
         with mapped_send(self._client.token):
-            sent = await self._client.bot.send_photo(
-                message.address.chat,
-                file.content,
-                caption=caption.text or None,
-                caption_entities=caption.entities,
-                filename=file.name,
-                message_thread_id=topic(message.address),
-                reply_parameters=reply_to(message.reply_to),
-                reply_markup=_keyboard(message.choices),
-            )
-            return str(sent.message_id)
-
-    async def _document(self, message: Outgoing, file: OutgoingFile, caption: "_Content") -> str:
-        with mapped_send(self._client.token):
-            sent = await self._client.bot.send_document(
-                message.address.chat,
-                file.content,
-                caption=caption.text or None,
-                caption_entities=caption.entities,
-                filename=file.name,
-                # Telegram would look into the file, and show some as another kind.
-                disable_content_type_detection=True,
-                message_thread_id=topic(message.address),
-                reply_parameters=reply_to(message.reply_to),
-                reply_markup=_keyboard(message.choices),
-            )
+            sent = await bot.send_document(chat, file.content, **options)
             return str(sent.message_id)
 
 

@@ -5,8 +5,8 @@ the history by position, so `send` only has to wake those who look.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -38,10 +38,6 @@ from adapters.web.requests import (
     posted_token,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-
 PING_S = 15.0
 MAX_FILE_BYTES = 20_000_000
 
@@ -71,7 +67,7 @@ class WebAdapter:
         settings: WebSettings,
         intake: Intake,
         history: History,
-        commands: "Sequence[tuple[str, str]]" = (),
+        commands: Sequence[tuple[str, str]] = (),
         *,
         ping_s: float = PING_S,
         max_file_bytes: int = MAX_FILE_BYTES,

@@ -15,19 +15,17 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 import orjson
 import structlog
 from aiohttp import web
+from pydantic import SecretStr
 
 from adapters.messages import Attachment
 
 log = structlog.get_logger()
-
-if TYPE_CHECKING:
-    from pydantic import SecretStr
 
 API_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MAX_BODY_BYTES = 1_500_000
@@ -236,7 +234,7 @@ async def static(request: web.Request) -> web.StreamResponse:
 class Guard:
     """Wraps handlers; a refused request gets a JSON error and never reaches its handler."""
 
-    def __init__(self, token: "SecretStr | None") -> None:
+    def __init__(self, token: SecretStr | None) -> None:
         self._token = token.get_secret_value().encode() if token else None
 
     def protect(self, handler: Handler, *, public: bool = False) -> Handler:
