@@ -89,9 +89,9 @@ Renderer = Callable[[str], list[str]]
 
 
 class PreviewIntent:
-    """What an adapter tells of a preview's first message, so that none is left behind by a crash.
+    """Announces the first message of a preview, so that a crash leaves none behind.
 
-    This one is told to nobody; the gateway hands in one that is durable.
+    This one stores nothing; the gateway hands in a durable one.
     """
 
     async def begin(self) -> str:

@@ -141,9 +141,9 @@ class Admission:
         answer: What became of it as an answer to a question with buttons. accepted; refused: not
             from this person, or not like this, and the question stays; over: nobody waits for it
             any more. None for what is no such answer.
-        told: For who gave the answer: what became of it.
-        over: How the question ended that is over, to be noted in place of its buttons.
-        silent: Nothing is said to it before a question is answered; its sender knows that already.
+        told: What the person who answered is told about it.
+        over: How the question ended, if it is over; shown in place of its buttons.
+        silent: It gets no answer before a question is answered; its sender knows that already.
     """
 
     outcome: Literal[
@@ -185,7 +185,7 @@ class Outgoing:
     """One outbox row on its way to a platform.
 
     Attributes:
-        payload: One element of what `Adapter.render` returned; of a row with a file "" for none.
+        payload: One element of what `Adapter.render` returned; of a file its caption, "" if none.
         nonce: 24 hex characters, the same for every attempt at this row.
         preview_ref: Platform id of the live preview that this text replaces (an edit), if any.
         reply_to: Platform id of the message that is answered, if any.
@@ -210,10 +210,10 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawal:
-    """Buttons that nobody waits for any more.
+    """Buttons of a question that is over.
 
     Attributes:
-        message_ref: The platform's id of the message that they hang on, as its receipt has it.
+        message_ref: The platform's id of their message, as its receipt has it.
         payload: What that message shows.
         note: How its question ended, to be noted in place of the buttons.
     """

@@ -27,7 +27,7 @@ Store = Callable[[str, list[Any], int], Awaitable[None]]
 
 
 class Backfill:
-    """The gaps of one account.
+    """Fills the gaps of one account.
 
     Args:
         account: The bot's name in the settings.

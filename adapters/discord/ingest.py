@@ -281,7 +281,7 @@ class Ingest:
         cursors: Sequence[Cursor],
         bad: Sequence[Poison],
     ) -> list[InboundMessage]:
-        """Return those that get an answer in a thread of their own."""
+        """Commit messages; return those whose answer comes in a new thread."""
         pending = self._parts.threads.pending
         for message in opening:
             # Before the commit: its turn may have an answer before the thread exists.

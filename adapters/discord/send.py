@@ -146,7 +146,7 @@ def _rows(choices: Sequence[Choice]) -> list[dict[str, Any]]:
 
 
 class Sender:
-    """The way of outbox rows of one account.
+    """Shows the outbox rows of one account.
 
     Args:
         api: Carries requests.

@@ -38,7 +38,7 @@ _REMEMBERED = 10_000
 
 
 class ChannelKinds:
-    """The directory of one account: the gateway's own where it knows, else asked for once.
+    """What the ids of channels name: told by the gateway's directory, else asked for once.
 
     Args:
         api: Is asked.

@@ -91,9 +91,9 @@ class RateLimits:
             yield
 
     def chance(self, method: str, channel: str) -> AbstractContextManager[None] | None:
-        """Return what is to be put around a call that is only best effort; None if it may not be.
+        """Return a context manager around a best-effort call; None if it may not be made now.
 
-        It leaves room for calls that are more. Raises what the call does, as CallFailed.
+        It leaves room for calls that matter more. Raises what the call does, as CallFailed.
         """
         pacer, chat = self._pacer(method, channel)
         slot = pacer.try_preview(chat, group=True)

@@ -89,7 +89,7 @@ class CallRefused(CallFailed):
 
 @contextmanager
 def mapped() -> Iterator[None]:
-    """Turn what the SDK raises into a CallFailed; its texts hold whole answers, so none goes on."""
+    """Turn what the SDK raises into a CallFailed, without its texts: they quote whole answers."""
     try:
         yield
     except SlackApiError as exc:

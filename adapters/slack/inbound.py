@@ -122,7 +122,7 @@ def is_direct(channel: str, channel_type: str = "") -> bool:
 
 
 def people_in(event: Any) -> list[str]:
-    """Return the ids of who speaks in an event and of whom it names."""
+    """Return the ids of an event's speaker and of the people that it names."""
     if not isinstance(event, dict):
         return []
     changed = event.get("message")

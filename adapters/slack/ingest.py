@@ -49,7 +49,7 @@ class Title:
 
 
 class Ingest:
-    """The way from raw updates of one account to its intake.
+    """Hands the raw updates of one account to its intake.
 
     Attributes:
         followups: What is to be done at Slack now that an update is stored.

@@ -78,13 +78,13 @@ _BATCH = 100
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingUpdate:
-    """An update, and who waits for its commit."""
+    """An update, and the future of its commit."""
 
     update: IncomingPayload
     stored: asyncio.Future[None]
 
-    def is_stored(self) -> None:
-        """Tell it to who waits, if anybody still does."""
+    def confirm(self) -> None:
+        """Wake the one who waits for the commit, if anybody still does."""
         if not self.stored.done():
             self.stored.set_result(None)
 
@@ -372,7 +372,7 @@ class Socket:
             batch = await envelopes.next_batch()
             await self._ingest.store([each.update for each in batch])
             for each in batch:
-                each.is_stored()
+                each.confirm()
             if self._ingest.revoked.is_set():
                 raise AdapterRefused("the app was removed from its workspace")
 

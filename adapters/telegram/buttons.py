@@ -36,9 +36,9 @@ class Press:
     """A pressed button, and the message that it hangs on, as it was then.
 
     Attributes:
-        text: Of the message; "" for none.
-        entities: Of that text, as received.
-        markup: The message has buttons still.
+        text: The message's text; "" if it has none.
+        entities: The entities of that text, as received.
+        markup: Whether the message still has buttons.
     """
 
     query: str
@@ -71,12 +71,12 @@ def press_of(update: dict[str, Any]) -> Press:
 
 
 class Buttons:
-    """Answers presses after they were committed; best effort, beside the way of updates.
+    """Answers presses after they were committed; best effort, and never in the way of updates.
 
-    Also takes the buttons off that nobody has pressed.
+    It also takes off the buttons of questions that are over.
 
     Every press is answered at once. The buttons of a message go once, when its chat has its turn;
-    who may not press them leaves them there.
+    a press by somebody who may not press leaves them there.
     """
 
     def __init__(self, client: Client, pacer: Pacer, limits: RateLimits) -> None:

@@ -313,7 +313,7 @@ class RateLimits:
 
     @contextmanager
     def best_effort(self, action: str, chat: str) -> Iterator[None]:
-        """Swallow what a request meets that nothing depends on."""
+        """Log the failure of a request that nothing depends on, and go on."""
         try:
             yield
         except AdapterError as exc:

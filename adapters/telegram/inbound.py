@@ -238,9 +238,9 @@ class UpdateReader:
         return Move(PLATFORM, self._account, str(old), str(new))
 
     def _speaker(self, message: Message) -> tuple[str, str] | None:
-        """Return id and name of who speaks; None for bots, the own one, and posts of channels.
+        """Return the speaker's id and name; None for bots, for this one, and for posts of channels.
 
-        Who speaks in a group's or a channel's name (an anonymous administrator) has its id.
+        A person who speaks in the name of a group or channel has the id of that.
         """
         # Telegram copies a channel's posts into its discussion group; nobody wrote them there.
         if message.is_automatic_forward:

@@ -51,7 +51,7 @@ _LONGEST_PAUSE_S = 3600.0
 
 
 class Ingest:
-    """The way from raw updates of one account to its intake.
+    """Hands the raw updates of one account to its intake.
 
     Args:
         account: The account's name.
@@ -205,7 +205,7 @@ class Receiver:
                 offset = last + 1
 
     async def _updates(self, client: Client, offset: int | None) -> Any:
-        """Ask for updates; not before a pause that Telegram wants is over."""
+        """Ask for updates, and wait out each pause that Telegram asks for."""
         while True:
             try:
                 return await client.bot.raw_updates(offset, self._poll_timeout_s)

@@ -131,7 +131,7 @@ class Sender:
 
 
 def _keyboard(choices: Sequence[Choice]) -> InlineKeyboardMarkup | None:
-    """Return the buttons, few short ones side by side; None for none."""
+    """Return the buttons, or None if there are none; a few short ones stand side by side."""
     if not choices:
         return None
     buttons = [InlineKeyboardButton(it.label, callback_data=it.text) for it in choices]

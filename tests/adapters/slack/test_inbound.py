@@ -542,11 +542,11 @@ async def test_a_mention_without_files_waits_for_its_message() -> None:
             batch = await envelopes.next_batch()
             assert [each.update for each in batch] == expected
             for each in batch:
-                each.is_stored()
+                each.confirm()
         tasks.create_task(envelopes.store(mention))
         envelopes.hurry()
         (last,) = await envelopes.next_batch()
-        last.is_stored()
+        last.confirm()
 
 
 def test_a_mention_with_files_does_not_wait() -> None:
