@@ -8,8 +8,6 @@ Parts that the settings name are built in gateway/wiring.py.
 import asyncio
 import ctypes
 import gc
-import logging
-import os
 import signal
 from collections.abc import (
     AsyncIterator,
@@ -59,12 +57,11 @@ from gateway.pipeline.next_turn import NextTurn, TurnStarter
 from gateway.pipeline.notices import TurnChats
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.turn import TurnRunner, TurnWork
-from gateway.pipeline.worker import Replica, Worker
+from gateway.pipeline.worker import Worker, registered
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
 from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_locked
-from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
 from gateway.storage.reports import history
 from gateway.wiring import (
@@ -184,7 +181,7 @@ async def run(
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
-    _tell_of_the_one_before(journal)
+    journal.tell_of_the_one_before()
     opened = open_locked(database_path(settings), settings.home)
     async with opened as database, open_tools(settings) as foreign:
         agent = build_agent(settings, line, plugins, foreign)
@@ -205,21 +202,6 @@ async def run(
                 ),
                 lambda: {"crash journal": journal.run()},
             )
-
-
-def _tell_of_the_one_before(journal: CrashJournal) -> None:
-    """Write the line that says how the process before this one ended."""
-    if (ending := journal.ending) is None:
-        return
-    log.log(
-        logging.INFO if ending.death.how == "stopped" else logging.WARNING,
-        "previous_process_ended",
-        how=ending.death.how,
-        up_s=ending.up_s,
-        reason=ending.reason,
-        turn=ending.death.turn,
-        oom_kills=ending.oom_kills,
-    )
 
 
 def share_arenas() -> None:
@@ -442,7 +424,7 @@ async def assembled(
         max_attempts=settings.queue.max_attempts,
     )
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
-    replica = await _registered(database, settings, death or Death())
+    replica = await registered(database, death or Death(), settings.queue.give_up_after_s)
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
     wakeups.work.listen(worker.notify)
     wakeups.ready.listen(worker.wake)
@@ -474,21 +456,6 @@ async def _closed_at_the_end(
         for adapter in adapters:
             closing.push_async_callback(adapter.close)
         yield
-
-
-async def _registered(database: Database, settings: Settings, death: Death) -> Replica:
-    """Register this process; what another process left unfinished becomes ready."""
-    replica = await database.write(leases.register, f"pid {os.getpid()}")
-    budget_s = settings.queue.give_up_after_s
-    inherited = await database.write(blame.take_over, replica, death, budget_s)
-    if inherited.conversations:
-        log.info(
-            "conversations_reclaimed",
-            count=inherited.conversations,
-            turns=inherited.ran,
-            suspects=len(inherited.trials),
-        )
-    return Replica(replica, inherited.trials)
 
 
 async def _warn_of_lost_accounts(database: Database, adapters: Mapping[Account, Adapter]) -> None:

@@ -12,6 +12,7 @@ task ran.
 
 import asyncio
 import faulthandler
+import logging
 import os
 import re
 import time
@@ -186,6 +187,20 @@ class CrashJournal:
         except OSError as exc:
             log.warning("crash_journal_failed", error=exc.strerror)
         self.beat()
+
+    def tell_of_the_one_before(self) -> None:
+        """Write the line that says how the process before this one ended."""
+        if (ending := self.ending) is None:
+            return
+        log.log(
+            logging.INFO if ending.death.how == "stopped" else logging.WARNING,
+            "previous_process_ended",
+            how=ending.death.how,
+            up_s=ending.up_s,
+            reason=ending.reason,
+            turn=ending.death.turn,
+            oom_kills=ending.oom_kills,
+        )
 
     def _read(self) -> tuple[Life | None, Death | None]:
         try:

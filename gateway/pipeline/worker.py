@@ -5,6 +5,7 @@ another under its lease; conversations run side by side, `queue.max_concurrent_t
 """
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -20,7 +21,8 @@ from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
-from gateway.storage.queue import leases
+from gateway.storage.queue import blame, leases
+from gateway.storage.queue.blame import Death
 from gateway.storage.queue.leases import LEASE_S, Lease
 
 log = structlog.get_logger()
@@ -48,6 +50,26 @@ class Replica:
 
     id: int
     trials: Mapping[int, float]
+
+
+async def registered(database: Database, death: Death, budget_s: float) -> Replica:
+    """Register this process; what another process left unfinished becomes ready.
+
+    Args:
+        database: Nobody else's by now.
+        death: How the process before ended.
+        budget_s: For how long turns that were running then may be tried in all.
+    """
+    replica = await database.write(leases.register, f"pid {os.getpid()}")
+    inherited = await database.write(blame.take_over, replica, death, budget_s)
+    if inherited.conversations:
+        log.info(
+            "conversations_reclaimed",
+            count=inherited.conversations,
+            turns=inherited.ran,
+            suspects=len(inherited.trials),
+        )
+    return Replica(replica, inherited.trials)
 
 
 class Worker:
