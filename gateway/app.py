@@ -328,7 +328,7 @@ async def assembled(
 ) -> AsyncIterator[Gateway]:
     """Connect the parts. Whatever an earlier process left unfinished becomes ready.
 
-    Each part is complete once it is built. Who is to hear of something says so beside it.
+    Each part is complete once it is built: nothing is put into it later (decision 110).
 
     Args:
         settings: All of them.
@@ -373,11 +373,8 @@ async def assembled(
         Recall(database, plugins, access),
         ReactionQueue(adapters),
     )
-    wakeups.files.listen(beside.files.notify)
-    wakeups.transcript.listen(beside.indexer.notify)
-    wakeups.reaction.listen(beside.reactions.show)
     stops = Stops()
-    wakeups.stop.listen(stops.stop)
+    workspaces = Workspaces(settings.tools.workspace, settings.home)
     toolkit = Toolkit(
         database,
         access,
@@ -386,61 +383,44 @@ async def assembled(
         beside.indexer,
         memory=settings.tools.memory,
         hooks=lambda: plugins.hooks_of_turn(agent.tools.restricted),
-        folders=ToolFolders(
-            prompts.files.shelf, Workspaces(settings.tools.workspace, settings.home)
-        ),
+        folders=ToolFolders(prompts.files.shelf, workspaces),
     )
-    next_turn = NextTurn(
-        settings.queue,
-        settings.sessions,
-        settings.attachments.text_chars,
-        prompts.bases(agent),
-        accounts.renderers,
-    )
+    delegation = Delegation(database, context, budgets, settings.tools.delegation, toolkit)
+    work = TurnWork(database, agent, context, toolkit, delegation, access)
+    chats = TurnChats(database, adapters, wakeups, build_redactor(settings))
+    preparations, recall, attempts = beside.preparations, beside.recall, settings.queue.max_attempts
+    runner = TurnRunner(database, chats, work, stops, budgets, preparations, recall, attempts)
+    file_chars, bases = settings.attachments.text_chars, prompts.bases(agent)
+    next_turn = NextTurn(settings.queue, settings.sessions, file_chars, bases, accounts.renderers)
     starter = TurnStarter(
-        database, next_turn, agent.settings, prompts.files, beside.recall, stops, wakeups
-    )
-    work = TurnWork(
-        database,
-        agent,
-        context,
-        toolkit,
-        Delegation(database, context, budgets, settings.tools.delegation, toolkit),
-        access,
-    )
-    runner = TurnRunner(
-        database=database,
-        chats=TurnChats(
-            database=database,
-            adapters=adapters,
-            wakeups=wakeups,
-            redactor=build_redactor(settings),
-        ),
-        work=work,
-        stops=stops,
-        budgets=budgets,
-        preparations=beside.preparations,
-        recall=beside.recall,
-        max_attempts=settings.queue.max_attempts,
+        database, next_turn, agent.settings, prompts.files, recall, stops, wakeups
     )
     # Behind all that can fail: a start that ends earlier must charge nobody with that death.
     replica = await registered(database, death or Death(), settings.queue.give_up_after_s)
     worker = Worker(database, replica, starter, runner, settings.queue, list(adapters))
-    wakeups.work.listen(worker.notify)
-    wakeups.ready.listen(worker.wake)
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
     delivery = Delivery(database, replica.id, adapters, traffic, burials)
-    wakeups.outbox.listen(delivery.notify)
-    watch = Watch(database, adapters, traffic)
-    platforms = Platforms(adapters, [Supervised(each) for each in adapters.values()], watch)
-    server = _server(
-        settings,
-        platforms.supervised,
-        Health(database, replica.id, platforms.supervised, watch),
-        control.routes(database, wakeups, intake.tell_approved),
-    )
+    _listen(wakeups, beside, stops, worker, delivery)
+    supervised = [Supervised(adapter) for adapter in adapters.values()]
+    platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
+    health = Health(database, replica.id, supervised, platforms.watch)
+    private = control.routes(database, wakeups, intake.tell_approved)
+    server = _server(settings, supervised, health, private)
     async with _closed_at_the_end(models, server, adapters.values()):
         yield Gateway(settings, database, platforms, intake, worker, delivery, beside, server)
+
+
+def _listen(
+    wakeups: Wakeups, beside: Beside, stops: Stops, worker: Worker, delivery: Delivery
+) -> None:
+    """Say who hears which hint."""
+    wakeups.work.listen(worker.notify)
+    wakeups.ready.listen(worker.wake)
+    wakeups.stop.listen(stops.stop)
+    wakeups.files.listen(beside.files.notify)
+    wakeups.transcript.listen(beside.indexer.notify)
+    wakeups.outbox.listen(delivery.notify)
+    wakeups.reaction.listen(beside.reactions.show)
 
 
 @asynccontextmanager

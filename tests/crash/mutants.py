@@ -49,9 +49,9 @@ def send_before_commit(_: Any) -> None:
     adapters: dict[Any, Any] = {}
     make = TurnChats.__init__
 
-    def remember(self: TurnChats, **parts: Any) -> None:
-        make(self, **parts)
-        adapters.update(parts["adapters"])
+    def remember(self: TurnChats, database: Database, known: Any, *parts: Any) -> None:
+        make(self, database, known, *parts)
+        adapters.update(known)
 
     async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if fn is turn_journal.commit:
