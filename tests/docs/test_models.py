@@ -18,6 +18,7 @@ from agent.models.factory import build_model
 from agent.settings import ModelSettings
 from agent.turn.recovery import RetryPolicy, Shrink, Situation, decide
 from agent.turn.state import Outcome
+from gateway.commands import compress
 from gateway.pipeline import turn
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +84,7 @@ ENDING = {"TurnEnd": 0, "self._broken_off": 1}
 
 def turn_ends() -> set[str]:
     """Return the outcomes that the gateway itself gives a turn."""
-    source = inspect.getsource(turn)
+    source = inspect.getsource(turn) + inspect.getsource(compress)
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     ends = [
         (ENDING[name], call.args) for call in calls if (name := ast.unparse(call.func)) in ENDING
