@@ -1,7 +1,7 @@
 """The default context engine: prune, find boundaries, summarise, assemble (read `compress`).
 
-Each phase is a pure function in agent/compression/. Only the summary asks a model; where it cannot,
-the extractor's summary takes its place and nothing is dropped.
+Each phase is a pure function in agent/context/phases/. Only the summary asks a model; where it
+cannot, the extractor's summary takes its place and nothing is dropped.
 """
 
 from collections.abc import Sequence
@@ -84,6 +84,7 @@ class ContextCompressor(ContextEngine):
         end = converge(request, sizes, draft.plan, draft.level)
         found = Compressed(end.plan, end.level, end.tokens, draft.retained_share, draft.failure)
         if end.tokens >= request.tokens:
+            # A summary may be longer than the few messages that it stands for.
             return clip_only(request, sizes)
         return self._smaller(request, found)
 
@@ -105,6 +106,7 @@ class ContextCompressor(ContextEngine):
                 tokens=found.tokens if found else request.tokens,
                 fixed_tokens=Sizes(request).fixed(plan),
                 limits=replace(limits, protect_last_n=max(1, limits.protect_last_n // 4)),
+                # The model was asked in this compaction already, and people wait.
                 summarise=None if written else request.summarise,
                 prepared=None,
             )
@@ -152,6 +154,7 @@ def prune_old_results(
     target = target_tokens(request)
     if request.trigger == "manual":
         return None
+    # Counting pruned messages is slow; a guess by characters rules most views out.
     if guess_after_pruning(request, tail_start) > target * PRUNE_ESTIMATE_SLACK:
         return None
     known = set(request.plan.edits)
@@ -192,6 +195,7 @@ def use_prepared(request: CompressionRequest, sizes: Sizes) -> Compressed | None
     if prepared is None:
         return None
     start = sum(entry.seq <= prepared.last_seq for entry in request.entries)
+    # No other cut: the text tells of exactly what stands before this one.
     cut = find_boundaries(request, [start])
     if cut is None:
         return None
@@ -289,6 +293,7 @@ def facts_of(request: CompressionRequest, cut: Boundaries) -> Sequence[str]:
     """Return the key facts of what is cut, and of the summary of what was cut before."""
     leaving = uncovered(request, cut)
     if earlier := previous_text(request):
+        # Before every message, whose seqs begin with 1.
         leaving.insert(0, Entry(0, user_message(earlier)))
     return key_facts(leaving, focus=request.focus)
 

@@ -228,6 +228,7 @@ class Sizes:
 
     def __init__(self, request: CompressionRequest) -> None:
         self._request = request
+        # By identity: unedited messages are the stored objects. Held here, so no id comes again.
         self._originals = {id(entry.message): entry.message for entry in request.entries}
         self._counted: dict[int, int] = {}
         self._note_tokens = request.estimate(ChatMessage(role="system", content=NOTE))

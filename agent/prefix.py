@@ -101,6 +101,7 @@ class PrefixWatch:
         What it holds for those is what it held before.
         """
         last = self.last
+        # Its own time would make the cache entry of the others look younger than it is.
         kept = replace(prefix, tokens=last.tokens, at=last.at) if last else prefix
         return self._remember(kept)
 
@@ -147,6 +148,7 @@ class PrefixWatch:
     def _has_moved(self, last: Prefix, model: str) -> bool:
         """Tell whether a request begins otherwise than the last one, if that one went to it."""
         if last.model != model:
+            # A turn that goes on with a fallback has switched once, not at each call.
             if self._switched != model:
                 self._switched = model
                 _report_move("model", None, last.tokens)

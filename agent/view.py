@@ -165,6 +165,7 @@ class ViewPlan:
         kept = tuple(
             each for each in self.summaries if not low <= each.first_seq <= each.last_seq <= high
         )
+        # Where no summary is left nothing stands for what was cut, so it is shown again.
         if kept or not self.summaries:
             return replace(plan, summaries=kept)
         return replace(plan, head_upto=0, summaries=(), pinned=(), tail_from=0, recall="")
@@ -182,6 +183,7 @@ def render(plan: ViewPlan, entries: Iterable[tuple[int, ChatMessage]]) -> list[C
     shown = plan.select(list(entries))
     messages = rewrite(plan, shown)
     behind_head = bisect_right(shown, plan.head_upto, key=_seq)
+    # Each side by itself: the summaries stand between, and no group reaches across (invariant 6).
     head, rest = order_results(messages[:behind_head]), order_results(messages[behind_head:])
     return [*head, *summary_messages(plan), *rest]
 
@@ -197,6 +199,7 @@ def _summary_message(run: Sequence[Summary], recall: str) -> ChatMessage:
     covered = f"(messages {run[0].first_seq} to {run[-1].last_seq})"
     begin = " ".join(filter(None, (REFERENCE, covered, recall)))
     blocks = [begin, *map(_block, run)]
+    # Synthetic: it is nobody's question, and no round begins with it.
     return ChatMessage(role=run[0].role, content="\n\n".join(blocks), synthetic=True)
 
 
@@ -235,6 +238,7 @@ def rewrite(plan: ViewPlan, shown: Sequence[tuple[int, ChatMessage]]) -> list[Ch
     messages: list[ChatMessage] = []
     for seq, message in shown:
         if message["role"] == "assistant":
+            # Only the newest message's calls: ids may come again in later groups.
             calls = {call["id"]: call for call in message.get("tool_calls") or ()}
         kept = message if seq >= plan.thinking_from else rewriting.without_thinking(message)
         edits = by_seq.get(seq)
@@ -329,8 +333,11 @@ class View:
 
         Results of a group are shown in the order of its calls, whatever the order of their seqs.
         """
+        # `select` looks up entries by halving, so they stay in order of seq however they are
+        # shown.
         self.entries += sorted(entries, key=lambda entry: entry.seq)
         self.messages += [entry.message for entry in entries]
+        # The next request no longer continues what was shown under the former plan.
         if self._former is not self.plan:
             self._former = self.plan
             self._settle()
@@ -364,6 +371,7 @@ def load_plan(text: str) -> ViewPlan:
     """
     data = orjson.loads(text)
     version = data.pop("version", None)
+    # Plans of released versions stand in databases, which are not rewritten.
     if version not in {1, 2, VERSION}:
         raise ValueError(f"unknown version of a view plan: {text[:80]}")
     return ViewPlan(**{

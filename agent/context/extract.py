@@ -73,6 +73,7 @@ SECTION_PIECES = 150
 LINE_CHARS = 240
 
 _LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
+# Some lack their first letter, here and in `_ERRORS`: it may be a capital.
 _DECISIONS = (
     "decided", "agreed", "instead of", "from now on", "et's ", "confirmed", "prefer", "must not",
     "never", "always", "ake sure", "approved", "deadline",
@@ -179,6 +180,7 @@ def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Return the first message and at most `FACTS_MESSAGES` others, spread evenly, in order."""
     if len(entries) <= FACTS_MESSAGES:
         return entries
+    # The first request tells what all that follows is about.
     first, *rest = entries
     asked = _spread([entry for entry in rest if entry.message["role"] == "user"])
     others = _spread([entry for entry in rest if entry.message["role"] != "user"])
@@ -188,6 +190,7 @@ def _sampled(entries: Sequence[Entry]) -> Sequence[Entry]:
 def _spread(entries: Sequence[Entry]) -> Sequence[Entry]:
     """Return every n-th entry from the newest back, half of `FACTS_MESSAGES` at most."""
     step = -(-len(entries) // (FACTS_MESSAGES // 2))
+    # Backwards, so that the newest one is always among them.
     return entries[::-1][:: max(1, step)]
 
 
@@ -220,9 +223,11 @@ def _found(
     """Return the terms of what leaves, and of what a model wrote that has no room any more."""
     words = carried.lost.split()
     lost = [
+        # A model's text names no messages: it counts as said by people at the very beginning.
         Excerpt(1, "user", " ".join(words[at : at + _GROUP_WORDS]))
         for at in range(0, len(words), _GROUP_WORDS)
     ]
+    # Before the first compaction nothing was in view at an earlier one.
     later = carried.index or carried.earlier
     known = listed + sum(len(line) for _, line in carried.index)
     return terms.rank(
@@ -247,6 +252,7 @@ def _fitted(story: str, found: terms.Vocabulary, carried: _Carried, budget_token
     """Return the text, its index as large as the budget allows."""
     redactor = Redactor()
     room, text = budget_tokens, ""
+    # Masking and joining change the size, so the index may have to be cut again.
     for _ in range(3):
         fixed = _text(story, "", carried.earlier)
         index = _grown(carried.index, found, room - estimate_tokens(fixed))
@@ -267,6 +273,7 @@ def _grown(index: terms.Index, found: terms.Vocabulary, room_tokens: int) -> ter
     """Return the index with the best of the new terms, in about `room_tokens`."""
     room_tokens = max(0, room_tokens)
     taken = estimate_tokens(terms.index_text(index))
+    # There is no room even for what is known: its best terms stay, none is added.
     if taken > room_tokens:
         return terms.shortened(index, room_tokens / taken)
     known = {term.lower() for _, line in index for term in line}

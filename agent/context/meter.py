@@ -165,6 +165,7 @@ class TokenMeter:
 
     def _learn(self, reported: int, estimated: int) -> None:
         """Move k towards the sample, the farther the larger it is."""
+        # A growth of nothing or less is another view's: nothing to learn from.
         if reported <= 0 or estimated < SMALLEST_SAMPLE_TOKENS:
             return
         weight = estimated / (estimated + INERTIA_TOKENS)

@@ -158,6 +158,8 @@ class Planner:
             if not fires(tokens) or self._held_back(tokens):
                 break
             if await self.compact(view, "preflight" if first else "threshold") is None:
+                # What cannot shrink now cannot before the next call either: wait until it has
+                # grown.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
         self._look_ahead((await self.measured(view)).tokens)
@@ -238,6 +240,7 @@ class Planner:
             found = await _in_thread(self.engine.compress, request)
         finally:
             if calls is not None:
+                # Also after a failure: the provider bills what it has read.
                 calls.close()
                 await self.store.book(calls.spent)
         if found is None:
@@ -264,6 +267,7 @@ class Planner:
         self.state = state
         view.take(after)
         self.meter.forget_report()
+        # Told before the next request: a prefix that moves unannounced is reported as a fault.
         self.watch.expect_move(f"compaction:{compaction.trigger}")
         _report(compaction)
 
@@ -329,6 +333,7 @@ class Planner:
         """Return what may be asked for a summary; else why not, None where there is no model."""
         if self.rules.summariser is None:
             return None, None
+        # A cooldown holds for the loop's own triggers alone.
         if not (trigger in {"hygiene", "manual"} or self._may_ask_model()):
             return None, PAUSED
         if self.rules.spending is not None and await self.rules.spending.exhausted():
@@ -424,6 +429,7 @@ def _scale(meter: TokenMeter, measure: Measure, view: View) -> float:
     if measure.source == "estimated":
         return 1.0
     estimated = meter.fixed_tokens(view.messages[0]) + sum(map(meter.estimate, view.messages[1:]))
+    # The bounds of the meter's k: one odd report must not distort every size.
     return min(2.0, max(0.5, measure.tokens / estimated))
 
 

@@ -65,6 +65,7 @@ class Summariser:
     @property
     def window_tokens(self) -> int:
         """The window that every summary request has to fit into; 0 without any model."""
+        # The smallest: a request may go to each of them in turn.
         return min((model.context_length for model in self.models), default=0)
 
     def calls(self, timeout_s: float | None = None) -> "SummaryCalls":
@@ -145,6 +146,7 @@ class SummaryCalls:
         Raises:
             SummaryFailed: As above, or the model calls a tool.
         """
+        # At the very end: all before it must be the bytes that the cache holds.
         message = user_message(self._summariser.redact(prompt), synthetic=True)
         messages = [*warm.request.messages, message]
         request = replace(warm.request, messages=messages, max_output_tokens=max_tokens)
@@ -180,6 +182,7 @@ class SummaryCalls:
         left_s = self.left_s
         if left_s <= 0 or self._closed:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
+        # Noted before it is sent: a call that is given up is billed for what was read.
         self._pending.append(lost_call(model, expected))
         self._running = asyncio.run_coroutine_threadsafe(
             self._completion(model, request, expected), self._loop

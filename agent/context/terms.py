@@ -119,6 +119,7 @@ def _limits(roles: Sequence[str], texts: Sequence[str], share: float) -> dict[st
     for role, room in ROOM_CHARS.items():
         most = MOST_CHARS.get(role)
         level = _level(sizes[role], int(room * (share if most else people)))
+        # At least a few words of each text, however many there are.
         limits[role] = max(LEAST_CHARS, min(level, most or level))
     return limits
 
@@ -145,6 +146,7 @@ def clip(text: str, limit: int) -> str:
 def _redacted(roles: Sequence[str], texts: list[str]) -> list[str]:
     """Return the texts with secrets masked: here the words around them still tell what they are."""
     redactor = Redactor()
+    # One pass over all of them: most conversations hold no secret.
     joined = _BORDER.join(texts)
     if redactor.text(joined) != joined:
         texts = list(map(redactor.text, texts))
@@ -234,6 +236,7 @@ def _raw(text: str) -> list[bytes]:
 
     Of the distinct ones only those that may be chosen are looked at more closely.
     """
+    # Bytes: their `translate` is a table look-up, far faster than a pattern on text.
     spaced = text.encode("utf-8", "replace").translate(_SEPARATORS)
     return spaced.replace(b". ", b" ").replace(b": ", b" ").split()
 
@@ -294,6 +297,7 @@ def _ordered(merged: _Merged, limit: int) -> Vocabulary:
     spellings, places, worth, counts = merged
     density: dict[str, float] = {}
     for key, text in spellings.items():
+        # What stands in so many messages tells none of them apart.
         if counts[key] > limit:
             continue
         if text == key and key.isascii() and key.isalpha():
@@ -386,6 +390,7 @@ def fitting(terms: Sequence[str], room_tokens: int) -> Sequence[str]:
 
 def lay_out(terms: Iterable[str], places: Mapping[str, int]) -> Index:
     """Return terms as index lines in order of place; in a line the order is kept."""
+    # Terms come most telling first, and stand so within a line.
     ranks = {term: n for n, term in enumerate(terms)}
     by_place = sorted(ranks, key=lambda term: places[term.lower()])
     lines: Index = []

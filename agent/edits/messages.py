@@ -68,6 +68,7 @@ def pruned(message: ChatMessage, call: ToolCall | None) -> ChatMessage:
     """
     text = _text(message)
     images = _images(message)
+    # Length first: no such line is longer, and the pattern would read megabytes.
     if text in {CLEARED, DUPLICATE} or (len(text) <= _PRUNED_CHARS and _PRUNED.fullmatch(text)):
         return message
     for line in _result_lines(message, call, text, images):
@@ -303,6 +304,7 @@ def _outcome(text: str) -> tuple[str, str]:
     head, tail = text[:_OUTCOME_WINDOW_CHARS], text[-_OUTCOME_WINDOW_CHARS:]
     first = _one_line(head.lstrip().partition("\n")[0], _LINE_CHARS)
     first = f"first line: {first}" if first else "no text"
+    # The end first: commands tell their exit code last.
     code = _exit_code(tail) or _exit_code(head)
     failed = _says_failed(head) or _has_error_line(head) or _has_error_line(tail)
     if code is None and not failed:

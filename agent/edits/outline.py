@@ -71,6 +71,7 @@ def _members(path: str, value: object, depth: int = 0) -> Iterator[str]:
     """Yield a line for each value down to the second level; of a list the first item tells."""
     if isinstance(value, dict):
         yield f"{path or 'object'}: {len(value)} keys"
+        # No more than can be shown: an object may have a million keys.
         for key, item in islice(value.items(), MOST_LINES) if depth < 2 else ():
             yield from _members(f"{path}.{key}" if path else str(key), item, depth + 1)
     elif isinstance(value, list):
@@ -132,6 +133,7 @@ def _short(line: str) -> str:
     return line if len(line) <= LINE_CHARS else f"{line[: LINE_CHARS - 1]}…"
 
 
+# In this order: logs and markup may also look like tables or code.
 _KINDS: dict[str, Outliner] = {
     "markup": _markup,
     "log": _log,

@@ -114,6 +114,7 @@ class RoundsEngine(ContextEngine):
         archive = self._archive(entries, request)
         plan = assemble(request, cut, archive.text, archive.source)
         tokens = Sizes(request).view(plan)
+        # A summary may be longer than a few short rounds.
         if tokens >= request.tokens:
             return None
         level: Level = "summary" if archive.source == "model" else "extract"
@@ -262,6 +263,7 @@ def _shortened(text: str, most_tokens: int) -> str:
     """Return both ends of a text that is too long."""
     most_tokens = max(most_tokens, _LEAST_TOKENS)
     while (tokens := estimate_tokens(text)) > most_tokens:
+        # A tenth less than in proportion, since tokens are not spread evenly over a text.
         half = int(len(text) * most_tokens / tokens * 0.9) // 2 - len(_CUT)
         text = f"{text[:half]}{_CUT}{text[len(text) - half :]}" if half > 0 else _CUT.strip()
     return text

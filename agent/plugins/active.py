@@ -42,11 +42,13 @@ class TurnHooks:
         self, name: str, arguments: Mapping[str, Any], context: ToolContext
     ) -> str | None:
         """Return why the call must not run; None where it may."""
+        # What is missing may be the very plugin that would have said no.
         if self._plugins.missing_guards and self._guarded(name):
             return _closed(name, self._plugins.missing_guards)
         event = _event(name, arguments, context)
         for plugin in self._plugins.having("pre_tool_call"):
             refused = await self._refusal(plugin, event)
+            # It has failed just now: what it might have forbidden must not run unasked.
             if refused is None and plugin.name in self._left_out and self._guarded(name):
                 refused = _closed(name, [plugin.name])
             if refused is not None:
@@ -138,6 +140,7 @@ class LoadedPlugin:
             PluginFailed: One failed; those behind it are not called.
         """
         return [
+            # A copy for each: a hook that changes its event must not mislead the next one.
             await self.caller.ask(name, hook, as_plain(dict(event)))
             for hook in self.hooks.get(name, ())
         ]

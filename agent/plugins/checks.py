@@ -145,6 +145,7 @@ def _retyped(returned: object) -> Compressed:
     if not isinstance(returned, Compressed):
         raise ResultRefused(f"it returned {type(returned).__name__}, not Compressed or None")
     try:
+        # Through JSON: no subclass and no property of a plugin gets further.
         text = orjson.dumps(asdict(returned))
         return _results().validate_json(text, strict=True)
     except ValidationError as exc:
@@ -238,6 +239,7 @@ def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
     before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
     if after and after[0].role != "user" and after[:1] != before[:1]:
         yield f"the view starts with a message of role {after[0].role}, not user"
+    # Roles may have met before, by what people sent; only new seams are the engine's.
     known = set(pairwise(before))
     for one, two in pairwise(after):
         if (one, two) in known:

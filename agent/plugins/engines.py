@@ -104,6 +104,7 @@ def resolve(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
 def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
     if not NAME.fullmatch(name):
         raise PluginRefused(_no_name(name))
+    # What an operator has put into the data directory comes before what is installed.
     if folder := find_folder(engine_shelf(home), name):
         return EngineFactory(name, "plugin", load_engine(folder, options), options)
     if name in registered:

@@ -110,6 +110,7 @@ def find_folders(shelf: Shelf) -> list[Folder]:
     return [
         _inspected(shelf, name)
         for name in names
+        # `.git`, `__pycache__` and the like.
         if not name.startswith((".", "__")) and name not in shelf.reserved
     ]
 

@@ -206,6 +206,7 @@ class HostedEngine(ContextEngine):
         self._time_limit_s = time_limit_s
         self._busy = threading.Lock()
         self._reported: set[str] = set()
+        # Asked once: schemas that change would move the cached prefix of every request.
         self._schemas = self._quick("get_tool_schemas", self._offered, lambda: ())
 
     @property
@@ -249,6 +250,7 @@ class HostedEngine(ContextEngine):
             returned = self._threads.run(lambda: self._compressed(handed), self._time_limit_s)
         finally:
             over.set()
+        # Held against the request itself: the plugin may have changed its copy.
         return None if returned is None else checked(returned, request)
 
     def _compressed(self, request: CompressionRequest) -> Compressed | None:
@@ -259,6 +261,7 @@ class HostedEngine(ContextEngine):
         """Return the built-in's plan where the plugin's leaves the view above the threshold."""
         tokens = request.tokens if found is None else found.tokens
         refused = found is None and request.trigger == "overflow"
+        # A view that stays above the threshold would be compacted again before every call.
         if tokens <= request.limits.threshold_tokens and not refused:
             return found
         own = self._by_built_in(request)

@@ -130,6 +130,7 @@ def _written(
         try:
             return _behind(request, cut, calls, warm)
         except SummaryFailed as exc:
+            # Nothing is lost but the price of a call: the ordinary way is still open.
             log.info("warm_summary_failed", reason=str(exc))
     return write(request)
 
@@ -138,6 +139,7 @@ def _cut(request: CompressionRequest) -> Boundaries | None:
     """Return what `prepare_summary` cuts."""
     tail_start = protected_tail(request, Sizes(request))
     found = find_boundaries(request, list(starts_before(request.entries, tail_start)))
+    # What is pinned now will not be when the summary is used.
     return found and replace(found, pinned=())
 
 
@@ -171,6 +173,7 @@ def is_cheaper(warm: WarmPrefix, request_tokens: int, material_tokens: int) -> b
     """
     rates = Rates.of(warm.model.facts.prices, warm.ttl)
     read = min(warm.tokens, request_tokens)
+    # In units of an input token: that is what material costs, which no cache holds.
     return rates.read * read + rates.write * (request_tokens - read) < material_tokens
 
 
@@ -238,4 +241,5 @@ def _sent_again(view: View, prefix: Prefix, agent: Agent) -> list[ChatMessage] |
     # Byte for byte what was sent, else nothing of it is in the cache.
     messages = sanitise(view.messages[: prefix.messages])
     taken = PrefixWatch().take(messages, agent.tools.schemas, agent.models[0])
+    # The cache helps only if the request begins with the same bytes.
     return messages if taken.digest == prefix.digest else None

@@ -60,6 +60,7 @@ def find_boundaries(request: CompressionRequest, tail_starts: Sequence[int]) -> 
 
 def cuts(request: CompressionRequest, tail_starts: Sequence[int]) -> Iterator[Boundaries]:
     """Yield every way to cut in which all roles fit, best first."""
+    # Head and tail meet: there is no middle.
     if tail_starts[0] <= head_end_of(request):
         return
     for head_end, tail_start, pinned in _choices(request, tail_starts):
@@ -79,6 +80,7 @@ def _choices(
 ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
     """Yield (end of head, start of tail, pinned), best first: the head gives way last."""
     newest = Newest.of(request.entries)
+    # `product` turns its last factor first: every tail is tried before the head gives way.
     for head_end, tail_start in product(_head_ends(request, newest), tail_starts):
         for pinned in newest.pins(head_end, tail_start):
             yield head_end, tail_start, pinned
@@ -90,12 +92,14 @@ def protected_tail(request: CompressionRequest, sizes: Sizes) -> int:
     Groups are kept or left as a whole.
     """
     entries, limits = request.entries, request.limits
+    # Without edits all is shown as it is stored, and need not be rendered again to be measured.
     shown = sizes.shown(request.plan) if request.plan.edits else {}
     used, start = 0, len(entries)
     while start > 0:
         first = group_start(entries, start - 1)
         before = used
         used += sum(shown.get(e.seq) or sizes.message(e.message) for e in entries[first:start])
+        # One large message may go over the budget; nothing is added to a tail that is full.
         fits = before < limits.tail_tokens and used <= SOFT_CEILING * limits.tail_tokens
         if not fits and len(entries) - start >= limits.protect_last_n:
             break
@@ -179,6 +183,7 @@ def _head_ends(request: CompressionRequest, newest: Newest) -> Iterator[int]:
 def head_end_of(request: CompressionRequest) -> int:
     """Return where the head of a view ends: of a compacted one it stays."""
     entries, plan = request.entries, request.plan
+    # A head that moved would change the first bytes of the request, which are in the cache.
     if plan.head_upto or plan.compacted:
         return sum(entry.seq <= plan.head_upto for entry in entries)
     first = first_said(entries, 0)
@@ -215,6 +220,7 @@ def _role(
     before = [entries[head_end - 1].message["role"]] if head_end else []
     kept = [*pinned, tail_start] if tail_start < len(entries) else list(pinned)
     after = [entries[n].message["role"] for n in kept]
+    # Without a head the summary is the first message, which must be the user's.
     roles: tuple[SummaryRole, ...] = ("user", "assistant") if head_end else ("user",)
     for role in roles:
         if all(_may_follow(one, two) for one, two in pairwise([*before, role, *after])):
@@ -223,6 +229,7 @@ def _role(
 
 
 def _may_follow(one: str, two: str) -> bool:
+    # Several results may follow each other: they belong to one group of calls.
     return one != two or one == "tool"
 
 
@@ -261,4 +268,5 @@ def around(request: CompressionRequest, cut: Boundaries, summaries: Iterable[Sum
         thinking_from=newest_seq + 1,
         recall=request.recall,
     )
+    # Edits of what has left the view would pile up from plan to plan.
     return replace(plan, edits=tuple(edit for edit in plan.edits if plan.shows(edit.seq)))

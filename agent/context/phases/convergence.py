@@ -62,10 +62,12 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     if start.tokens <= target:
         return start
     newest = _newest_seq(request)
+    # Clipped last: the model would have to run this step again.
     at_work = group_start(request.entries, len(request.entries) - 1)
     earlier = {entry.seq for entry in request.entries[:at_work]}
     results = {entry.seq for entry in request.entries[:at_work] if is_tool_work(entry.message)}
     everything = {entry.seq for entry in request.entries}
+    # A clip counts characters, so it cannot make a view of nothing but images smaller.
     bare = without_images(request, plan, everything - {newest})
     spared = set() if _newest_is_too_large(request, sizes, bare, newest) else {newest}
     last: Level = "clip_tail" if spared else "clip_newest"
@@ -73,6 +75,7 @@ def converge(request: CompressionRequest, sizes: Sizes, plan: ViewPlan, level: L
     for seqs in (earlier - spared, everything - spared):
         if found.tokens > int(target * MARGIN):
             found = _clipped(request, sizes, bare, seqs, last)
+    # A clip holds a pointer, which may be longer than what it replaces.
     return found if found.tokens < start.tokens else start
 
 
@@ -109,6 +112,7 @@ def clip(
     clips = _Clips.of(request, sizes, plan, seqs)
     target = int(target_tokens(request) * MARGIN)
     low, high = 0, max(clips.tokens.values(), default=0)
+    # Within 2 % is near enough: every step renders and measures the whole view.
     while high - low > 1 + high // 50:
         cap = (low + high) // 2
         if sizes.view(clips.plan(cap)) > target:
@@ -133,6 +137,7 @@ class _Clips:
         limits = {edit.seq: edit.limit for edit in plan.edits if edit.kind == "clip"}
         tokens = {seq: size for seq, size in sizes.shown(plan).items() if seq in seqs}
         chars = {
+            # What was clipped before is shown with as many characters as its limit says.
             entry.seq: limits.get(entry.seq) or chars_of(entry.message)
             for entry in request.entries
             if entry.seq in tokens
@@ -146,6 +151,7 @@ class _Clips:
             for seq, size in self.tokens.items()
             if size > cap
         }
+        # A message has one clip at most: the new one replaces the old one.
         kept = [edit for edit in self.base.edits if edit.kind != "clip" or edit.seq not in clips]
         return replace(self.base, edits=tuple(sorted([*kept, *clips.values()], key=_by_seq)))
 

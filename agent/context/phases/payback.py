@@ -28,6 +28,7 @@ class Rates:
         Prices that are not known are taken to stand to each other like most of Claude's.
         """
         known = prices or CLAUDE
+        # All rates of a model that is free are 0, whatever the unit.
         unit = known.input or 1.0
         write = known.cache_write_1h if ttl == "1h" else known.cache_write_5m
         return cls(known.cache_read / unit, write / unit, known.output / unit)
@@ -99,6 +100,7 @@ def early_pays(
         return False
     summary_tokens = min(LEAST_SUMMARY_TOKENS, limits.max_summary_tokens)
     changing = min(limits.tail_tokens, limits.target_tokens - fixed_tokens) + summary_tokens
+    # The summary is added also where prompt and tools alone fill the target.
     kept_tokens = fixed_tokens + max(summary_tokens, changing)
     requests = payback_requests(
         view_tokens, kept_tokens, summary_tokens, rates, warm=False, asks_model=asks_model

@@ -39,6 +39,7 @@ def prune(entries: Sequence[Entry], upto: int) -> tuple[Edit, ...]:
             edits.append(Edit(seq, "duplicate"))
         elif _is_long_result(message):
             edits.append(Edit(seq, "prune"))
+        # The newest image may be what the question is about.
         elif place < asked_about and _has_image(message):
             edits.append(Edit(seq, "images"))
         if _has_long_arguments(message):
@@ -59,6 +60,7 @@ def _repeated_later(entries: Sequence[Entry]) -> set[int]:
         if not _is_long_result(message):
             continue
         content = message.get("content")
+        # A list of parts cannot be the key of a dict.
         key = content if isinstance(content, str) else orjson.dumps(content)
         if key in newest:
             older.add(newest[key])

@@ -33,6 +33,7 @@ def sanitise(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     Args:
         messages: In order, the system message first if there is one. Not changed, nor are they.
     """
+    # Before nearly every request nothing is wrong, and no message is copied.
     if not _in_order(messages):
         return _opened_by_user(_grouped(_known(messages)))
     return messages if isinstance(messages, list) else list(messages)
@@ -48,6 +49,7 @@ def _in_order(messages: Sequence[ChatMessage]) -> bool:
             call_id = message.get("tool_call_id", "")
             if call_id not in waiting:
                 return False
+            # A second result for the same call is one too many.
             waiting.remove(call_id)
         elif waiting:
             return False
@@ -96,6 +98,8 @@ def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
             if waiting.pop(message.get("tool_call_id", ""), None):
                 grouped.append(message)
         elif message["role"] == "assistant":
+            # Providers want results directly behind their calls: what came between goes behind
+            # them.
             grouped += [*_stubs(waiting), *behind]
             behind = []
             asking, waiting = _with_own_ids(message)
@@ -111,6 +115,7 @@ def _with_own_ids(message: ChatMessage) -> tuple[ChatMessage, dict[str, ToolCall
     own: dict[str, ToolCall] = {}
     for place, call in enumerate(calls):
         call_id = call.get("id") or f"call_without_id_{place}"
+        # Two calls with one id could not be told apart by their results.
         own.setdefault(call_id, cast("ToolCall", {**call, "id": call_id}))
     if list(own.values()) == calls:
         return message, own

@@ -305,6 +305,7 @@ class _Writer:
         before = [new_piece("previous summary", previous)] if previous else []
         fits = tokens_of(before) <= room // 2
         parts = split(entries, room - tokens_of(before) if fits else room)
+        # Two parts are looked at before any is asked for: a single one needs no merging.
         first, second = next(parts, Part()), next(parts, None)
         if second is None and fits:
             return self.ask("update" if before else "first", [*before, *first.pieces])
@@ -333,6 +334,7 @@ class _Writer:
     def expected_parts(self, room_tokens: int) -> int:
         """Return about how many parts there are, by the size of the view that they come from."""
         expected = max(2, self.view_tokens // room_tokens)
+        # Checked before the first call, which would be paid for in vain.
         if expected > MOST_PARTS:
             raise SummaryFailed(f"the summary model would have to be asked {expected} times")
         return expected
@@ -345,6 +347,7 @@ class _Writer:
                 self.shorter(f"summary {number}", "merge", batch, order)
                 for number, batch in enumerate(batches, start=1)
             ]
+            # Rounds that hardly shrink would go on, and be paid for, without an end.
             if sum(map(tokens_of, merged)) > LEAST_DECREASE * sum(map(tokens_of, units)):
                 raise SummaryFailed("the summaries of the parts do not get shorter")
             units = merged
@@ -383,6 +386,7 @@ def _tidy(answer: str) -> str:
     thoughts = ReasoningFilter()
     text = thoughts.feed(answer) + thoughts.close()
     text = _FENCE.sub("", clean_text(text))
+    # What the model wrote must not pass for one of Parley's own messages.
     text = _OURS.sub("(", masked_assignments(_redactor.text(text))).strip()
     if heading := _HEADING.search(text):
         text = text[heading.start() :]

@@ -82,6 +82,7 @@ class LcmEngine(ContextEngine):
         elif request.tokens <= target_tokens(request):
             return None
         sizes = Sizes(request)
+        # Outlines first: they make room without a model, and may be enough.
         request = with_outlines(request, sizes, self._settings.large_tokens)
         if request.trigger != "manual" and request.tokens <= target_tokens(request):
             return Compressed(request.plan, "prune", request.tokens)
@@ -154,6 +155,7 @@ class LcmCompaction:
     def run(self) -> None:
         """Cut leaves until the view is small enough; give up protected messages if it must be."""
         place = self.crowded()
+        # A text that was written ahead stands for exactly the messages that it was written from.
         if place and self.ahead and span_of(self.frontier.shown[place]) == span_of(self.ahead[:1]):
             self.condense(place, self.taken())
         for request in self.tighter():
@@ -173,6 +175,7 @@ class LcmCompaction:
             written = [*self.frontier.shown[place.start :]]
         else:
             written = []
+        # An extract shows that the model has failed: the rest waits for another time.
         while len(written) < AHEAD and all(each.source == "model" for each in written):
             run = self.next_run(self.request)
             if run is None or run.before is not None:
@@ -212,9 +215,12 @@ class LcmCompaction:
         most = min(self.settings.leaf_tokens, int(request.limits.threshold_tokens * LEAF_SHARE))
         if self.ahead:
             upto = sum(entry.seq <= self.ahead[0].last_seq for entry in request.entries)
+            # No limit of size: the text that is there says where the leaf ends.
             run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
             if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
                 return run
+            # Each text begins where the one before it ends: where one does not fit, none behind it
+            # does.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
 
@@ -224,6 +230,7 @@ class LcmCompaction:
             self.add(run.before, in_front=True)
         is_ahead = bool(self.ahead)
         self.add(run, in_front=False)
+        # Condensing would ask a model, and this compaction is one that nobody waits for.
         if not is_ahead:
             self.condense_all()
         self.tokens = self.sizes.view(self.plan())
@@ -360,9 +367,11 @@ class LcmCompaction:
         levels: list[Level] = ["summary", *(each.level for each in told)]
         level = max(levels, key=_LEVELS.index)
         if self.is_settled():
+            # Not clipped: the next text is written ahead while the view fills up again.
             end = Converged(self.plan(), level, self.tokens)
         else:
             end = converge(self.request, self.sizes, self.plan(), level)
+        # Nodes may be longer than the few messages that they stand for.
         if end.tokens >= self.request.tokens:
             return clip_only(self.request, self.sizes)
         share = sum(each.share for each in told) / len(told) if told else None

@@ -102,6 +102,7 @@ def _adopted(
 ) -> Node:
     """Return the node for a summary that another engine wrote; it condenses what lies under it."""
     low, high = summary.first_seq, summary.last_seq
+    # A node has one parent: what is condensed already lies under another one.
     parented = {child for node in known for child in node.children}
     below = [
         node
@@ -175,6 +176,7 @@ def next_run(
         starts = [n for n in starts_before(request.entries, end) if n > start]
         for cut in cuts(request, starts) if starts else ():
             run = _run(request, frontier, start, cut)
+            # A head that gives way moves the cached prefix: other ends are tried first.
             if run is not None and run.before is None:
                 return run
             last_resort = last_resort or run
@@ -196,6 +198,7 @@ def _ends(
     while end < limit:
         following = _after(entries, end)
         tokens += sum(sizes.message(entry.message) for entry in entries[end:following])
+        # A leaf holds at least one group, however large that is.
         if tokens > leaf_tokens and end > start:
             full = True
         if full:
@@ -223,6 +226,7 @@ def _run(
     if not frontier.shown:
         run = tuple(entries[cut.head_end : cut.tail_start])
         return Run(run, first, last, cut) if run else None
+    # The head may shrink but not grow: a node covers what stands behind it.
     if cut.head_end > head:
         return None
     covered, before = frontier.shown[0].first_seq, None

@@ -117,6 +117,7 @@ def grep(arguments: GrepArguments, archive: Archive) -> str:
     note = ""
     if arguments.query is not None:
         within = range(arguments.from_seq, last + 1)
+        # The whole ranking is asked for: the range may leave out its best ones.
         found = archive.find(arguments.query, MOST_FOUND, end + 1)
         found = [seq for seq in found if seq in within][:most]
     else:
@@ -162,6 +163,7 @@ def _matching(
 
 
 def _compiled(text: str) -> regex.Pattern[str]:
+    # Compiling nested counts takes memory and time that no time limit of a search bounds.
     counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
     if math.prod(max(1, count) for count in counts) > MOST_REPEATED:
         raise ToolError("the pattern repeats too often; use * or + in place of large counts")
@@ -175,6 +177,7 @@ def _matches(pattern: regex.Pattern[str], text: str, deadline: float) -> bool:
     left_s = deadline - time.monotonic()
     try:
         if left_s > 0:
+            # `concurrent` gives other threads their turn: a pattern may run until its time is up.
             return pattern.search(text, timeout=left_s, concurrent=True) is not None
     except TimeoutError:
         pass

@@ -128,6 +128,7 @@ class Scribe:
 
     def _kept(self, told: NodeText, source_tokens: int) -> NodeText:
         """Return the text, or a pointer where it is no shorter than its source; notes it."""
+        # A node that is no shorter than its source would make the view larger.
         if not told.text.strip() or self.tokens(told.text) >= source_tokens:
             told = NodeText(POINTER, "pointer", "extract", 0.0)
         self.told.append(told)
@@ -147,6 +148,7 @@ def parted(prepared: Summary | None) -> list[Summary]:
     """Return the texts of which one that was written ahead consists, each with its range."""
     if prepared is None:
         return []
+    # With one capture group for each number: text, first, last, text, first, last, text.
     before, *found = _HEADED.split(prepared.text)
     if before.strip() or not found:
         return [prepared]
