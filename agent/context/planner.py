@@ -24,12 +24,7 @@ from agent.context.phases.boundaries import Newest
 from agent.context.phases.convergence import chars_of
 from agent.context.phases.payback import Rates, early_pays
 from agent.context.summary_model import TRANSIENT_COOLDOWN_S, Summariser, SummaryCalls
-from agent.context_engine import (
-    Compressed,
-    CompressionRequest,
-    ContextEngine,
-    Trigger,
-)
+from agent.context_engine import Compressed, CompressionRequest, ContextEngine, Trigger
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel
 from agent.ports import Compaction, CompactionStore, PlannerState, Spending

@@ -287,50 +287,37 @@ class HostedEngine(ContextEngine):
 
     @override
     def update_from_response(self, usage: Usage) -> None:
-        """Tell both engines."""
         super().update_from_response(usage)
-        self._built_in.update_from_response(usage)
-        self._tell("update_from_response", usage)
+        self._tell_both("update_from_response", usage)
 
     @override
     def should_compress(self, prompt_tokens: int | None = None) -> bool:
-        """Ask the plugin; close to the window it has no choice."""
         tokens = self.prompt_tokens if prompt_tokens is None else prompt_tokens
-        return self._close_to_window(tokens) or self._quick(
-            "should_compress",
-            lambda: bool(self._plugin.should_compress(prompt_tokens)),
-            lambda: self._built_in.should_compress(prompt_tokens),
-        )
+        return self._wants("should_compress", tokens, prompt_tokens)
 
     @override
     def should_compress_preflight(self, prompt_tokens: int) -> bool:
-        """Ask the plugin; close to the window it has no choice."""
-        return self._close_to_window(prompt_tokens) or self._quick(
-            "should_compress_preflight",
-            lambda: bool(self._plugin.should_compress_preflight(prompt_tokens)),
-            lambda: self._built_in.should_compress_preflight(prompt_tokens),
-        )
+        return self._wants("should_compress_preflight", prompt_tokens, prompt_tokens)
 
-    def _close_to_window(self, tokens: int) -> bool:
-        return tokens >= self.limits.guard_tokens
+    def _wants(self, call: str, tokens: int, asked: int | None) -> bool:
+        """Ask the plugin whether to compact; close to the window it has no choice."""
+        return tokens >= self.limits.guard_tokens or self._quick(
+            call,
+            lambda: bool(getattr(self._plugin, call)(asked)),
+            lambda: bool(getattr(self._built_in, call)(asked)),
+        )
 
     @override
     def on_session_start(self, session_id: str) -> None:
-        """Tell both engines."""
-        self._built_in.on_session_start(session_id)
-        self._tell("on_session_start", session_id)
+        self._tell_both("on_session_start", session_id)
 
     @override
     def on_session_end(self, session_id: str) -> None:
-        """Tell both engines."""
-        self._built_in.on_session_end(session_id)
-        self._tell("on_session_end", session_id)
+        self._tell_both("on_session_end", session_id)
 
     @override
     def on_session_reset(self) -> None:
-        """Tell both engines."""
-        self._built_in.on_session_reset()
-        self._tell("on_session_reset")
+        self._tell_both("on_session_reset")
 
     @override
     def get_tool_schemas(self) -> tuple[ToolSchema, ...]:
@@ -357,16 +344,18 @@ class HostedEngine(ContextEngine):
 
     @override
     def update_model(self, limits: Limits) -> None:
-        """Tell both engines."""
         super().update_model(limits)
-        self._built_in.update_model(limits)
-        self._tell("update_model", limits)
+        self._tell_both("update_model", limits)
 
     def _offered(self) -> tuple[ToolSchema, ...]:
         return tuple(
             ToolSchema(str(each.name), str(each.description), as_plain(dict(each.parameters)))
             for each in self._plugin.get_tool_schemas()
         )
+
+    def _tell_both(self, call: str, *arguments: object) -> None:
+        getattr(self._built_in, call)(*arguments)
+        self._tell(call, *arguments)
 
     def _tell(self, call: str, *arguments: object) -> None:
         self._quick(call, lambda: getattr(self._plugin, call)(*arguments), lambda: None)

@@ -8,10 +8,7 @@ from typing import Literal
 
 from agent.context.planner import Planner
 from agent.errors import ModelError
-from agent.messages import (
-    ChatMessage,
-    text_of,
-)
+from agent.messages import ChatMessage, text_of
 from agent.models.base import ChatModel, TextSink
 from agent.models.factory import choices
 from agent.models.images import Images
