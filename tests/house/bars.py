@@ -42,7 +42,7 @@ BARS = {
     "mean lines of a file": Bar(190, now=182, at_least=True),
     "files under 60 lines": Bar(0, now=19),
     "folders of more than 25 entries": Bar(0, now=1),
-    "product lines": Bar(56_000, now=66_471),
+    "product lines": Bar(56_000, now=66_560),
     "files that one other file alone imports": Bar(60, now=106),
     "share of import lines": Bar(5, now=6.8, unit=" %"),
     "import cycles of files": Bar(0),
