@@ -168,7 +168,7 @@ def _summary_places(messages: Sequence[ChatMessage]) -> list[int]:
 
 
 def _end_before(messages: Sequence[ChatMessage]) -> int | None:
-    """Return where the request ended that led to the newest answer; None for none."""
+    """Return where the request ended that led to the newest answer, or None without an answer."""
     newest = reversed(range(1, len(messages)))
     return next((n - 1 for n in newest if messages[n]["role"] == "assistant"), None)
 

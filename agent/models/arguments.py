@@ -45,7 +45,7 @@ def read_arguments(text: str) -> dict[str, Any] | None:
     plain = _without_fence(text.strip()) or "{}"
     values = parse_object(plain)
     if values is not None:
-        return values if _can_be_written(values) else None
+        return values if _written(values) else None
     # Both repairs are pure Python, and the event loop waits for them.
     if len(plain) > LONGEST_REPAIR_CHARS:
         return None
@@ -91,18 +91,15 @@ def _python_literal(text: str) -> dict[str, Any] | None:
         return None
 
 
-def _can_be_written(values: dict[str, Any]) -> bool:
-    try:
-        orjson.dumps(values)
-    except orjson.JSONEncodeError:
-        return False
-    return True
-
-
 def _exact(value: Any) -> dict[str, Any] | None:
     """Return the value if it is an object that JSON holds as it is: no NaN, tuple or number key."""
+    written = _written(value) if isinstance(value, dict) else b""
+    return value if written and orjson.loads(written) == value else None
+
+
+def _written(value: dict[str, Any]) -> bytes:
+    """Return the value as JSON, or b"" for what JSON cannot hold or what is nested too deep."""
     try:
-        same = isinstance(value, dict) and orjson.loads(orjson.dumps(value)) == value
+        return orjson.dumps(value)
     except orjson.JSONEncodeError:
-        return None
-    return value if same else None
+        return b""

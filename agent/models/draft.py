@@ -31,7 +31,7 @@ _HIGH_SURROGATE_END = re.compile("[\ud800-\udbff]\\Z")
 
 @dataclass(slots=True)
 class CallDraft:
-    """A tool call as it grows; `opaque` is what the provider wants back with it, None for none."""
+    """A tool call as it grows; `opaque` is what the provider wants back with it, if anything."""
 
     id: str = ""
     name: str = ""

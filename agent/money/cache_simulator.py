@@ -275,7 +275,7 @@ def least_after(before_tokens: int, billed: Usage, rules: CacheRules) -> Usage:
     any case, also from other conversations.
 
     Args:
-        before_tokens: The prompt of the request before it in the same cache; 0 for none.
+        before_tokens: The prompt of the request before it in the same cache, or 0.
         billed: As the provider reported it.
         rules: Of the model.
     """

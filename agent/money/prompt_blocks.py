@@ -42,7 +42,7 @@ class Block(NamedTuple):
         key: Hash of role and bytes, markers left out.
         tokens: Its size.
         kind: "tool", "text", "tool_use", "tool_result", "thinking", … as the wire calls it.
-        ttl: "5m" or "1h" for a breakpoint behind it; None for none.
+        ttl: "5m" or "1h" where a breakpoint stands behind it, else None.
     """
 
     key: bytes
@@ -169,7 +169,7 @@ def _any_in(blocks: list[Block], keys: set[bytes]) -> bool:
 
 
 def _last_asking(messages: list[dict[str, Any]]) -> int:
-    """Return the place of the newest user message with more than tool results; 0 for none."""
+    """Return the place of the newest user message with more than tool results, or 0."""
     for place in range(len(messages) - 1, 0, -1):
         if messages[place]["role"] == "user" and any(
             block.get("type") != "tool_result" for block in _wire_blocks(messages[place])

@@ -335,7 +335,7 @@ def fenced(intro: str, source: str, text: str) -> str:
 
 
 def memory_context(blocks: Sequence[SourcedText]) -> str:
-    """Return what is told with one question and is not part of it; "" for nothing.
+    """Return what is told with one question and is not part of it; "" if there is nothing.
 
     Args:
         blocks: The operator's words first, then what was recalled.

@@ -90,7 +90,7 @@ async def prepare(
         meter: Of its conversation.
         limits: Of the model that answers.
         calls: What may be asked with; closed when this returns.
-        warm: What the provider's cache holds of this view; None for nothing.
+        warm: What the provider's cache holds of this view; None if it holds nothing.
         write: How the engine of the conversation does it in the ordinary way.
 
     Raises:

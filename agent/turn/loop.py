@@ -1,4 +1,4 @@
-"""The agent's turn (step 6 of the path): call the model, run its tools, until there is an answer.
+"""The agent's turn: call the model, run its tools, until there is an answer.
 
 Read `run_turn` first. The transcript is the turn's memory: every step is recorded before the next
 begins, so a turn that was interrupted goes on where its records end.

@@ -1,8 +1,8 @@
 """What happens when a model call fails: strategies in order, outside of the loop.
 
-The one retry policy of Parley (step 6 of the path); the SDKs' own retries are off. Each strategy
-looks at a failure and says what to do, or leaves it to the next one; the table that they make up is
-in docs/models.md, "When a call fails".
+The one retry policy of Parley; the SDKs' own retries are off. Each strategy looks at a failure and
+says what to do, or leaves it to the next one. docs/models.md, "When a call fails", has the table
+that they make up.
 """
 
 import asyncio
@@ -192,7 +192,7 @@ class Situation:
 
     @property
     def asked_wait_s(self) -> float | None:
-        """What the provider asked to wait; None for nothing."""
+        """How long the provider asked to wait, in seconds; None if it did not."""
         return self.failure.retry_after_s if isinstance(self.failure, RateLimited) else None
 
     @property
