@@ -16,10 +16,10 @@ import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, text_of
 from agent.models.base import Completion, ModelInfo, ModelRequest, TextSink, estimate_usage
-from agent.models.catalog import FREE, ModelFacts
+from agent.models.catalog import ModelFacts
 from agent.settings import ModelSettings
 from agent.tools.builtin import calculate
-from agent.usage import CacheLayout
+from agent.usage import FREE, CacheLayout
 
 DEFAULT_CONTEXT_TOKENS = 200_000
 NOTICE = (

@@ -1,4 +1,7 @@
-"""What one model call took, and how its provider caches prompts: words that every room uses."""
+"""What one model call took, at which prices, and how its provider caches: words of every room.
+
+Imports nothing but the standard library, since the helper processes run on it alone.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -39,6 +42,21 @@ class Usage:
             self.cache_write_5m_tokens + other.cache_write_5m_tokens,
             self.cache_write_1h_tokens + other.cache_write_1h_tokens,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """US dollars for a million tokens of each kind."""
+
+    input: float
+    cache_write_5m: float
+    cache_write_1h: float
+    cache_read: float
+    output: float
+
+
+FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
+"""Of models that run inside Parley: nobody sends a bill."""
 
 
 def is_claude(name: str) -> bool:

@@ -9,18 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from agent.settings import FactsSettings
-from agent.usage import is_claude
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """US dollars for a million tokens of each kind."""
-
-    input: float
-    cache_write_5m: float
-    cache_write_1h: float
-    cache_read: float
-    output: float
+from agent.usage import Prices, is_claude
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +34,6 @@ class ModelFacts:
     vision: bool = True
     source: str = ""
     read_on: str = ""
-
-
-FREE = Prices(0.0, 0.0, 0.0, 0.0, 0.0)
-"""Of models that run inside Parley: nobody sends a bill."""
 
 
 _READ_ON = "autumn 2026"

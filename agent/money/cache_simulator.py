@@ -33,13 +33,12 @@ from agent.models.catalog import (
     WRITE_1H_RATIO,
     WRITE_5M_RATIO,
     ModelFacts,
-    Prices,
     bills_writes,
 )
 from agent.money.costs import cost_usd
 from agent.money.prompt_blocks import THOUGHTS, Block, BlockReader, blocks_of
 from agent.prefix import LIFETIMES_S
-from agent.usage import Usage, is_claude
+from agent.usage import Prices, Usage, is_claude
 
 __all__ = [
     "BillingError",

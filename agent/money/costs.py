@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 
 from agent.errors import ModelError
 from agent.models.base import ChatModel, Completion, ModelRequest, estimate_usage
-from agent.models.catalog import Prices
 from agent.ports import ModelCall
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 
 UNKNOWN = "unknown price"
 _PER = 1_000_000

@@ -9,11 +9,12 @@ import structlog
 from agent.context.meter import TokenMeter
 from agent.context_engine import ContextEngine, Limits
 from agent.messages import ChatMessage
-from agent.models.catalog import Prices, facts_of
+from agent.models.catalog import facts_of
 from agent.models.factory import choices
 from agent.money.cache_simulator import CacheRules
 from agent.settings import FactsSettings
 from agent.turn.state import Agent
+from agent.usage import Prices
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts
 from gateway.storage.reports.cache_efficiency import CachePrices

@@ -6,9 +6,8 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from agent.messages import count, listed
-from agent.models.catalog import Prices
 from agent.money.costs import cost_usd, format_usd
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import ROUNDING_USD, today
 from gateway.commands.registry import IMMEDIATE, Command, CommandContext, CommandResult
 from gateway.commands.status_figures import (

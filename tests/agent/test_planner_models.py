@@ -14,10 +14,10 @@ from agent.context_engine import Compressed, CompressionRequest, Limits, Trigger
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.ports import PlannerState
 from agent.prefix import Prefix
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from agent.view import Entry, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.context.test_planner import (

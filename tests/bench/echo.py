@@ -2,8 +2,8 @@
 
 from agent.messages import assistant_message, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
-from agent.models.catalog import FREE, ModelFacts
-from agent.usage import Usage
+from agent.models.catalog import ModelFacts
+from agent.usage import FREE, Usage
 
 
 class EchoModel:

@@ -53,7 +53,7 @@ from adapters.web.platform import WebSettings
 from agent.errors import ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest, TextSink, estimate_usage
-from agent.models.catalog import FREE, ModelFacts
+from agent.models.catalog import ModelFacts
 from agent.processes.confinement import why_not
 from agent.settings import (
     AgentSettings,
@@ -71,7 +71,7 @@ from agent.tools.registry import Arguments, Tool, ToolRegistry
 from agent.tools.sandbox.terminal import Terminal, TerminalArguments
 from agent.turn.recovery import Recovery, RetryPolicy
 from agent.turn.state import Agent, CallRules
-from agent.usage import Usage
+from agent.usage import FREE, Usage
 from gateway import app
 from gateway.access.policy import Access
 from gateway.errors import GatewayError, StorageUnavailable

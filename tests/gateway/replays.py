@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from agent.context_engine import Limits
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import Tally
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.replay.costs import Tariff
 from gateway.replay.recorded_model import Bill, Billed, Placing
 from gateway.replay.report import Conditions, Replayed

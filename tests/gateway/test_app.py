@@ -13,8 +13,8 @@ from sqlalchemy import update
 
 from agent.messages import assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts, Prices
-from agent.usage import Usage
+from agent.models.catalog import ModelFacts
+from agent.usage import Prices, Usage
 from gateway.app import (
     Welcome,
     run,

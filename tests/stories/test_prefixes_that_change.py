@@ -9,11 +9,11 @@ import pytest
 
 from agent.messages import ChatMessage
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.prefix import report_stale_thinking
 from agent.tools.registry import Tool
 from agent.turn.state import Agent
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import Budgets
 from tests.support.faulty_models import Counting
 from tests.support.gateway import RecordingModel, agent_of, running

@@ -11,11 +11,11 @@ from sqlalchemy import update
 from agent.errors import ModelError, ModelNotFound, ModelRefused
 from agent.messages import assistant_message
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.tokens.estimate import estimate_tokens
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.pipeline import notices
 from gateway.storage import schema
 from gateway.storage.conversation import turn_journal

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
-from agent.models.catalog import Prices
+from agent.usage import Prices
 
 
 @dataclass(frozen=True, slots=True)

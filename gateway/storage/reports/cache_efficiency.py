@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import CacheRules, least_after
 from agent.money.costs import cost_usd
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.storage.reports.ledger import Compared, usage_in
 from gateway.storage.schema import ledger
 from gateway.storage.statements import built_once

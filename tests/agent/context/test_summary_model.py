@@ -21,10 +21,10 @@ from agent.errors import (
 )
 from agent.messages import ChatMessage, ToolSchema, assistant_message, user_message
 from agent.models.base import Completion, ModelRequest, StopReason
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.ports import ModelCall
 from agent.tokens.estimate import estimate_messages
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from tests.agent.tools.doubles import HangingModel, PassingTime
 from tests.support.scripted_model import Cut, ScriptedModel, Step
 

@@ -8,9 +8,7 @@ from openai.types import ChatModel
 
 from agent.models.catalog import (
     DEFAULT_NAMES,
-    FREE,
     ModelFacts,
-    Prices,
     bills_writes,
     context_length,
     facts_of,
@@ -18,6 +16,7 @@ from agent.models.catalog import (
     output_limit,
 )
 from agent.settings import FactsSettings
+from agent.usage import FREE, Prices
 
 CLAUDES = (
     *(f"claude-fable-{version}" for version in ("5-1", "5")),

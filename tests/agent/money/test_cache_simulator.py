@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.models.catalog import ModelFacts, Prices, find_facts
+from agent.models.catalog import ModelFacts, find_facts
 from agent.money.cache_simulator import (
     BillingError,
     Block,
@@ -21,7 +21,7 @@ from agent.money.cache_simulator import (
     least_after,
 )
 from agent.money.costs import cost_usd
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from tests.bench.billing import block_sizes, compare, recorded_tally, replayed
 from tests.bench.pi_sessions import load_session
 from tests.support.shared import SHARED

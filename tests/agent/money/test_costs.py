@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.models.base import ChatModel
-from agent.models.catalog import FREE, ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.money.costs import Money, cost_usd, forecast, format_usd
-from agent.usage import CacheLayout, Usage
+from agent.usage import FREE, CacheLayout, Prices, Usage
 from tests.support.scripted_model import ScriptedModel
 
 PRICES = Prices(input=2, cache_write_5m=2.5, cache_write_1h=4, cache_read=0.2, output=10)

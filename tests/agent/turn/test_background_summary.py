@@ -22,12 +22,13 @@ from agent.messages import (
     user_message,
 )
 from agent.models.base import Completion
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.models.images import Images, image_part, with_pictures
 from agent.prefix import Prefix, PrefixWatch
 from agent.settings import CachingSettings
 from agent.turn.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
 from agent.turn.request import marked
+from agent.usage import Prices
 from agent.view import Edit, Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel
 from tests.support.gateway import agent_of

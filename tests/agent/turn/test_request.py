@@ -5,10 +5,10 @@ import pytest
 from agent.errors import CredentialsRefused, ModelUnreachable
 from agent.messages import ChatMessage, assistant_message
 from agent.models.base import Completion, ModelRequest
-from agent.models.catalog import ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.prompt_caching import is_marked
 from agent.settings import AgentSettings, CachingSettings
-from agent.usage import CacheLayout, Usage
+from agent.usage import CacheLayout, Prices, Usage
 from agent.view import Edit, ViewPlan
 from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
 from tests.support.scripted_model import Script, ScriptedModel

@@ -11,8 +11,9 @@ from sqlalchemy import Connection
 
 from agent.errors import CredentialsRefused
 from agent.messages import text_of
-from agent.models.catalog import FREE, ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.models.factory import choices
+from agent.usage import FREE, Prices
 from gateway.commands.model import NO_ROOM, found, price_text
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage import schema

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from agent.models.catalog import FREE, Prices
 from agent.money.cache_simulator import CacheRules
 from agent.money.costs import Money
-from agent.usage import Usage
+from agent.usage import FREE, Prices, Usage
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.commands.usage import Today, saved_by_cache_usd, usage_text
 from gateway.storage import schema

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from agent.context.phases.payback import Rates, early_pays, payback_requests
 from agent.context.phases.summary import LEAST_SUMMARY_TOKENS
 from agent.context_engine import Limits
-from agent.models.catalog import FREE, Prices
+from agent.usage import FREE, Prices
 
 CLAUDE = Rates(read=0.1, write=1.25, output=5.0)
 NEWEST = replace(CLAUDE, read=0.025)

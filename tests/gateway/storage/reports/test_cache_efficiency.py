@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from agent.models.catalog import FREE, ModelFacts, Prices
+from agent.models.catalog import ModelFacts
 from agent.money.cache_simulator import CacheRules
-from agent.usage import Usage
+from agent.usage import FREE, Prices, Usage
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import cache_efficiency, ledger
 from gateway.storage.reports.cache_efficiency import RECENT_CALLS, BilledAnswer, CachePrices

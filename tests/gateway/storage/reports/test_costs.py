@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from agent.messages import assistant_message
-from agent.models.catalog import Prices, facts_of
+from agent.models.catalog import facts_of
 from agent.money.cache_simulator import CacheRules
 from agent.money.costs import Money
 from agent.settings import FactsSettings
-from agent.usage import Usage
+from agent.usage import Prices, Usage
 from gateway.agent_ports.budgets import day_of
 from gateway.storage import maintenance
 from gateway.storage.conversation import turn_journal
