@@ -9,7 +9,7 @@ STRANGERS_PER_HOUR = 200
 """Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
 DOORS_PER_HOUR = 30
 URGENT_PER_MIN = 60
-"""`/stop` and `/status` of one sender: more than anybody needs, and no flood of answers."""
+"""Urgent commands (`/stop`, `/status`) of one sender: more than anybody needs, and no flood."""
 TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
 """With both, 31 ** 8 codes last for a million years."""
@@ -68,7 +68,7 @@ class Limits:
     Attributes:
         messages: Messages of each sender in a minute; None for any number.
         overheard: The same for what they say to others.
-        urgent: `/stop` and `/status` of each sender in a minute; None for any number.
+        urgent: Urgent commands of each sender in a minute; None for any number.
         notices: How often a sender is told that it were too many.
         strangers: Messages of strangers that are kept, for each account in an hour.
         tries: Wrong codes of each sender in an hour.

@@ -3,17 +3,21 @@
 What a turn asks: its messages, and what was said or changed meanwhile.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import Connection
 
 from agent.messages import assistant_message
 from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, NextTurn, with_notes
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.storage.conversation import turn_journal
 from gateway.storage.queue.inbox import InboxEntry
-from tests.support.storage import BASE, Store, admit, inbound, turn_of
+from gateway.storage.schema import inbox as inbox_table
+from gateway.storage.schema import outbox
+from tests.support.storage import BASE, Store, admit, claim_one, inbound, turn_of
 from tests.support.turns import ANSWERED
 
 NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
@@ -34,6 +38,23 @@ def test_a_plain_message_is_frozen_in_few_statements(store: Store) -> None:
         "UPDATE conversation",
         "INSERT message",
     ]
+
+
+def test_a_command_that_this_version_lacks_is_answered(store: Store) -> None:
+    """It was sent to a version that has it, and waited; what stands behind it goes on."""
+    gone = inbound("/roll 6")
+    place, _ = store.run(admit, gone)
+    row = inbox_table.update().values(kind="command", command="roll")
+    store.run(Connection.execute, row)
+    store.run(admit, inbound("hello"))
+    account = (gone.address.platform, gone.address.account)
+    decider = replace(NEXT_TURN, renderers={account: lambda text: [text]})
+    begun, carried_out = store.run(decider.begin, store.run(claim_one, place))
+    assert begun is not None
+    assert [entry.command for entry in carried_out] == ["roll"]
+    [told] = store.rows(outbox)
+    assert "I know no command `/roll`." in told.payload
+    assert [each.state for each in store.rows(inbox_table)] == ["done", "taken"]
 
 
 def note(seq: int, text: str, kind: Any = "overheard", name: str = "Una") -> InboxEntry:
