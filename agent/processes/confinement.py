@@ -17,49 +17,16 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/opt/homebrew",
-    "/nix/store",
-    "/gnu/store",
-    "/etc/alternatives",
-    "/etc/ca-certificates",
-    "/etc/crypto-policies",
-    "/etc/fonts",
-    "/etc/ld.so.cache",
-    "/etc/ld.so.conf",
-    "/etc/ld.so.conf.d",
-    "/etc/localtime",
-    "/etc/nsswitch.conf",
-    "/etc/os-release",
-    "/etc/passwd",
-    "/etc/group",
-    "/etc/hosts",
-    "/etc/host.conf",
-    "/etc/resolv.conf",
-    "/etc/gai.conf",
-    "/etc/protocols",
-    "/etc/services",
-    "/etc/mime.types",
-    "/etc/pki/tls",
-    "/etc/pki/ca-trust",
-    "/etc/ssl/certs",
-    "/etc/ssl/openssl.cnf",
-    "/etc/terminfo",
-    "/etc/timezone",
-    "/proc/cpuinfo",
-    "/proc/filesystems",
-    "/proc/loadavg",
-    "/proc/meminfo",
-    "/proc/stat",
-    "/proc/sys",
-    "/proc/uptime",
-    "/proc/version",
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+    *("/opt/homebrew", "/nix/store", "/gnu/store"),
+    *("/etc/alternatives", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/fonts"),
+    *("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
+    *("/etc/localtime", "/etc/nsswitch.conf", "/etc/os-release", "/etc/passwd", "/etc/group"),
+    *("/etc/hosts", "/etc/host.conf", "/etc/resolv.conf", "/etc/gai.conf"),
+    *("/etc/protocols", "/etc/services", "/etc/mime.types", "/etc/pki/tls", "/etc/pki/ca-trust"),
+    *("/etc/ssl/certs", "/etc/ssl/openssl.cnf", "/etc/terminfo", "/etc/timezone"),
+    *("/proc/cpuinfo", "/proc/filesystems", "/proc/loadavg", "/proc/meminfo", "/proc/stat"),
+    *("/proc/sys", "/proc/uptime", "/proc/version"),
 )
 """What every command may read and run. No home, no /var, no /run, no other part of /etc; nothing
 that tells of processes, since the words of other conversations stand in their command lines."""
@@ -219,6 +186,7 @@ def _drop_capabilities() -> None:
     """Give up what root may do beside owning files."""
     for capability in range(_LAST_CAPABILITY + 1):
         try:
+            # It fails where the kernel knows no more of them, or there is nothing to give up.
             _prctl(_PR_CAPBSET_DROP, capability)
         except OSError:
             break
@@ -231,6 +199,7 @@ def _restrict_files(workspace: str, readable: Iterable[str], *, growing: bool) -
     abi = landlock_abi()
     handled = _FS_RIGHTS[min(abi, 5)]
     attributes = struct.pack("=QQQ", handled, 0, _SCOPES)
+    # A kernel refuses attributes that it does not know.
     size = 24 if abi >= SIGNALS_ABI else 8
     ruleset = _syscall(_CREATE_RULESET, attributes, size, 0)
     try:
@@ -267,6 +236,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 def _filter_calls(steps: Iterable[bytes]) -> None:
     program = b"".join(steps)
     buffer = ctypes.create_string_buffer(program, len(program))
+    # The kernel reads the program during the call: `buffer` must live until then.
     filter_ = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, filter_)
 
@@ -287,6 +257,7 @@ def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
     """Yield the filter of what a confined command does not need, or must not reach."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
+    # Its flags lie in memory, which no filter can read; without it libraries use clone.
     yield from _when(_JUMP_EQUAL, _CLONE3, _ERRNO | _ENOSYS)
     for number in (*_FORBIDDEN[machine], *_FORBIDDEN_EVERYWHERE):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _EPERM)
@@ -307,8 +278,10 @@ def _beginning(machine: str) -> Iterator[bytes]:
     """Yield what lets only this processor's own calls go on, and loads their number."""
     yield _step(_LOAD, _ARCH_AT)
     yield _step(_JUMP_EQUAL, _ARCHITECTURES[machine][0], 1, 0)
+    # A number is another call for programs of another architecture: the rest would not fit.
     yield _step(_RETURN, _KILL)
     yield _step(_LOAD, _NUMBER_AT)
+    # The x32 calls of x86-64 have numbers of their own, which no check below would meet.
     yield from _when(_JUMP_GREATER_EQUAL, _X32, _ERRNO | _ENOSYS)
 
 

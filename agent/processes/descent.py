@@ -4,6 +4,7 @@ Standard library only: the supervisor and the keeper of MCP servers use it.
 """
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -29,9 +30,23 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def read_order(handle: int) -> dict[str, Any]:
+    """Return the line of JSON that says what to run; ends this process where none comes."""
+    line = b""
+    # Not by a buffered file: whoever waits for the end of `handle` must find it unread.
+    while not line.endswith(b"\n"):
+        part = os.read(handle, 65_536)
+        if not part:
+            sys.exit(1)
+        line += part
+    order: dict[str, Any] = json.loads(line)
+    return order
+
+
 def dead_child() -> Any:
     """Return how a child has ended, without taking leave of it; None where all live."""
     try:
+        # WNOWAIT leaves the dead one there: its id, and its group's, are not given to others.
         return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return None
@@ -84,6 +99,7 @@ def _stat(pid: str) -> bytes:
     except OSError:
         return b""
     try:
+        # The whole line in one read: a second one would tell of another moment.
         return os.read(handle, 4096)
     except ProcessLookupError:
         return b""
@@ -123,11 +139,13 @@ def kill_group(group: int) -> None:
 
 def _signal_group(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
+        # It may have ended by now, or what is left of it run as another user.
         os.killpg(group, number)
 
 
 def kill_descendants(root: int) -> int:
     """Kill every living descendant once; returns how many there were."""
+    # A list of a moment ago: whoever needs the end of all asks again until there is none.
     found = descendants(root)
     for process in found:
         with suppress(ProcessLookupError, PermissionError):

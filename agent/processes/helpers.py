@@ -43,6 +43,8 @@ _PACKAGE = Path(__file__).parents[1]
 
 def program(module: str) -> tuple[str, ...]:
     """Return the command that runs a module's `main`; further arguments stand behind it."""
+    # -I: neither the environment nor the working directory adds to what can be imported.
+    # -S: no site-packages, which take most of the time that a start needs.
     return (sys.executable, "-I", "-S", "-c", _BOOT, str(_PACKAGE), module)
 
 
@@ -95,6 +97,7 @@ async def helper(module: str) -> AsyncIterator[Helper]:
             stdin=PIPE,
             stdout=PIPE,
             stderr=DEVNULL,
+            # Not where Parley runs: a helper must not keep a directory from being unmounted.
             cwd="/",
             env={"PATH": PATH, "LANG": LANGUAGE},
             start_new_session=True,

@@ -59,7 +59,7 @@ class Answer:
 def main() -> None:
     """Keep one program; the lifeline is the file whose number is the last argument."""
     lifeline = int(sys.argv[-1])
-    order = _order(lifeline)
+    order = ProgramOrder(**descent.read_order(lifeline))
     descent.adopt_orphans()
     try:
         program = _started(order)
@@ -75,16 +75,6 @@ def main() -> None:
         _end(program, order.ends_within_s)
 
 
-def _order(lifeline: int) -> ProgramOrder:
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(lifeline, 65_536)
-        if not part:
-            sys.exit(1)
-        line += part
-    return ProgramOrder(**json.loads(line))
-
-
 def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
     """Start the program on this process's own pipes, in a session of its own.
 
@@ -95,6 +85,7 @@ def _started(order: ProgramOrder) -> subprocess.Popen[bytes]:
         order.command,
         cwd=order.directory,
         env=order.environment,
+        # A group of its own: it can be killed without the keeper.
         start_new_session=True,
         # Nothing else runs in this process, so nothing can hold a lock.
         preexec_fn=descent.die_with_parent,  # noqa: PLW1509
@@ -150,6 +141,7 @@ def _end(program: subprocess.Popen[bytes], within_s: float) -> None:
         descent.terminate_group(program.pid)
         _ends(program, within_s)
     descent.kill_group(program.pid)
+    # What has left the group may fork after it was listed: again until there is none.
     deadline = time.monotonic() + GONE_WITHIN_S
     while descent.kill_descendants(os.getpid()) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -113,22 +113,13 @@ class Output:
 
 def main() -> None:
     """Serve one order from stdin."""
-    order = _order()
+    # Only the line: stdin stays open behind it, and its end is what is listened for.
+    order = CommandOrder(**descent.read_order(0))
     descent.adopt_orphans()
+    # Parley may be gone when the report is written: that must be an error here, not the end.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with suppress(BrokenPipeError):
         _say(*Supervisor(order).run())
-
-
-def _order() -> CommandOrder:
-    """Read up to the end of the line; stdin stays open behind it."""
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(0, CHUNK_BYTES)
-        if not part:
-            sys.exit(1)
-        line += part
-    return CommandOrder(**json.loads(line))
 
 
 def _say(*parts: bytes) -> None:
@@ -182,11 +173,13 @@ class Supervisor:
         reading, writing = os.pipe()
         problems, trouble = os.pipe()
         allowed = _own_processes() + self._order.max_processes + SPARE_PROCESSES
+        # Walls and limits hold for the process that sets them: the child sets its own.
         self._child = os.fork()
         if self._child == 0:
             _become(self._order, writing, trouble, allowed)
         os.close(writing)
         os.close(trouble)
+        # What the command has left running may keep the pipe open with nothing in it.
         os.set_blocking(reading, False)
         return reading, problems
 
@@ -197,9 +190,11 @@ class Supervisor:
             poll.register(each, select.POLLIN)
         while self._report.ended == "failed":
             ready = {handle for handle, _ in poll.poll(self._until_next_look() * 1000)}
+            # What is written there means nothing; its end does.
             if self._listen in ready and not os.read(self._listen, CHUNK_BYTES):
                 self._report.ended, self._report.problem = "signal", "nobody waits for it"
             if reading in ready and not self._take(reading):
+                # At its end a pipe is always ready: this loop would not wait any more.
                 poll.unregister(reading)
             if wake in ready:
                 os.read(wake, CHUNK_BYTES)
@@ -313,6 +308,8 @@ def _on_child_end() -> int:
     """Return a file that becomes readable when a child ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
+    # poll() goes on after a signal (PEP 475), and Python writes a byte to the wakeup file for
+    # signals with a handler alone: the byte ends the wait.
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     return reading
@@ -342,18 +339,22 @@ def _become(order: CommandOrder, output: int, trouble: int, processes: int) -> N
         os.write(trouble, f"unconfined:{exc}".encode())
     except (OSError, ValueError) as exc:
         os.write(trouble, f"failed:{exc}".encode())
+    # Not sys.exit: this is a copy of the supervisor, and would clean up in its name.
     os._exit(127)
 
 
 def _prepare(order: CommandOrder, output: int, processes: int) -> None:
+    # Before the filter below, under which leaving a group has no effect.
     os.setsid()
     descent.die_with_parent()
+    # What is ignored stays ignored after exec: `yes | head` would not end as in a shell.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.umask(0o077)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     os.chdir(order.directory)
+    # Before the walls, which close /proc: there the kernel is told whom to end first.
     _limit(order, processes)
     confinement.hold_in_group()
     if order.confine:
@@ -374,11 +375,13 @@ def _limit(order: CommandOrder, processes: int) -> None:
         (resource.RLIMIT_FSIZE, order.disk_bytes),
         (resource.RLIMIT_NOFILE, MAX_FILES),
         (resource.RLIMIT_NPROC, processes),
+        # Not RLIMIT_AS: runtimes reserve far more addresses than they use memory.
         (resource.RLIMIT_DATA, order.memory_bytes),
     ):
         _, hard = resource.getrlimit(kind)
         limit = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (limit, limit))
     os.nice(NICENESS)
+    # Where memory runs out, the kernel ends the command before Parley.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
         file.write("1000")

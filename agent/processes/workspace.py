@@ -191,6 +191,7 @@ def walk(
 
 def _disk_bytes(folder: int, name: str) -> int:
     with suppress(OSError):
+        # Always in units of 512 bytes (stat(2)); a file with holes takes less than its size.
         return os.stat(name, dir_fd=folder, follow_symlinks=False).st_blocks * 512
     return 0
 
@@ -248,6 +249,7 @@ def _opened(name: str | Path, folder: int | None = None) -> int:
 
 
 def _mend(name: str | Path, folder: int | None) -> None:
+    # O_PATH needs no right to read. fchmod refuses such a descriptor; its path in /proc serves.
     handle = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=folder)
     try:
         Path(f"/proc/self/fd/{handle}").chmod(0o700)
@@ -290,6 +292,7 @@ def _replace(folder: int, name: str, parts: Iterable[bytes], mode: int) -> None:
             file.writelines(parts)
             file.flush()
             os.fchmod(file.fileno(), mode)
+            # Before the rename: after a power cut the name must not stand for an empty file.
             os.fsync(file.fileno())
         os.rename(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:

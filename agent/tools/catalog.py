@@ -57,8 +57,5 @@ def builtin_tools(settings: ToolSettings, others: Iterable[Tool] = ()) -> ToolRe
     unknown = [name for name in settings.enabled if name not in BUILTIN]
     if unknown:
         raise ValueError(f"unknown tools: {', '.join(unknown)}; there are {', '.join(BUILTIN)}")
-    return ToolRegistry([*(_made(name, settings) for name in settings.enabled), *others])
-
-
-def _made(name: str, settings: ToolSettings) -> Tool:
-    return _FIXED[name] if name in _FIXED else _MAKERS[name](settings)
+    made = [_FIXED.get(name) or _MAKERS[name](settings) for name in settings.enabled]
+    return ToolRegistry([*made, *others])

@@ -82,9 +82,12 @@ class _Batch:
         name = call["function"]["name"]
         async with AsyncExitStack() as stack:
             if self.toolbox.exclusive(name):
+                # Before the slot: a call that waits for others must not take the place of one that
+                # can run.
                 await stack.enter_async_context(self.alone)
             await stack.enter_async_context(self.slots)
-            if self.waiting >= MAX_ASKED and self._needs_approval(name):
+            is_asked = gate.needs_approval(name, self.toolbox, self.approval.mode)
+            if is_asked and self.waiting >= MAX_ASKED:
                 return None
             try:
                 outcome = await self._outcome(call)
@@ -106,6 +109,7 @@ class _Batch:
         if refused is not None:
             await self.journal.start_tool(call, "none")
             return refused
+        # Committed before it runs: after a crash this tells what may have happened.
         await self.journal.start_tool(call, self.toolbox.effect(name))
         if context.services.progress is not None:
             context.services.progress.working(call)
@@ -113,9 +117,6 @@ class _Batch:
         if context.services.hooks is not None:
             await context.services.hooks.after(name, gate.arguments_of(call), outcome, context)
         return outcome
-
-    def _needs_approval(self, name: str) -> bool:
-        return gate.needs_approval(name, self.toolbox, self.approval.mode)
 
     def _show(self, call: ToolCall, status: ToolStatus | Literal["waiting"]) -> None:
         if self.context.services.progress is not None:

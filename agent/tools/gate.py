@@ -68,6 +68,7 @@ async def refusal(
             log.info("tool_refused", tool=name)
         return impossible
     arguments = arguments_of(call)
+    # Before anybody is asked: nobody approves what a plugin forbids.
     if context.services.hooks is not None:
         veto = await context.services.hooks.before(name, arguments, context)
         if veto is not None:
@@ -94,6 +95,7 @@ def needs_approval(name: str, toolbox: ToolBox, mode: ApprovalMode) -> bool:
 
 def _definition(name: str, toolbox: ToolBox) -> str:
     schemas = [schema for schema in toolbox.schemas if schema.name == name]
+    # Sorted: a tool has the same digest in whatever order its schema was built.
     return sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
@@ -105,12 +107,7 @@ async def _asked(
         return _denied(name, NOBODY)
     question = approval_question(call, redactor)
     inquiry = Inquiry(
-        "approval",
-        context.call_id,
-        name,
-        question or "",
-        definition=definition,
-        askable=bool(question),
+        "approval", context.call_id, name, question or "", (), definition, bool(question)
     )
     try:
         reply = await context.services.people.ask(inquiry)
@@ -143,6 +140,7 @@ def approval_question(call: ToolCall, redactor: Redactor) -> str | None:
     if len(shown) > MAX_SHOWN_CHARS:
         return None
     note = f"\n\n{hidden:,} characters of it are secrets of the settings: {MASK}." if hidden else ""
+    # A fence of more backticks than stand inside: the arguments cannot end it (CommonMark 4.5).
     fence = "`" * max(3, 1 + max(map(len, _BACKTICKS.findall(shown)), default=0))
     name = call["function"]["name"]
     return f"May I run `{name}`?\n\n{fence}json\n{shown}\n{fence}{note}"

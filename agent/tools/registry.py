@@ -192,11 +192,13 @@ async def _run(tool: Tool, arguments: Any, context: ToolContext) -> ToolOutcome:
     try:
         async with deadline:
             return ToolOutcome(await tool.run(context, arguments), "ok")
+    # No failure of the tool: as a text for the model it would give the waiting call an outcome.
     except AttemptEnds:
         raise
     except ToolError as error:
         return _failure(str(error))
     except Exception as error:  # noqa: BLE001 - whatever a tool does ends here
+        # A tool may raise a TimeoutError of its own: the deadline tells whose it was.
         if deadline.expired():
             return _failure(f"{tool.name} did not finish within {tool.timeout_s:g} s")
         return _broken(tool, error)

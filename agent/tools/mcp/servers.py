@@ -69,6 +69,7 @@ async def connected(
     """Run the connections of the enabled servers while the body runs; all were tried once."""
     known = [
         Server(name, servers[name], home / FOLDER / f"{name}.json")
+        # By name: requests must begin with the same bytes at every start.
         for name in sorted(servers)
         if servers[name].enabled
     ]

@@ -245,6 +245,7 @@ async def over_http(server: McpServerSettings) -> AsyncIterator[Any]:
     headers = {name: value.get_secret_value() for name, value in server.headers.items()}
     # Compressed answers could be of any size.
     headers["Accept-Encoding"] = "identity"
+    # Beyond the limit of the tool, whose cancellation is passed on to the server.
     timeout = httpx2.Timeout(CONNECT_WITHIN_S, read=server.timeout_s + CONNECT_WITHIN_S)
     transport = Bounded(httpx2.AsyncHTTPTransport())
     async with (

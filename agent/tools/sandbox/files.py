@@ -25,6 +25,10 @@ from agent.settings import ToolSettings
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 
+TIME_LIMIT_S = 10.0
+"""Of a search."""
+MAX_ANSWER_BYTES = 1_000_000
+"""Of a search: what its process may write."""
 MAX_READ_BYTES = 200_000
 """Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""
 MAX_LINE_BYTES = 20_000
@@ -140,6 +144,7 @@ def of(context: ToolContext) -> Workspace:
 def _read(workspace: Workspace, arguments: ReadArguments) -> str:
     with workspace.file(arguments.path) as handle, clear(arguments.path):
         size = os.fstat(handle).st_size
+        # A copy: the file object closes what it is given, and the workspace closes its own.
         with os.fdopen(os.dup(handle), "rb") as file:
             start = file.read(_LOOKED_AT_BYTES)
             if is_binary(start):
@@ -261,14 +266,11 @@ def _entry(folder: int, name: str) -> str:
     except OSError:
         return ""
     shown = name.encode(errors="replace").decode()
+    # A name may hold line ends, and would look like entries of its own.
     shown = "".join(each if each.isprintable() else "?" for each in shown)
     if stat.S_ISREG(found.st_mode):
         return f"{shown}  {found.st_size:,}"
     return f"{shown}  ({_KINDS.get(stat.S_IFMT(found.st_mode), 'unknown')})"
-
-
-TIME_LIMIT_S = 10.0
-MAX_ANSWER_BYTES = 1_000_000
 
 
 class FileSearchArguments(Arguments):

@@ -25,18 +25,7 @@ MAX_MEMORY_BYTES = 1_000_000_000
 MAX_LINK_CHARS = 300
 _UNSEEN = {"script", "style", "template", "noscript", "svg", "iframe", "object", "canvas"}
 _EMPTY = {
-    "br",
-    "hr",
-    "img",
-    "input",
-    "meta",
-    "link",
-    "source",
-    "wbr",
-    "area",
-    "base",
-    "col",
-    "embed",
+    *("br", "hr", "img", "input", "meta", "link", "source", "wbr", "area", "base", "col", "embed"),
 }
 _BLOCKS = {
     *("p", "div", "section", "article", "header", "footer", "main", "nav", "aside", "form"),
@@ -107,6 +96,7 @@ class PageReader(HTMLParser):
         if tag == "title":
             self._in_title = False
         if tag in _UNSEEN:
+            # Pages end what they have not begun.
             self._unseen = max(0, self._unseen - 1)
         elif not self._unseen:
             self._end(tag)

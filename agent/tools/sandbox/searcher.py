@@ -113,6 +113,7 @@ def _files(root: str, names: tuple[str, ...], wanted: str) -> Iterator[tuple[str
 
 def _text(folder: int, name: str) -> str | None:
     """Return a file's text; None for links, pipes, large files and what is no text."""
+    # Not blocking: a pipe in the place of the file would hold the search for good.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         if not 0 < os.stat(name, dir_fd=folder, follow_symlinks=False).st_size <= MAX_FILE_BYTES:

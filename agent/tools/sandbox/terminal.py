@@ -62,6 +62,8 @@ def make_terminal(settings: ToolSettings) -> Tool:
         arguments=TerminalArguments,
         run=terminal.run,
         exclusive=True,
+        # Beyond the limit of the supervisor, which tells how the command ended; this one cuts it
+        # off.
         timeout_s=options.timeout_s + 3 * GRACE_S,
         restricted=True,
     )
@@ -163,20 +165,15 @@ class Terminal:
             answer = await supervisor.read_all(order.output_bytes + _REPORT_BYTES)
             line, _, output = answer.partition(b"\n")
             if not (fields := _object(line)):
-                _end_orphans(group)
+                # It was killed: by the command, or by the system for lack of memory.
+                if group is not None:
+                    descent.kill_group(group)
                 raise HelperFailed("it ended without a report")
         return Report(**fields), output
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(line) if line.strip() else {}
-    return found
-
-
-def _end_orphans(group: int | None) -> None:
-    """End a command whose supervisor was killed: by it, or by the system for lack of memory."""
-    if group is not None:
-        descent.kill_group(group)
+    return dict(json.loads(line)) if line.strip() else {}
 
 
 def told(report: Report, output: bytes, order: CommandOrder) -> str:

@@ -42,7 +42,7 @@ def test_an_order_that_never_comes_ends_the_supervisor(monkeypatch: pytest.Monke
     """Parley was killed before it could say what to run."""
     monkeypatch.setattr(os, "read", lambda *_: b"")
     with pytest.raises(SystemExit):
-        supervisor._order()
+        supervisor.main()
 
 
 @pytest.mark.parametrize(
