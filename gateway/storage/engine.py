@@ -3,8 +3,8 @@
 The writer owns the only connection that writes. It runs the functions that wait in its queue one
 after another, each inside a savepoint, and commits them together: one fsync for many callers. A
 function that only reads runs as a whole on one of the readers' threads: a switch of threads costs
-more than a statement. Searches, which may take long, have threads of their own, and are interrupted
-where nobody waits for them any more.
+more than a statement. Searches, which may take long, have connections of their own (aiosqlite) and
+are interrupted where nobody waits for them any more.
 """
 
 import asyncio
@@ -14,12 +14,11 @@ import queue
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from filelock import FileLock, Timeout
 from sqlalchemy import (
@@ -31,11 +30,16 @@ from sqlalchemy import (
     create_engine,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
+
+if TYPE_CHECKING:
+    import aiosqlite
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,7 +52,7 @@ _FILE_TROUBLE = (sqlite3.OperationalError, sqlite3.DatabaseError)
 READERS = 4
 SEARCHERS = 2
 SEARCH_WAIT_S = 30.0
-"""How long a search waits for one of the threads."""
+"""How long a search waits for a connection."""
 READER_WAIT_S = 10.0
 """How long a step outside of transactions waits for readers of the log, and how often it tries."""
 READER_PAUSE_S = 0.1
@@ -77,33 +81,15 @@ class JobResult(NamedTuple):
     error: Exception | None
 
 
-class Interruption:
-    """Ends the statement of a search from another thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._raw: sqlite3.Connection | None = None
-
-    @contextmanager
-    def possible(self, raw: sqlite3.Connection) -> Iterator[None]:
-        """Let the statements on a connection be interrupted."""
-        self._raw = raw
-        try:
-            yield
-        finally:
-            # Then the connection is another search's: under the lock, so that none is hit by this.
-            with self._lock:
-                self._raw = None
-
-    def now(self) -> None:
-        """Have SQLite give up the statement that runs, if one does at this moment."""
-        with self._lock:
-            if self._raw is not None:
-                self._raw.interrupt()
-
-
 _DISCREET: dict[str, Any] = {"hide_parameters": True}
 """Errors and logs do not quote what people wrote."""
+_READING: dict[str, Any] = {
+    "isolation_level": "AUTOCOMMIT",
+    "skip_autocommit_rollback": True,
+    "pool_reset_on_return": None,
+    "max_overflow": 0,
+    **_DISCREET,
+}
 
 
 class Database:
@@ -122,20 +108,17 @@ class Database:
         self._writer = threading.Thread(target=self._write_loop, name="sqlite-writer", daemon=True)
         self._writer.start()
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="sqlite-reader")
-        self._searchers = ThreadPoolExecutor(SEARCHERS, thread_name_prefix="sqlite-searcher")
-        self._free_searchers = asyncio.Semaphore(SEARCHERS)
-        self._searches: dict[asyncio.Future[Any], Interruption] = {}
         self._read_only = create_engine(
             "sqlite://",
-            creator=RESERVE.lending(partial(_reader, path)),
+            creator=RESERVE.lending(partial(_reader, **_how(path))),
             poolclass=QueuePool,
-            pool_size=READERS + SEARCHERS,
-            isolation_level="AUTOCOMMIT",
-            skip_autocommit_rollback=True,
-            pool_reset_on_return=None,
-            max_overflow=0,
-            **_DISCREET,
+            pool_size=READERS,
+            **_READING,
         )
+        self._path = path
+        self._searches: dict[asyncio.Future[Any], aiosqlite.Connection | None] = {}
+        self._searchers: AsyncEngine | None = None
+        self._first_search = asyncio.Lock()
 
     async def write(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -164,67 +147,88 @@ class Database:
         """
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        return await self._loop.run_in_executor(
-            self._readers, self._on_reader, _snapshot, lambda conn: fn(conn, *args, **kwargs)
-        )
+        reading = partial(self._read, fn, *args, **kwargs)
+        return await self._loop.run_in_executor(self._readers, reading)
+
+    def _read(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        try:
+            with self._read_only.connect() as conn:
+                raw = cast("sqlite3.Connection", conn.connection.driver_connection)
+                raw.execute("BEGIN")
+                try:
+                    found = fn(conn, *args, **kwargs)
+                    raw.execute("COMMIT")
+                except BaseException:
+                    # Rows that it has not fetched would keep later reads on this old snapshot.
+                    conn.invalidate()
+                    raise
+                return found
+        except DBAPIError as exc:
+            raise StorageUnavailable(str(exc.orig)) from exc
+        except sqlite3.Error as exc:
+            raise StorageUnavailable(str(exc)) from exc
 
     async def search(
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run a reading `fn(conn, …)` that may take long; it ends when its caller is cancelled.
 
+        Between its statements it holds the event loop.
+
         Raises:
             StorageUnavailable: The file cannot be read, all searchers are busy for long, or the
                 database is closed.
         """
-        try:
-            async with asyncio.timeout(SEARCH_WAIT_S):
-                await self._free_searchers.acquire()
-        except TimeoutError as exc:
-            raise StorageUnavailable(f"all {SEARCHERS} searchers are busy") from exc
-        try:
-            return await self._search(lambda conn: fn(conn, *args, **kwargs))
-        finally:
-            self._free_searchers.release()
-
-    async def _search(self, fn: Callable[[Connection], T]) -> T:
         if self._closed:
             raise StorageUnavailable("the database is closed")
-        interruption = Interruption()
-        running = self._loop.run_in_executor(
-            self._searchers, self._on_reader, interruption.possible, fn
-        )
-        self._searches[running] = interruption
-        running.add_done_callback(self._forget_search)
+        searching = asyncio.ensure_future(self._search(fn, *args, **kwargs))
+        self._searches[searching] = None
+        searching.add_done_callback(self._forget_search)
         try:
-            return await asyncio.shield(running)
+            # A connection that is cancelled while it opens reports to a loop that may be closed.
+            return await asyncio.shield(searching)
         except asyncio.CancelledError:
-            await self._interrupt(running)
+            await self._interrupt(searching)
             raise
 
-    async def _interrupt(self, running: asyncio.Future[Any]) -> None:
-        """End a search, again and again: between two statements there is nothing to interrupt."""
-        while not running.done():
-            self._searches[running].now()
-            await asyncio.wait([running], timeout=INTERRUPT_EVERY_S)
-
-    def _forget_search(self, running: asyncio.Future[Any]) -> None:
-        del self._searches[running]
-        _retrieve(running)
-
-    def _on_reader(
-        self,
-        during: Callable[[sqlite3.Connection], AbstractContextManager[None]],
-        fn: Callable[[Connection], T],
+    async def _search(
+        self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a function on a read-only connection, on the thread of a reader or searcher."""
+        me = cast("asyncio.Future[Any]", asyncio.current_task())
         try:
-            with self._read_only.connect() as conn:
-                return _run_during(during, fn, conn)
+            searchers = await self._opened_searchers()
+            async with searchers.connect() as conn:
+                raw = await conn.get_raw_connection()
+                self._searches[me] = cast("aiosqlite.Connection", raw.driver_connection)
+                try:
+                    return await conn.run_sync(fn, *args, **kwargs)
+                finally:
+                    self._searches[me] = None
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
-        except sqlite3.Error as exc:
-            raise StorageUnavailable(str(exc)) from exc
+        except PoolTimeoutError as exc:
+            raise StorageUnavailable(f"all {SEARCHERS} searchers are busy") from exc
+
+    async def _opened_searchers(self) -> "AsyncEngine":
+        """Return the pool of the searches; the first one makes it."""
+        async with self._first_search:
+            if self._searchers is None:
+                # In a thread: it imports 50 modules.
+                self._searchers = await asyncio.to_thread(_searchers, self._path)
+        return self._searchers
+
+    async def _interrupt(self, searching: asyncio.Future[Any]) -> None:
+        """End a search: SQLite gives up the statement that runs, if one does at that moment."""
+        while not searching.done():
+            if (conn := self._searches[searching]) is not None:
+                await conn.interrupt()
+            await asyncio.wait([searching], timeout=INTERRUPT_EVERY_S)
+
+    def _forget_search(self, searching: asyncio.Future[Any]) -> None:
+        del self._searches[searching]
+        _retrieve(searching)
 
     async def scrub(self) -> None:
         """Empty the log and overwrite what erased rows have left, so that nothing is left of them.
@@ -263,10 +267,11 @@ class Database:
         self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
         await asyncio.to_thread(self._readers.shutdown)
-        for running in list(self._searches):
-            await self._interrupt(running)
-        await asyncio.to_thread(self._searchers.shutdown)
         self._read_only.dispose()
+        for searching in list(self._searches):
+            await self._interrupt(searching)
+        if self._searchers is not None:
+            await self._searchers.dispose()
 
     def _write_loop(self) -> None:
         while batch := self._next_batch():
@@ -337,20 +342,6 @@ class Database:
             raise StorageUnavailable(f"the batch was rolled back: {cause}") from cause
         self._connection.exec_driver_sql("ROLLBACK TO job")
         self._connection.exec_driver_sql("RELEASE job")
-
-
-def _run_during(
-    during: Callable[[sqlite3.Connection], AbstractContextManager[None]],
-    fn: Callable[[Connection], T],
-    conn: Connection,
-) -> T:
-    try:
-        with during(cast("sqlite3.Connection", conn.connection.driver_connection)):
-            return fn(conn)
-    except BaseException:
-        # Rows that it has not fetched would keep later reads on this old snapshot.
-        conn.invalidate()
-        raise
 
 
 def _storage_error(exc: Exception) -> Exception:
@@ -430,21 +421,32 @@ def connect(path: Path) -> Connection:
     return connection
 
 
-def _reader(path: Path) -> sqlite3.Connection:
-    """Open a connection for a reader's thread, with all the files that it will ever need."""
-    connection = sqlite3.connect(
-        read_only_uri(path), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False
+def _searchers(path: Path) -> "AsyncEngine":
+    """Return a pool of connections that can be interrupted."""
+    # A start does without SQLAlchemy's asyncio layer, which loads the whole ORM.
+    import aiosqlite  # noqa: PLC0415
+    from sqlalchemy import AsyncAdaptedQueuePool  # noqa: PLC0415
+    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+
+    return create_async_engine(
+        "sqlite+aiosqlite://",
+        async_creator=partial(aiosqlite.connect, **_how(path)),
+        poolclass=AsyncAdaptedQueuePool,
+        pool_size=SEARCHERS,
+        pool_timeout=SEARCH_WAIT_S,
+        **_READING,
     )
+
+
+def _how(path: Path) -> dict[str, Any]:
+    return {"database": read_only_uri(path), "uri": True, "timeout": BUSY_TIMEOUT_S}
+
+
+def _reader(**how: Any) -> sqlite3.Connection:
+    """Open a connection for a reader's thread, with all the files that it will ever need."""
+    connection: sqlite3.Connection = sqlite3.connect(**how, check_same_thread=False)
     connection.execute("PRAGMA schema_version").fetchone()
     return connection
-
-
-@contextmanager
-def _snapshot(raw: sqlite3.Connection) -> Iterator[None]:
-    """Let all statements see the same: what was committed before the first of them."""
-    raw.execute("BEGIN")
-    yield
-    raw.execute("COMMIT")
 
 
 def read_only_uri(path: Path) -> str:

@@ -16,6 +16,8 @@ WARM = (
     "adapters.telegram.adapter",
     "adapters.discord.adapter",
     "adapters.slack.adapter",
+    "sqlalchemy.dialects.sqlite.aiosqlite",
+    "aiosqlite",
 )
 
 

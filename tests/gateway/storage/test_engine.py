@@ -323,13 +323,8 @@ async def test_a_read_that_fails_among_its_rows_leaves_no_old_snapshot(database:
         assert await database.read(names) == ["a", "b", "c"]
 
 
-def from_thread(event: asyncio.Event) -> Callable[[], None]:
-    """Return what sets an event of this loop from another thread."""
-    return partial(asyncio.get_running_loop().call_soon_threadsafe, event.set)
-
-
-def search_for_ever(conn: Connection, tell: Callable[[], None]) -> None:
-    tell()
+def search_for_ever(conn: Connection, began: asyncio.Event) -> None:
+    began.set()
     conn.execute(
         text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n")
     )
@@ -340,7 +335,7 @@ async def test_a_search_ends_with_its_caller(database: Database) -> None:
     await database.write(add, "a")
     for _ in range(engine_module.SEARCHERS + 1):
         began = asyncio.Event()
-        searching = asyncio.ensure_future(database.search(search_for_ever, from_thread(began)))
+        searching = asyncio.ensure_future(database.search(search_for_ever, began))
         await began.wait()
         searching.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -351,7 +346,7 @@ async def test_a_search_ends_with_its_caller(database: Database) -> None:
 async def test_close_ends_searches(database: Database) -> None:
     """Their callers are told, and a late search opens no connection."""
     began = asyncio.Event()
-    searching = asyncio.ensure_future(database.search(search_for_ever, from_thread(began)))
+    searching = asyncio.ensure_future(database.search(search_for_ever, began))
     await began.wait()
     await database.close()
     with pytest.raises(StorageUnavailable, match="interrupted"):
@@ -367,10 +362,7 @@ async def test_a_search_that_finds_no_free_connection(
     monkeypatch.setattr(engine_module, "SEARCH_WAIT_S", 0.01)
     async with open_database(database_file) as database:
         began = [asyncio.Event() for _ in range(engine_module.SEARCHERS)]
-        busy = [
-            asyncio.ensure_future(database.search(search_for_ever, from_thread(each)))
-            for each in began
-        ]
+        busy = [asyncio.ensure_future(database.search(search_for_ever, each)) for each in began]
         for each in began:
             await each.wait()
         with pytest.raises(StorageUnavailable, match="searchers are busy"):
