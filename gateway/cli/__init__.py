@@ -1,1 +1,1 @@
-"""Cli."""
+"""The `parley` command: a file for each group of commands, with what it prints."""

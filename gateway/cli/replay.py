@@ -1,15 +1,43 @@
-"""`parley replay`: plays recorded conversations; gateway/replay/ does the work."""
+"""`parley replay`: plays recorded conversations through the real path, on a database of its own.
+
+Intake, queue, worker, loop and outbox are the ones of `parley run`; only the model, its tools and
+the platform are played (gateway/replay/).
+"""
 
 import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
+from agent.context_engine import Limits
+from agent.plugins.engines import available
+from agent.plugins.finding import PLUGINS
+from agent.settings import AuxiliarySettings
 from gateway.cli.common import out, settings_of
-from gateway.replay.cli import ReplayOptions
-from gateway.replay.cli import replay as play
-from gateway.replay.player import Gap
+from gateway.errors import SettingsError
+from gateway.replay.costs import Comparison, Tariff, early, totals
+from gateway.replay.player import Gap, Player, Stage, facts_in, playing, window_of, writer_in
+from gateway.replay.recordings import BadRecording, Recording, load_recordings
+from gateway.replay.report import (
+    Conditions,
+    Replayed,
+    check_target,
+    costs_by_name,
+    show,
+    write_report,
+)
+from gateway.settings.tree import BudgetSettings, Settings
+
+AT_ONCE = 8
+"""Conversations that are played side by side; one where the gateway restarts, so that a restart
+comes at the same place in every replay."""
 
 replay_app = typer.Typer(add_completion=False)
 
@@ -68,10 +96,235 @@ def replay(  # noqa: PLR0913 - an option each
         strategy=strategy,
         ttl=ttl,
         early=early,
-        # Other words are refused by `replay`, with the list of those that there are.
+        # Other words are refused by `overridden`, with the list of those that there are.
         gap=cast("Gap", gap),
         restart_every=restart_every,
         concatenate=concatenate,
     )
-    if not asyncio.run(play(settings, files, out, options)):
+    if not asyncio.run(play_files(settings, files, out, options)):
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """What the command line gives; None leaves a setting as it is.
+
+    Attributes:
+        report: Where to write the page; None for none.
+        window: Context length of the model in tokens, instead of `model.context_length`.
+        engine: Instead of `context.engine`; unlike there, it must exist.
+        threshold: Instead of `compression.threshold`.
+        strategy: Instead of `prompt_caching.strategy`; `ttl` instead of `prompt_caching.cache_ttl`.
+        early: Turns `compression.early` on. What it makes is compared with a second play, without.
+        gap: Which pauses are played; see gateway/replay/player.py.
+        restart_every: The gateway is started again after so many requests; None for never.
+        concatenate: All conversations of a file are played as one.
+    """
+
+    report: Path | None = None
+    window: int | None = None
+    engine: str | None = None
+    threshold: float | None = None
+    strategy: str | None = None
+    ttl: str | None = None
+    early: bool = False
+    gap: Gap = "recorded"
+    restart_every: int | None = None
+    concatenate: bool = False
+
+
+async def play_files(
+    settings: Settings, files: Sequence[Path], console: Console, options: ReplayOptions
+) -> bool:
+    """Play the conversations of the files, print a line for each, and write the report.
+
+    Returns:
+        Whether every user message of every conversation got its recorded answer.
+
+    Raises:
+        SettingsError: An option is not allowed, a file cannot be read or has none of the known
+            formats, or the report cannot be written; all of that is known before anything runs.
+    """
+    settings = overridden(settings, options)
+    recordings = [it for file in files for it in _load(file, concatenate=options.concatenate)]
+    if options.report is not None:
+        # Before anything is played: that takes minutes.
+        check_target(options.report)
+    results = await _play(settings, recordings, console, options)
+    conditions = _conditions(settings, files, options)
+    if _comparable(results, conditions.tariff):
+        plain = _with_value(settings, "compression", "early", value=False)
+        others = await _play(plain, recordings, console, options, "without early")
+        comparison = _comparison(results, others, conditions.tariff)
+        conditions = replace(conditions, comparison=comparison)
+    show(results, conditions, console)
+    failed = [result for result in results if result.problem]
+    console.print(f"{len(results) - len(failed)} of {len(results)} conversations fully answered")
+    if options.report is not None:
+        write_report(options.report, results, conditions)
+        console.print(f"report: {options.report}", markup=False, highlight=False, soft_wrap=True)
+    return not failed
+
+
+def overridden(settings: Settings, options: ReplayOptions) -> Settings:
+    """Return the settings with the options in them.
+
+    Raises:
+        SettingsError: A value is not allowed; one line for each.
+    """
+    problems = []
+    for option, block, key in (
+        ("window", "model", "context_length"),
+        ("threshold", "compression", "threshold"),
+        ("strategy", "prompt_caching", "strategy"),
+        ("ttl", "prompt_caching", "cache_ttl"),
+        ("early", "compression", "early"),
+    ):
+        value = getattr(options, option)
+        if value is not None and value is not False:
+            try:
+                settings = _with_value(settings, block, key, value)
+            except ValidationError as exc:
+                allowed = exc.errors()[0]["msg"].replace("Input should", "must")
+                problems.append(f"--{option} {value}: {allowed}")
+    if options.engine is not None:
+        problems += _engine_problems(settings.home, options.engine)
+        context = settings.context.model_copy(update={"engine": options.engine})
+        settings = settings.model_copy(update={"context": context})
+    if options.gap not in get_args(Gap):
+        problems.append(f"--gap {options.gap}: there are: {', '.join(get_args(Gap))}")
+    if problems:
+        raise SettingsError("\n".join(problems))
+    return settings
+
+
+def _with_value(settings: Settings, block: str, key: str, value: object) -> Settings:
+    section = getattr(settings, block)
+    changed = type(section).model_validate({**dict(section), key: value})
+    return settings.model_copy(update={block: changed})
+
+
+def _engine_problems(home: Path, name: str) -> list[str]:
+    found = available(home)
+    usable = sorted({info.name for info in found if info.problem is None})
+    if name in usable:
+        return []
+    why = next((info.problem for info in found if info.name == name), "there is no such engine")
+    return [f"--engine {name}: {why}; there are: {', '.join(usable)}"]
+
+
+def _conditions(settings: Settings, files: Sequence[Path], options: ReplayOptions) -> Conditions:
+    compression, engine = settings.compression, settings.context.engine
+    own = settings.context.rounds.threshold
+    return Conditions(
+        window_tokens=window_of(settings),
+        threshold=own if engine == "rounds" else compression.threshold,
+        target_ratio=compression.target_ratio,
+        protect_last_n=compression.protect_last_n,
+        engine=engine,
+        files=tuple(map(str, files)),
+        tariff=_tariff(settings),
+        pauses=options.gap,
+        restart_every=options.restart_every,
+    )
+
+
+def _tariff(settings: Settings) -> Tariff:
+    compression = settings.compression
+    limits = Limits(
+        context_length=window_of(settings),
+        threshold=compression.threshold,
+        target_ratio=compression.target_ratio,
+        protect_last_n=compression.protect_last_n,
+    )
+    return Tariff(
+        facts_in(settings),
+        limits,
+        settings.prompt_caching.cache_ttl,
+        compression.payback_requests,
+        compression.early,
+        writer_in(settings),
+    )
+
+
+def _comparable(results: Sequence[Replayed], tariff: Tariff) -> bool:
+    """Whether early compaction made a difference, and its worth can be told."""
+    made = any(early(each.timeline, each.billed, tariff).made for each in results)
+    return made and _spent(results, tariff) is not None
+
+
+def _comparison(
+    results: Sequence[Replayed], others: Sequence[Replayed], tariff: Tariff
+) -> Comparison | None:
+    early_usd, plain_usd = _spent(results, tariff), _spent(others, tariff)
+    return None if early_usd is None or plain_usd is None else Comparison(early_usd, plain_usd)
+
+
+def _spent(results: Sequence[Replayed], tariff: Tariff) -> float | None:
+    """Return what all would have cost; None if a price or an answer is missing."""
+    if any(result.problem for result in results):
+        return None
+    return totals([found for _, found in costs_by_name(results, tariff)]).usd(tariff)
+
+
+def _load(file: Path, *, concatenate: bool) -> list[Recording]:
+    try:
+        return load_recordings(file, concatenated=concatenate)
+    except (BadRecording, OSError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else str(exc).removeprefix(f"{file}: ")
+        raise SettingsError(f"cannot replay {file}: {why}") from exc
+
+
+async def _play(
+    settings: Settings,
+    recordings: Sequence[Recording],
+    console: Console,
+    options: ReplayOptions,
+    title: str = "conversations",
+) -> list[Replayed]:
+    """Play everything in a home that is gone afterwards."""
+    at_once = AT_ONCE if options.restart_every is None else 1
+    with tempfile.TemporaryDirectory(prefix="parley-replay-") as folder:
+        own = _for_replay(settings, Path(folder))
+        async with playing(Stage(own, recordings, options.gap, options.restart_every)) as player:
+            return await _play_all(player, recordings, console, at_once, title)
+
+
+def _for_replay(settings: Settings, home: Path) -> Settings:
+    """Return settings for a replay: nothing is waited for, and no network is used.
+
+    Summaries are the extractor's, sessions do not end by the clock, no budget ends, and the plugins
+    are those of the real home.
+    """
+    (home / PLUGINS).symlink_to(settings.home / PLUGINS)
+    return settings.model_copy(
+        update={
+            "home": home,
+            "queue": settings.queue.model_copy(update={"debounce_ms": 0}),
+            "sessions": settings.sessions.model_copy(update={"reset": "none"}),
+            "auxiliary": AuxiliarySettings(),
+            "budget": BudgetSettings(),
+        }
+    )
+
+
+async def _play_all(
+    player: Player, recordings: Sequence[Recording], console: Console, at_once: int, title: str
+) -> list[Replayed]:
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
+    places = asyncio.Semaphore(at_once)
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task(title, total=len(recordings))
+
+        async def one(number: int, recording: Recording) -> Replayed:
+            async with places:
+                result = await player.play(number, recording)
+            progress.advance(bar)
+            return result
+
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [
+                tasks.create_task(one(number, recording), name=f"replay {recording.name}")
+                for number, recording in enumerate(recordings)
+            ]
+    return [job.result() for job in jobs]

@@ -1,1 +1,1 @@
-"""Http."""
+"""What the gateway serves over HTTP and over its Unix socket."""

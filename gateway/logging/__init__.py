@@ -1,1 +1,1 @@
-"""Logging."""
+"""Where log lines go, and how they are written."""

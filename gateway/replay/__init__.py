@@ -1,1 +1,1 @@
-"""Replay."""
+"""What `parley replay` plays with: recordings, a stage, and a report."""

@@ -12,8 +12,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gateway.cli import main
+from gateway.cli.replay import ReplayOptions, overridden, play_files
 from gateway.errors import SettingsError
-from gateway.replay.cli import ReplayOptions, overridden, replay
 from gateway.replay.player import facts_in, window_of, writer_in
 from gateway.settings.tree import Settings
 from tests.support.gateway import log_lines, settings_of
@@ -52,7 +52,7 @@ async def play(tmp_path: Path, *files: Path, **options: Any) -> tuple[bool, str]
 async def play_with(settings: Settings, *files: Path, **options: Any) -> tuple[bool, str]:
     console = Console(file=io.StringIO(), width=200)
     async with log_lines(Watch()):
-        good = await replay(settings, files, console, ReplayOptions(**options))
+        good = await play_files(settings, files, console, ReplayOptions(**options))
     assert isinstance(console.file, io.StringIO)
     return good, console.file.getvalue()
 
@@ -356,7 +356,7 @@ async def test_a_bad_target_is_found_before_anything_is_played(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A replay may take minutes."""
-    monkeypatch.delattr("gateway.replay.cli.playing")
+    monkeypatch.delattr("gateway.cli.replay.playing")
     with pytest.raises(SettingsError, match=r"--report .*: cannot be written: "):
         await play(tmp_path, recording(tmp_path, TALK), report=tmp_path / "none" / "out.html")
 
@@ -453,7 +453,7 @@ def test_the_command_takes_each_option(tmp_path: Path, monkeypatch: pytest.Monke
     }
     options = [part for name, it in given.items() for part in (f"--{name}", f"{it}")]
     taken = AsyncMock(return_value=True)
-    monkeypatch.setattr("gateway.cli.replay.play", taken)
+    monkeypatch.setattr("gateway.cli.replay.play_files", taken)
     monkeypatch.setattr(main, "log_problems_only", lambda: None)
     words = [each.replace("restart_every", "restart-every") for each in options]
     flags = ["--early", "--concatenate"]
