@@ -1,4 +1,7 @@
-"""Events, commands and buttons → messages; pure functions, no server."""
+"""Events, commands and buttons → messages; pure functions, no server.
+
+The names of people are asked from a real server.
+"""
 
 import asyncio
 import json
@@ -10,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.messages import Address, Choice, InboundMessage, Poison
+from adapters.slack.adapter import SlackAdapter
 from adapters.slack.buttons import (
     choice_blocks,
     pressed_blocks,
@@ -38,6 +42,10 @@ from adapters.slack.ingest import (
     ts_of,
 )
 from adapters.slack.socketmode import Envelopes
+from tests.support.recording_intake import RecordingIntake
+from tests.support.slack.faults import refused, slow
+from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL
+from tests.support.slack.server import SlackServer
 
 NAMES = {"U1": "Ann", "U2": "Bob"}
 READING = Reading(
@@ -555,3 +563,48 @@ def test_a_mention_with_files_does_not_wait() -> None:
     full = {"event": {"type": "app_mention", "files": []}}
     assert not is_bare_mention(IncomingPayload("events_api", full))
     assert not is_bare_mention(IncomingPayload("events_api", []))
+
+
+async def heard(slack: SlackServer, intake: RecordingIntake, text: str = "hi") -> InboundMessage:
+    """Return what Ann writes as it was stored."""
+    count = len(intake.messages)
+    slack.write(ANNS_DM, text)
+    await intake.has(count + 1)
+    return intake.messages[-1]
+
+
+async def test_a_name_is_asked_once(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """Of who writes and of who is named."""
+    slack.write(GENERAL, f"<@{BOB}>?")
+    await intake.has(1)
+    await heard(slack, intake)
+    first, second = intake.messages
+    assert first.sender_name == second.sender_name != ANN
+    assert BOB not in first.text
+    assert len(slack.made("users.info")) == 2
+
+
+async def test_a_refused_name_is_not_asked_again(
+    slack: SlackServer, intake: RecordingIntake, live: SlackAdapter
+) -> None:
+    """Without the scope the id has to do."""
+    slack.fail("users.info", *[refused("missing_scope")] * 3)
+    assert (await heard(slack, intake)).sender_name == ANN
+    assert (await heard(slack, intake)).sender_name == ANN
+    assert len(slack.made("users.info")) == 1
+
+
+async def test_nobody_waits_long_for_a_name(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    live: SlackAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message is stored with the id, and those behind it do not wait either."""
+    monkeypatch.setattr("adapters.slack.inbound.WAIT_S", 0.02)
+    slack.fail("users.info", slow(0.2))
+    assert (await heard(slack, intake)).sender_name == ANN
+    assert (await heard(slack, intake)).sender_name == ANN
+    assert len(slack.made("users.info")) == 1

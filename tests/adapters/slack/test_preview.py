@@ -1,13 +1,19 @@
-"""The live preview: native streaming with roll-over, and how the final answer replaces it."""
+"""The live preview: native streaming with roll-over, and how the final answer replaces it.
+
+Also how much of a growing answer is settled, so that a stream may show it.
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Address, Choice, OutgoingFile
 from adapters.slack.adapter import SlackAdapter
+from adapters.slack.preview import settled
 from tests.adapters.slack.conftest import (
     DM,
     Clock,
@@ -385,3 +391,41 @@ async def test_a_preview_cannot_be_looked_for_before_the_connection(
     """The bot does not know yet which messages are its own."""
     with pytest.raises(SendDelayed):
         await make().find_preview(question(thread, thread.thread), "n", NOBODYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("", ""),
+        ("one", ""),
+        ("one two three", "one two "),
+        ("one **two thr", "one "),
+        ("one **two** three ", "one **two** "),
+        ("one two three four", "one two three "),
+        ("one [two](htt", "one "),
+        ("one\n\n| a | b |\n|---|---|\n| 1 | 2", "one\n\n"),
+        ("one two\n\n- ", "one two\n\n"),
+        ("one two\n\n# ", "one "),
+        ("one `two thr", "one "),
+        ("```py\na = 1\nb = 2\n```", "```py\na = 1\nb = 2\n"),
+    ],
+)
+def test_what_may_still_change_is_held_back(text: str, shown: str) -> None:
+    """Half words, open marks, tables, marks of lists and headings."""
+    assert settled(text) == shown
+
+
+WORDS = st.lists(st.sampled_from(["alpha", "beta.", "**bold**", "`code`", "a_b", "\n\n", "1 < 2"]))
+
+
+@settings(max_examples=50)
+@given(WORDS, st.integers(1, 9))
+def test_what_is_settled_stays(words: list[str], step: int) -> None:
+    """Each longer text begins with what was settled before, so that a stream can go on."""
+    text = " ".join(words)
+    before = ""
+    for end in range(0, len(text), step):
+        now = settled(text[:end])
+        assert now.startswith(before) or before.startswith(now)
+        before = max(before, now, key=len)
+        assert not now[:1].isspace()
