@@ -20,7 +20,7 @@ from gateway.storage.people import members
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import parts_of
 
-Standing = Literal["owner", "member", "guest", "stranger"]
+SenderRole = Literal["owner", "member", "guest", "stranger"]
 """owner: may let others in, and has no rate limit. member: allowed. guest: may talk, but not have
 tools with side effects used (mode open, `senders: anyone`). stranger: denied."""
 
@@ -31,7 +31,7 @@ class Access:
 
     settings: AccessSettings
 
-    def standing(self, conn: Connection, message: InboundMessage) -> Standing:
+    def role_of(self, conn: Connection, message: InboundMessage) -> SenderRole:
         """Return what the sender may do here.
 
         The web chat has made sure itself who is there, and counts as an owner. At most one look
@@ -51,7 +51,7 @@ class Access:
         """Whether tools may have side effects for a turn that reads the words of these senders."""
         return self.weakest(conn, senders) != "stranger"
 
-    def weakest(self, conn: Connection, senders: Collection[str]) -> Standing:
+    def weakest(self, conn: Connection, senders: Collection[str]) -> SenderRole:
         """Return what all of these were let in as at least.
 
         Args:
@@ -82,7 +82,7 @@ class Access:
                 return groups[key]
         return GroupRule()
 
-    def _granted(self, platform: str, sender: str, role: members.Role | None) -> Standing:
+    def _granted(self, platform: str, sender: str, role: members.Role | None) -> SenderRole:
         """Return what the settings, or an owner's word, make of somebody."""
         if f"{platform}:{sender}" in self.settings.owners:
             return "owner"

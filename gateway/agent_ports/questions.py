@@ -117,8 +117,8 @@ class Inquiries:
 
     def still_may_approve(self, conn: Connection, by: str, tool: str) -> bool:
         """Whether what somebody once allowed for a conversation counts still."""
-        standing = self._access.weakest(conn, [by])
-        return may_approve(tool, is_owner=standing == "owner", may_act=standing != "stranger")
+        role = self._access.weakest(conn, [by])
+        return may_approve(tool, is_owner=role == "owner", may_act=role != "stranger")
 
     def rendered(self, found: Question, question: str, turn: Turn) -> list[OutboxPart]:
         """Return the rows that ask a question in the chat of a turn."""

@@ -14,7 +14,7 @@ from adapters.base import Renderer
 from adapters.messages import Admission, Choice, InboundMessage, MessageRef, Poison, Reaction
 from gateway.access import pairing
 from gateway.access.pairing import Happening, Kind, Pairing
-from gateway.access.policy import Access, Standing, is_for_bot
+from gateway.access.policy import Access, SenderRole, is_for_bot
 from gateway.commands import approvals, registry
 from gateway.commands.approvals import Reply, ReplyOutcome, SettledQuestion
 from gateway.commands.help import nearest, unknown_text
@@ -92,7 +92,7 @@ class AfterCommit:
 
 
 @dataclass(slots=True)
-class Desk:
+class AdmissionBatch:
     """Admits messages in one transaction; `said` is what the message says as a command."""
 
     conn: Connection
@@ -121,13 +121,13 @@ class Desk:
         is_ours = not self._is_for_another(message)
         if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
             return self._overhear(message, rule) or Admission("ignored")
-        standing = self.rules.access.standing(self.conn, message)
-        code = None if standing == "owner" else self.pairing.try_code(self.conn, message)
+        role = self.rules.access.role_of(self.conn, message)
+        code = None if role == "owner" else self.pairing.try_code(self.conn, message)
         if code == "right":
             return self._bind(message)
-        if standing != "stranger":
+        if role != "stranger":
             is_code = code == "refused"
-            return (self._refuse_code if is_code else self._take)(message, standing)
+            return (self._refuse_code if is_code else self._take)(message, role)
         if message.addressed != "direct":
             return self._overhear(message, rule) or Admission("denied")
         return self._deny(message, code)
@@ -157,17 +157,17 @@ class Desk:
             return False
         return conversations.find(self.conn, address_key(message.address)) is not None
 
-    def _take(self, message: InboundMessage, standing: Standing) -> Admission:
-        self.said = self.said.said_by(owner=standing == "owner")
+    def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
+        self.said = self.said.said_by(owner=role == "owner")
         row = self._asked_in(message) or self._conversation(message)
-        if self._is_over_rate(message, standing):
+        if self._is_over_rate(message, role):
             return self._refuse(_in_short(message), row.id, self._too_many(message))
         command = self.said.command
         if command is not None and command.route.when == "at once":
-            return self._run(command, message, row, standing)
+            return self._run(command, message, row, role)
         if word := self._unknown():
             return self._correct(message, row, word)
-        return self._answer_in_words(message, row, standing) or self._queue(message, row)
+        return self._answer_in_words(message, row, role) or self._queue(message, row)
 
     def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
         if not message.text.strip() and not message.attachments:
@@ -176,10 +176,10 @@ class Desk:
             return self._refuse(message, row.id, self._full_text())
         return self._enqueue(message, row)
 
-    def _refuse_code(self, message: InboundMessage, standing: Standing) -> Admission:
+    def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
         """Keep what may be the owner's code from the model while no code is taken."""
         row = self._conversation(replace(message, text=""))
-        is_over = self._is_over_rate(message, standing)
+        is_over = self._is_over_rate(message, role)
         text = self._too_many(message) if is_over else pairing.CODES_REFUSED
         return self._refuse(replace(message, text="", raw=""), row.id, text)
 
@@ -247,12 +247,12 @@ class Desk:
         command: AnyCommand,
         message: InboundMessage,
         row: Conversation,
-        standing: Standing,
+        role: SenderRole,
     ) -> Admission:
         """Answer past the queue."""
         seq = self._append_done(message, row, command.name)
         services = CommandServices(self.rules.model, self.rules.money, self.pairing)
-        is_owner, argument = standing == "owner", self.said.argument
+        is_owner, argument = role == "owner", self.said.argument
         result = command.run(
             CommandContext(self.conn, message, row.id, seq, argument, is_owner, services)
         )
@@ -306,7 +306,7 @@ class Desk:
                 self.after.wake.add(question.conversation)
 
     def _answer_in_words(
-        self, message: InboundMessage, row: Conversation, standing: Standing
+        self, message: InboundMessage, row: Conversation, role: SenderRole
     ) -> Admission | None:
         """Take a plain message as the answer to a question; None where it is none."""
         if not row.waits:
@@ -314,7 +314,7 @@ class Desk:
         told = _with_unread(message)
         if self.said.command or message.attachments or not told.text.strip():
             return None
-        taken = approvals.in_words(self._as_reply(told, row, standing))
+        taken = approvals.in_words(self._as_reply(told, row, role))
         if not taken:
             return None
         seen = MessageRef(message.address, message.sender, message.message_ref)
@@ -323,9 +323,9 @@ class Desk:
         self._settle(message, seq, taken)
         return Admission("command", row.id, seq)
 
-    def _as_reply(self, message: InboundMessage, row: Conversation, standing: Standing) -> Reply:
+    def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
         sender = f"{message.address.platform}:{message.sender}"
-        is_owner = standing == "owner"
+        is_owner = role == "owner"
         may_act = is_owner or self.rules.access.may_act(self.conn, [sender])
         return Reply(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
@@ -355,8 +355,8 @@ class Desk:
         Of an edit of what was answered, or is being answered, the next turn is told; what was
         answered can be asked again with a button. The same wording once more changes nothing.
         """
-        standing = self.rules.access.standing(self.conn, message)
-        if standing == "stranger":
+        role = self.rules.access.role_of(self.conn, message)
+        if role == "stranger":
             return Admission("denied")
         place = conversations.find(self.conn, session_key(message, self.rules.groups))
         is_silent = rule is not None and rule.respond == "never"
@@ -368,16 +368,16 @@ class Desk:
         if _with_unread(message).text == fate.text:
             # Platforms report edits that no person made: a link is shown, a reaction is added.
             return Admission("updated", place)
-        return self._reword(message, standing, place, fate)
+        return self._reword(message, role, place, fate)
 
     def _reword(
-        self, message: InboundMessage, standing: Standing, place: int, fate: inbox.Fate
+        self, message: InboundMessage, role: SenderRole, place: int, fate: inbox.Fate
     ) -> Admission:
         told = _with_unread(message)
         waits = bool(questions.pending(self.conn, place))
         if _is_unanswered(fate) and told.text.strip() and not waits:
-            return self._take(replace(message, kind="message"), standing)
-        if self._is_over_rate(message, standing):
+            return self._take(replace(message, kind="message"), role)
+        if self._is_over_rate(message, role):
             return self._refuse(_in_short(message), place, self._too_many(message))
         revised = inbox.revise(self.conn, place, told)
         if revised == "emptied":
@@ -428,12 +428,12 @@ class Desk:
         outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
         self.after.wake.add(row.id)
 
-    def _is_over_rate(self, message: InboundMessage, standing: Standing) -> bool:
+    def _is_over_rate(self, message: InboundMessage, role: SenderRole) -> bool:
         limits = self.pairing.limits
         command = self.said.command
         is_urgent = command is not None and command.urgent
         window = limits.urgent if is_urgent else limits.messages
-        if window is None or standing == "owner":
+        if window is None or role == "owner":
             return False
         return not window.count(*_counted(message))
 

@@ -28,7 +28,7 @@ from gateway.access.pairing import Pairing
 from gateway.access.rate_limits import Limits
 from gateway.commands import approvals
 from gateway.lifecycle.supervision import Traffic
-from gateway.pipeline.admission import AfterCommit, Desk, IntakeRules
+from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
 from gateway.session_keys import address_key
 from gateway.signals import Wakeups
 from gateway.storage.conversation import conversations
@@ -121,9 +121,9 @@ class GatewayIntake:
             inbox.move(conn, move)
         for cursor in beside.cursors:
             inbox.advance(conn, cursor)
-        desk = Desk(conn, self.rules, self._pairing, self._renderers)
-        admissions = [desk.admit(message) for message in messages]
-        return admissions, desk.after
+        batch = AdmissionBatch(conn, self.rules, self._pairing, self._renderers)
+        admissions = [batch.admit(message) for message in messages]
+        return admissions, batch.after
 
     def _wake(self, message: InboundMessage, admission: Admission) -> None:
         """Hint at the work that an admission brings."""

@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TurnToCommit:
     """What is to be committed at the end of a turn.
 
     Attributes:
@@ -61,7 +61,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommittedTurn:
     """A turn that was committed; `answer` is empty where there was none."""
 
     end: TurnEnd
@@ -149,7 +149,7 @@ class TurnRunner:
         await self.database.write(turn_journal.suspend, turn, parts)
         self.chats.wakeups.outbox(turn.lease.conversation)
 
-    async def _end(self, journal: Journal, chat: TurnChat) -> Ended:
+    async def _end(self, journal: Journal, chat: TurnChat) -> CommittedTurn:
         """Bring a turn to its end and commit it."""
         try:
             done = await self._think(journal, chat)
@@ -159,16 +159,16 @@ class TurnRunner:
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
-            return Ended(end, await self._cancel(journal.turn, chat, end))
+            return CommittedTurn(end, await self._cancel(journal.turn, chat, end))
         except (asyncio.CancelledError, LeaseLost):
             # What was begun is billed, whoever goes on with the turn.
             cut_off = await self._cut_off(journal, chat)
             await journal.book([cut_off] if cut_off else [])
             raise
         self.preparations.answered(journal.turn.session.id)
-        return Ended(done.end, totals, done.text if done.kind == "answer" else "")
+        return CommittedTurn(done.end, totals, done.text if done.kind == "answer" else "")
 
-    async def _think(self, journal: Journal, chat: TurnChat) -> Done:
+    async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""
         turn = journal.turn
         if turn.stopped:
@@ -189,11 +189,13 @@ class TurnRunner:
             told = notices.spend_limit_text(exc)
             return await self._broken_off(turn, "spend_limit", exc, told)
 
-    async def _broken_off(self, turn: Turn, outcome: str, failure: AgentError, told: str) -> Done:
+    async def _broken_off(
+        self, turn: Turn, outcome: str, failure: AgentError, told: str
+    ) -> TurnToCommit:
         """Return the end of a turn without an answer; what people saw of a long one stays."""
         own = await self.database.read(transcript.of_turn, turn.lease.conversation, turn.id)
         text = notices.after_part(partial_text(own), told)
-        return Done(text, TurnEnd(outcome, error=str(failure)), [], kind="failed")
+        return TurnToCommit(text, TurnEnd(outcome, error=str(failure)), [], kind="failed")
 
     async def _cut_off(self, journal: Journal, chat: TurnChat) -> ModelCall | None:
         """Return the call that was cut off before its answer was kept, with what it had written."""
@@ -222,7 +224,7 @@ class TurnWork:
     delegation: Delegation
     access: Access
 
-    async def do(self, journal: Journal, chat: TurnChat) -> Done:
+    async def do(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Answer, or carry out the command that takes a turn of its own."""
         command = journal.turn.command
         if command is None:
@@ -230,9 +232,9 @@ class TurnWork:
         services = TurnServices(self.database, self.agent, self.context, self.access)
         run = registry.by_word()[command.command or ""].run
         text, end = await run(TurnContext(journal, command.argument, services))
-        return Done(text, end, [])
+        return TurnToCommit(text, end, [])
 
-    async def _run_loop(self, journal: Journal, chat: TurnChat) -> Done:
+    async def _run_loop(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Answer: hygiene, then the agent's loop."""
         turn = journal.turn
         agent = self.agent.preferring(turn.model)
@@ -252,7 +254,9 @@ class TurnWork:
             await hygiene.clean(planner, view, chat.tell_of_hygiene)
             result = await run_turn(state, agent, ports)
         end = TurnEnd(result.outcome, result.call)
-        return Done(notices.answer_text(result), end, [result.message] if result.message else [])
+        return TurnToCommit(
+            notices.answer_text(result), end, [result.message] if result.message else []
+        )
 
     async def _used_tokens(self, turn: Turn, agent: Agent) -> int:
         """Return what earlier attempts at a turn read and wrote, where there is a limit."""
@@ -263,7 +267,7 @@ class TurnWork:
         return used.usage.prompt_tokens + used.usage.output_tokens
 
 
-def _log_finished(turn: Turn, ended: Ended, started: float) -> None:
+def _log_finished(turn: Turn, ended: CommittedTurn, started: float) -> None:
     """Write the one canonical line of a turn."""
     end, totals = ended.end, ended.totals
     last = end.call.usage if end.call else None

@@ -25,7 +25,7 @@ from gateway.access.policy import Access
 from gateway.commands import pair
 from gateway.commands.status_figures import StatusFacts
 from gateway.errors import NotFound
-from gateway.pipeline.admission import Desk, IntakeRules
+from gateway.pipeline.admission import AdmissionBatch, IntakeRules
 from gateway.settings.tree import AccessSettings, QueueSettings
 from gateway.storage import maintenance, schema
 from gateway.storage.people import members
@@ -593,7 +593,7 @@ def test_buttons_fit_everywhere() -> None:
         assert len(choice.text.encode()) <= CHOICE_BYTES
 
 
-def desk(conn: Connection, access: dict[str, Any]) -> Desk:
+def batch_of(conn: Connection, access: dict[str, Any]) -> AdmissionBatch:
     """Return what admits messages in the transaction of a connection."""
     rules = IntakeRules(
         access=Access(AccessSettings.model_validate(access)),
@@ -603,7 +603,7 @@ def desk(conn: Connection, access: dict[str, Any]) -> Desk:
     )
     renderers = {("telegram", "default"): lambda text: [text]}
     it = Pairing(rules.access, rate_limits.Limits(60), renderers)
-    return Desk(conn, rules, it, renderers)
+    return AdmissionBatch(conn, rules, it, renderers)
 
 
 updates = st.lists(
@@ -657,7 +657,7 @@ def test_nothing_a_stranger_sends_is_worked_on(
         admit(conn, group, state="done")
         members.set_owner_code(conn, own)
         members.set_owner_code(conn, pairing.new_code())
-        at = desk(conn, {**access, "owners": ["telegram:1"]})
+        at = batch_of(conn, {**access, "owners": ["telegram:1"]})
         for fields in sent:
             mine = next((each.code for each in members.pending(conn)), "ABCD2345")
             text = fields["text"].replace("OWN", own).replace("MINE", mine)

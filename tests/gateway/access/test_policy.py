@@ -7,12 +7,12 @@ import pytest
 from sqlalchemy import Connection, event
 
 from adapters.messages import Address, InboundMessage
-from gateway.access.policy import Access, Standing, is_for_bot
+from gateway.access.policy import Access, SenderRole, is_for_bot
 from gateway.settings.tree import AccessSettings, GroupRule
 from gateway.storage.people import members
 from tests.support.storage import Store, inbound
 
-StandingOf = Callable[..., Standing]
+RoleOf = Callable[..., SenderRole]
 
 
 def access(**values: Any) -> Access:
@@ -24,84 +24,80 @@ def sent(sender: str = "7", platform: str = "telegram", **changes: Any) -> Inbou
 
 
 @pytest.fixture
-def standing(store: Store) -> StandingOf:
+def role_of(store: Store) -> RoleOf:
     """Return what a message's sender may do under these settings."""
-    return lambda message, **values: store.run(access(**values).standing, message)
+    return lambda message, **values: store.run(access(**values).role_of, message)
 
 
 @pytest.mark.parametrize("mode", ["pairing", "allowlist"])
-def test_a_stranger_is_denied(standing: StandingOf, mode: str) -> None:
+def test_a_stranger_is_denied(role_of: RoleOf, mode: str) -> None:
     """By default, in every mode but open."""
-    assert standing(sent(), mode=mode) == "stranger"
-    assert standing(sent()) == "stranger"
+    assert role_of(sent(), mode=mode) == "stranger"
+    assert role_of(sent()) == "stranger"
 
 
-def test_open_lets_everybody_in_as_guests(standing: StandingOf) -> None:
+def test_open_lets_everybody_in_as_guests(role_of: RoleOf) -> None:
     """On every platform."""
-    assert standing(sent(platform="slack"), mode="open") == "guest"
+    assert role_of(sent(platform="slack"), mode="open") == "guest"
 
 
 @pytest.mark.parametrize("mode", ["pairing", "allowlist", "open"])
-def test_a_listed_sender_is_a_member_on_their_platform_only(
-    standing: StandingOf, mode: str
-) -> None:
+def test_a_listed_sender_is_a_member_on_their_platform_only(role_of: RoleOf, mode: str) -> None:
     """The same id on another platform is another person."""
     values = {"mode": mode, "telegram": ["7"]}
     others = "guest" if mode == "open" else "stranger"
-    assert standing(sent("7"), **values) == "member"
-    assert standing(sent("70"), **values) == others
-    assert standing(sent("7", platform="discord"), **values) == others
+    assert role_of(sent("7"), **values) == "member"
+    assert role_of(sent("70"), **values) == others
+    assert role_of(sent("7", platform="discord"), **values) == others
 
 
-def test_ids_may_be_written_as_numbers(standing: StandingOf) -> None:
+def test_ids_may_be_written_as_numbers(role_of: RoleOf) -> None:
     """YAML reads an unquoted id as a number."""
-    assert standing(sent("7"), telegram=[7]) == "member"
+    assert role_of(sent("7"), telegram=[7]) == "member"
 
 
-def test_an_owner_is_named_with_their_platform(standing: StandingOf) -> None:
+def test_an_owner_is_named_with_their_platform(role_of: RoleOf) -> None:
     """The same id elsewhere is a stranger."""
-    assert standing(sent("7"), owners=["telegram:7"]) == "owner"
-    assert standing(sent("7", platform="slack"), owners=["telegram:7"]) == "stranger"
+    assert role_of(sent("7"), owners=["telegram:7"]) == "owner"
+    assert role_of(sent("7", platform="slack"), owners=["telegram:7"]) == "stranger"
 
 
 @pytest.mark.parametrize("role", ["member", "owner"])
-def test_whoever_was_let_in_is_allowed(
-    store: Store, standing: StandingOf, role: members.Role
-) -> None:
+def test_whoever_was_let_in_is_allowed(store: Store, role_of: RoleOf, role: members.Role) -> None:
     """From the next message on, and until it is taken back."""
     store.run(members.let_in, ("telegram", "7"), "Ann", role, "code")
-    assert standing(sent("7"), mode="allowlist") == role
-    assert standing(sent("7", platform="discord"), mode="allowlist") == "stranger"
+    assert role_of(sent("7"), mode="allowlist") == role
+    assert role_of(sent("7", platform="discord"), mode="allowlist") == "stranger"
     store.run(members.revoke, "telegram", "7")
-    assert standing(sent("7"), mode="allowlist") == "stranger"
+    assert role_of(sent("7"), mode="allowlist") == "stranger"
 
 
-def test_an_owner_by_code_may_be_listed_too(store: Store, standing: StandingOf) -> None:
-    """The higher standing counts."""
+def test_an_owner_by_code_may_be_listed_too(store: Store, role_of: RoleOf) -> None:
+    """The higher role_of counts."""
     store.run(members.let_in, ("telegram", "7"), "Ann", "owner", "code")
-    assert standing(sent("7"), telegram=["7"]) == "owner"
+    assert role_of(sent("7"), telegram=["7"]) == "owner"
 
 
-def test_whom_the_adapter_knows_is_an_owner(standing: StandingOf) -> None:
+def test_whom_the_adapter_knows_is_an_owner(role_of: RoleOf) -> None:
     """The web chat has made sure itself who is there."""
-    assert standing(sent(platform="web", authenticated=True), mode="allowlist") == "owner"
-    assert standing(sent(platform="web"), mode="allowlist") == "stranger"
+    assert role_of(sent(platform="web", authenticated=True), mode="allowlist") == "owner"
+    assert role_of(sent(platform="web"), mode="allowlist") == "stranger"
 
 
 @pytest.mark.parametrize("platform", ["mode", "groups", "owners", "null"])
-def test_a_platform_without_a_list_lists_nobody(standing: StandingOf, platform: str) -> None:
+def test_a_platform_without_a_list_lists_nobody(role_of: RoleOf, platform: str) -> None:
     """Whatever its name: other settings are no lists of senders."""
     values = {"mode": "allowlist", "groups": {"7": {}}, "owners": ["7"], "telegram": ["7"]}
-    assert standing(sent("7", platform=platform), **values) == "stranger"
+    assert role_of(sent("7", platform=platform), **values) == "stranger"
 
 
-def test_anyone_in_a_group_may_be_a_guest(standing: StandingOf) -> None:
+def test_anyone_in_a_group_may_be_a_guest(role_of: RoleOf) -> None:
     """Where its rule says so, and nowhere else."""
     groups = {"telegram:c": {"senders": "anyone"}}
-    assert standing(sent(chat_kind="group"), groups=groups) == "guest"
-    assert standing(sent(chat_kind="thread"), groups=groups) == "guest"
-    assert standing(sent(chat_kind="dm"), groups=groups) == "stranger"
-    assert standing(sent(chat_kind="group", platform="slack"), groups=groups) == "stranger"
+    assert role_of(sent(chat_kind="group"), groups=groups) == "guest"
+    assert role_of(sent(chat_kind="thread"), groups=groups) == "guest"
+    assert role_of(sent(chat_kind="dm"), groups=groups) == "stranger"
+    assert role_of(sent(chat_kind="group", platform="slack"), groups=groups) == "stranger"
 
 
 @pytest.mark.parametrize(
