@@ -1,4 +1,4 @@
-"""Budgets (step 6 of the path): what a day may cost, asked before every call of a model.
+"""Budgets: what a day may cost, asked before every call of a model.
 
 What was spent stands in the ledger, across restarts; what calls in flight will cost at least is
 held in this process.

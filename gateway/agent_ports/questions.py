@@ -1,4 +1,4 @@
-"""What a turn asks people while it waits (step 6 of the path): asked, looked up again, given up.
+"""What a turn asks people while it waits: asked, looked up again, given up.
 
 A question and its message are committed together, then the turn gives up its place; it goes on when
 there is an answer (gateway/commands/approvals.py) or the time is over.

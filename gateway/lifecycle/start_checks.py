@@ -22,7 +22,7 @@ from gateway.lifecycle.supervision import Supervised
 log = structlog.get_logger()
 
 PLATFORMS_WITHIN_S = 2.5
-"""Longest wait for all platforms together; with that for the models (`modelline.LOOK_UP_S`) a start
+"""Longest wait for all platforms together; with that for the models (`wiring.LOOK_UP_S`) a start
 is held up by less than 5 s."""
 LOOK_AGAIN_S = 0.01
 

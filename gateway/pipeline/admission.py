@@ -1,4 +1,4 @@
-"""What becomes of one inbound message (steps 2 and 3 of the path), in the admitting transaction.
+"""What becomes of one inbound message, in the admitting transaction.
 
 The order of the checks: known already? an edit? for the bot? allowed? too many? a command? Else it
 waits for a turn.

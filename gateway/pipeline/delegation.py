@@ -1,4 +1,4 @@
-"""Delegated children (step 6 of the path): a tool call that is done by an agent of its own.
+"""Delegated children: a tool call that is done by an agent of its own.
 
 The child runs within its parent's turn, in a conversation of its own
 (gateway/storage/conversation/delegates.py) and under its parent's lease. However it ends, the

@@ -1,4 +1,4 @@
-"""Session hygiene (step 5 of the path): the safety net before a turn, at 85 % of the window.
+"""Session hygiene: the safety net before a turn, at 85 % of the window.
 
 It catches what escaped the agent's own compressor: growth overnight, a model with a smaller window.
 It runs in the turn of its conversation, so it never holds up the intake of messages.

@@ -1,4 +1,4 @@
-"""The intake (steps 2 and 3 of the path): one durable transaction for everything one call brings.
+"""The intake: one durable transaction for everything one call brings.
 
 The sources' cursors are committed with it. What bypasses the queue is answered in that same
 transaction, so that an answer exists exactly if its question does. What becomes of each message:

@@ -62,6 +62,7 @@ class TurnStarter:
         Returns:
             The turn to run; None when nothing can be answered yet, and the lease was given back.
         """
+        # A stop that came before this is in the rows, and must not end the turn behind it.
         self.stops.forget(lease.conversation)
         await self.operator_files.refresh()
         # Providers are asked outside of the transaction: each may take seconds.

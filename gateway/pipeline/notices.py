@@ -290,7 +290,7 @@ def dead_letter_text(account: str, letter: str, reason: str, cause: str) -> str:
         account: "platform:name" of the account that it was to go through.
         letter: Id of the dead letter.
         reason: As the platform or the client gave it.
-        cause: `gateway.burials.Cause`.
+        cause: `gateway.pipeline.delivery.Cause`.
     """
     where = messages.quoted(account)
     if cause == "refused":

@@ -1,4 +1,4 @@
-"""The worker (step 4 of the path): claims conversations, runs their turns, gives them back.
+"""The worker: claims conversations, runs their turns, gives them back.
 
 A task exists per conversation only while that has work. Turns of one conversation run one after
 another under its lease; conversations run side by side, `queue.max_concurrent_turns` at most.
