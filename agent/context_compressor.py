@@ -26,7 +26,7 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Entry, Summary, ViewPlan
+from agent.view.view import Entry, Summary, ViewPlan
 
 PRUNE_ESTIMATE_SLACK = 1.2
 """How far a guess by characters may be off before pruned messages are counted exactly."""

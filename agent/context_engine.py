@@ -1,9 +1,9 @@
 """The contract of context engines: who decides what the model sees when a view grows too large.
 
-An engine gets a view and returns a plan (agent/view.py); it never changes messages and never stores
-anything. Parley's planner (agent/context/planner.py) measures, asks the engine, checks what comes
-back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to write
-another one.
+An engine gets a view and returns a plan (agent/view/view.py); it never changes messages and never
+stores anything. Parley's planner (agent/context/planner.py) measures, asks the engine, checks what
+comes back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to
+write another one.
 
 Nodes: what the lossless engine (agent/engines/lcm) has written about stretches of a transcript.
 
@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from agent.errors import ToolError
 from agent.messages import ChatMessage, ToolSchema
 from agent.usage import Usage
-from agent.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
+from agent.view.view import NOTE, Entry, Summary, ViewPlan, rewrite, summary_messages
 
 NodeSource = Literal["model", "extract", "pointer"]
 
@@ -34,7 +34,7 @@ class Node:
         first_seq: It stands for the messages from here on, without a gap.
         last_seq: To here, included.
         children: Numbers of the nodes that it condenses, in order; their ranges lie in its own.
-        source: Who wrote it; see `agent.view.Summary`.
+        source: Who wrote it; see `agent.view.view.Summary`.
         tokens: About how many its text takes.
         source_tokens: About how many that took which it was written from: messages, or children.
     """

@@ -15,7 +15,7 @@ from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, text_of
 from agent.prompt_caching import apply_cache_control
 from agent.tokens.estimate import estimate_message, estimate_messages, estimate_tokens
-from agent.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
+from agent.view.view import NOTE, REFERENCE, Entry, Summary, ViewPlan, render
 
 __all__ = [
     "CompactionResult",

@@ -10,7 +10,7 @@ from agent.context_engine import Archive, Level, Node, Trigger
 from agent.messages import ChatMessage, ToolCall
 from agent.prefix import Prefix
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 
 Effect = Literal["read", "idempotent", "side_effect"]
 JournaledEffect = Effect | Literal["none"]

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from agent.messages import ChatMessage
 from agent.usage import CacheLayout, is_claude
-from agent.view import MARKER
+from agent.view.view import MARKER
 
 MAX_BREAKPOINTS = 4
 """The API refuses more (docs/caching.md)."""
@@ -47,7 +47,7 @@ def apply_cache_control(
             see `anchored_places`.
         native: Whether the request goes to Anthropic's own API; in the envelope of another one a
             tool message is marked by `anchored` alone, on its text.
-        settled: What else `anchored` is to mark; see `agent.view.View.settled`.
+        settled: What else `anchored` is to mark; see `agent.view.view.View.settled`.
 
     Raises:
         ValueError: An unknown `ttl` or `strategy`.

@@ -17,7 +17,7 @@ from agent.context import terms
 from agent.context.terms import Excerpt, read
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Entry
+from agent.view.view import Entry
 
 NARRATIVE_SHARE = 0.12
 LEAST_TOLD_TOKENS = 80

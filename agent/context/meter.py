@@ -14,7 +14,7 @@ from agent.messages import ChatMessage, ToolSchema
 from agent.tokens.byte_classes import rough_tokens
 from agent.tokens.estimate import IMAGE_PARTS, estimate_message, estimate_tools
 from agent.usage import Usage
-from agent.view import View
+from agent.view.view import View
 
 RATIO_MIN = 0.5
 RATIO_MAX = 2.0

@@ -31,7 +31,7 @@ from agent.ports import Compaction, CompactionStore, PlannerState, Spending
 from agent.prefix import LIFETIMES_S, PrefixWatch
 from agent.processes.threads import in_daemon
 from agent.usage import Usage
-from agent.view import Summary, View, ViewPlan
+from agent.view.view import Summary, View, ViewPlan
 
 log = structlog.get_logger()
 
@@ -82,7 +82,7 @@ class CompactionRules:
         summariser: None where no model writes summaries.
         spending: The budgets that summaries count for; None for none.
         early: When a view whose cache has died is compacted; None for never.
-        recall: What a new summary says about recalling more (`agent.view.recall_text`).
+        recall: What a new summary says about recalling more (`agent.view.view.recall_text`).
     """
 
     enabled: bool = True

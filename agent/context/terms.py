@@ -16,7 +16,7 @@ from typing import NamedTuple
 from agent.messages import ChatMessage, text_of
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Entry
+from agent.view.view import Entry
 
 ROOM_CHARS = {
     "user": 700_000,

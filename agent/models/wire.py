@@ -12,7 +12,7 @@ import orjson
 
 from agent.messages import ChatMessage, ToolSchema
 from agent.prompt_caching import KEY, MAX_BREAKPOINTS
-from agent.view import NOTE
+from agent.view.view import NOTE
 
 Part = dict[str, Any]
 

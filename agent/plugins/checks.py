@@ -19,7 +19,7 @@ from agent.context_engine import Compressed, CompressionRequest, ContextEngine, 
 from agent.errors import AgentError, PluginRefused
 from agent.ports import Effect
 from agent.tools.registry import Tool, parameter_schema
-from agent.view import Entry, ViewPlan, summary_messages
+from agent.view.view import Entry, ViewPlan, summary_messages
 
 T = TypeVar("T")
 

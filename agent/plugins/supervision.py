@@ -28,7 +28,7 @@ from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, TurnServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
-from agent.view import Entry, Summary
+from agent.view.view import Entry, Summary
 
 log = structlog.get_logger()
 

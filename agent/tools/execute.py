@@ -15,7 +15,7 @@ from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
 from agent.tools.truncate import TruncationStats, truncate
-from agent.view import Entry
+from agent.view.view import Entry
 
 MAX_CONCURRENT = 8
 """Calls of one message that run at the same time."""

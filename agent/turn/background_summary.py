@@ -36,7 +36,7 @@ from agent.processes.threads import in_daemon
 from agent.tokens.estimate import estimate_tokens
 from agent.turn.request import marked
 from agent.turn.state import Agent
-from agent.view import Entry, Summary, View
+from agent.view.view import Entry, Summary, View
 
 log = structlog.get_logger()
 

@@ -22,7 +22,7 @@ from agent.tools.execute import run_calls
 from agent.turn.request import LoopRequest, ModelAnswer
 from agent.turn.state import CONTINUE, Agent, Limit, Outcome, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
-from agent.view import Entry
+from agent.view.view import Entry
 
 MAX_CONTINUATIONS = 3
 """How often an answer that hit the output limit is continued."""

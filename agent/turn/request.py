@@ -23,7 +23,7 @@ from agent.settings import CachingSettings
 from agent.turn.recovery import complete_with_recovery
 from agent.turn.state import Agent, TurnPorts
 from agent.usage import Usage
-from agent.view import View
+from agent.view.view import View
 
 log = structlog.get_logger()
 
@@ -50,7 +50,7 @@ def marked(
 ) -> list[ChatMessage]:
     """Return the messages with breakpoints for the model's prompt cache, where it takes any.
 
-    `settled` are the places up to which older messages were rewritten; see `agent.view.View`.
+    `settled` are the places up to which older messages were rewritten; see `agent.view.view.View`.
     """
     if model.cache_layout is None:
         return list(messages)

@@ -18,7 +18,7 @@ from agent.tools.context import ToolContext
 from agent.tools.gate import ApprovalRules
 from agent.tools.registry import ToolBox
 from agent.turn.recovery import Recovery
-from agent.view import Entry, View
+from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
 

@@ -26,7 +26,7 @@ from agent.ports import (
     ToolStatus,
 )
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Summary
+from agent.view.view import Summary
 from gateway.agent_ports.budgets import TurnSpending
 from gateway.agent_ports.search import CATCH_UP_S, Indexer
 from gateway.errors import LeaseLost, StorageError, TurnCancelled

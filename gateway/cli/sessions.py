@@ -24,7 +24,7 @@ from agent.context_engine import Node
 from agent.messages import ChatMessage, decode, is_ephemeral
 from agent.safety.redaction import printable
 from agent.tokens.estimate import IMAGE_PARTS
-from agent.view import Summary, ViewPlan, dump_plan
+from agent.view.view import Summary, ViewPlan, dump_plan
 from gateway.cli.common import (
     AFTER,
     JSON_ESCAPES,

@@ -19,7 +19,7 @@ from agent.models.base import ChatModel
 from agent.ports import ModelCall
 from agent.turn.background_summary import prepare, warm_prefix, warm_tokens
 from agent.turn.state import Agent
-from agent.view import Summary, View, ViewPlan
+from agent.view.view import Summary, View, ViewPlan
 from gateway.agent_ports.budgets import Budgets
 from gateway.context.window import ContextParts, meter_of, open_view
 from gateway.errors import StorageError

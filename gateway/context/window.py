@@ -14,7 +14,7 @@ from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.turn.state import Agent
-from agent.view import View, ViewPlan, recall_text
+from agent.view.view import View, ViewPlan, recall_text
 from gateway.agent_ports.journal import Journal
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.sessions import Session

@@ -23,7 +23,7 @@ from agent.tools.context import Delegated, ToolContext
 from agent.tools.registry import Lacking
 from agent.turn.loop import run_turn, wrap_up
 from agent.turn.state import Agent, Limit, TurnPorts, TurnResult, TurnState
-from agent.view import Summary
+from agent.view.view import Summary
 from gateway.agent_ports.budgets import Budgets, TurnSpending
 from gateway.agent_ports.journal import Journal, cut_off
 from gateway.agent_ports.tools import Toolkit

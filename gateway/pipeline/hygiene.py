@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from agent.context.planner import Planner
-from agent.view import View
+from agent.view.view import View
 
 log = structlog.get_logger()
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
 
 from agent.messages import decode
 from agent.models.images import handle_of
-from agent.view import ViewPlan, dump_plan
+from agent.view.view import ViewPlan, dump_plan
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.transcript import END, shown_ranges, without
 from gateway.storage.schema import (

@@ -13,7 +13,7 @@ from agent.context_engine import Compressed, CompressionRequest, Limits, Sizes, 
 from agent.errors import SummaryFailed
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message
-from agent.view import Entry, Summary, View, ViewPlan
+from agent.view.view import Entry, Summary, View, ViewPlan
 from tests.support.conversations import faults
 from tests.support.scripted_model import tool_call
 

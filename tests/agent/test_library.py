@@ -13,7 +13,7 @@ import agent
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
 from agent.tokens.estimate import estimate_messages
-from agent.view import MARKER, NOTE, REFERENCE
+from agent.view.view import MARKER, NOTE, REFERENCE
 from tests.support.conversations import PNG, faults
 
 WINDOW = 20_000

@@ -18,7 +18,7 @@ from agent.models.catalog import ModelFacts
 from agent.ports import PlannerState
 from agent.prefix import Prefix
 from agent.usage import Prices, Usage
-from agent.view import Entry, View, ViewPlan
+from agent.view.view import Entry, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.context.test_planner import (
     GOOD,

@@ -27,7 +27,7 @@ from agent.prompt_caching import (
     marker_of,
 )
 from agent.usage import CacheLayout
-from agent.view import Summary
+from agent.view.view import Summary
 from gateway.wiring import caching_line
 from tests.support.conversations import PNG, conversation_of, summary_message
 from tests.support.scripted_model import tool_call

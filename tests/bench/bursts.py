@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.messages import text_of
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.app import Gateway
 from tests.bench.figures import Figure
 from tests.bench.running import Chats, inbound, running

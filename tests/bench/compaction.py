@@ -35,7 +35,7 @@ from agent.messages import (
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.ports import Compaction, PlannerState
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import compactions, transcript
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database

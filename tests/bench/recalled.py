@@ -20,7 +20,7 @@ from agent.context_engine import CompressionRequest, ContextEngine, Limits
 from agent.engines.lcm.engine import LcmEngine
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message
-from agent.view import Entry, View, ViewPlan
+from agent.view.view import Entry, View, ViewPlan
 from gateway.storage import migrations
 from gateway.storage.conversation import transcript
 from gateway.storage.search import index, query

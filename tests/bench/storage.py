@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.storage.conversation import transcript
 from gateway.storage.engine import Database
 from gateway.storage.migrations import open_database

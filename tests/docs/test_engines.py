@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from agent.context_engine import ContextEngine, Limits
 from agent.plugins.engines import available, resolve
-from agent.view import View, ViewPlan
+from agent.view.view import View, ViewPlan
 from tests.agent.engines.views import SYSTEM, conversation, request_of, write_plugin
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines.md"

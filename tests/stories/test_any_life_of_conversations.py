@@ -28,8 +28,8 @@ from agent.messages import (
     user_message,
 )
 from agent.usage import Usage
-from agent.view import Entry as Message
-from agent.view import Summary, ViewPlan
+from agent.view.view import Entry as Message
+from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd

@@ -10,7 +10,7 @@ import orjson
 
 from agent.messages import text_of
 from agent.models.base import ModelRequest
-from agent.view import ViewPlan, load_plan
+from agent.view.view import ViewPlan, load_plan
 from gateway.agent_ports.journal import Archive
 from gateway.cli.sessions import node_lines
 from gateway.storage import schema

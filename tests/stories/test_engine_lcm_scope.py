@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agent.engines.lcm import tools
 from agent.messages import ChatMessage, assistant_message, user_message
-from agent.view import ViewPlan, load_plan
+from agent.view.view import ViewPlan, load_plan
 from gateway.agent_ports.journal import Archive
 from gateway.storage import schema
 from gateway.storage.conversation import delegates, sessions, transcript, turn_journal, turns

@@ -19,7 +19,7 @@ from agent.tokens.estimate import estimate_messages
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
-from agent.view import NOTE, load_plan
+from agent.view.view import NOTE, load_plan
 from gateway.commands.compress import NOTHING_TO_COMPRESS
 from gateway.commands.new import NEW_TEXT
 from gateway.pipeline import notices
@@ -603,7 +603,7 @@ PLUGIN = '''
 """Keeps the newest message only."""
 from dataclasses import replace
 from agent.context_engine import Compressed, ContextEngine
-from agent.view import Summary
+from agent.view.view import Summary
 
 class OnlyTheNewest(ContextEngine):
     name = "newest"

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from adapters.messages import Attachment
-from agent.edits.messages import IMAGE
 from agent.errors import BadRequest
 from agent.models.base import ModelRequest
 from agent.models.images import LEAP, MAX_IMAGES, UNSEEN
+from agent.view.edits import IMAGE
 from gateway.storage.conversation.message_content import look_at
 from tests.support.gateway import RecordingModel, Running, running
 from tests.support.long_chats import LongChatModel, compactions

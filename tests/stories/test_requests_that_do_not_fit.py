@@ -10,7 +10,7 @@ import pytest
 
 from agent.errors import ContextOverflow
 from agent.turn.recovery import STANDARD_WINDOW_TOKENS
-from agent.view import MARKER
+from agent.view.view import MARKER
 from gateway.pipeline import notices
 from gateway.storage import schema as tables
 from tests.support.crash_script import SUMMARY

@@ -21,7 +21,7 @@ from agent.errors import (
 )
 from agent.messages import assistant_message
 from agent.models.base import Completion
-from agent.view import Summary, load_plan
+from agent.view.view import Summary, load_plan
 from gateway.agent_ports.journal import Reader
 from gateway.storage import schema
 from tests.support.anthropic_server import AnthropicServer

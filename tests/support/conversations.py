@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from agent.messages import ChatMessage, ToolCall, assistant_message, tool_message, user_message
-from agent.view import Summary, ViewPlan, summary_messages
+from agent.view.view import Summary, ViewPlan, summary_messages
 from tests.support.scripted_model import tool_call
 
 SENTENCE = "the order 4711 of Ada Lovelace was shipped to Rome on 2026-05-07 after the audit"

@@ -14,7 +14,7 @@ from agent.errors import ContextOverflow
 from agent.messages import ChatMessage, text_of
 from agent.models.base import Completion, ModelRequest, TextSink
 from agent.tokens.estimate import estimate_messages, estimate_tools
-from agent.view import MARKER, NOTE
+from agent.view.view import MARKER, NOTE
 from gateway.storage import schema
 from tests.support.conversations import faults
 from tests.support.gateway import RecordingModel, Running, newest_question

@@ -17,7 +17,7 @@ from agent.messages import ChatMessage, Content
 from agent.ports import Compaction, ModelCall, PlannerState
 from agent.prompt.system import SystemPrompt
 from agent.usage import Usage
-from agent.view import ViewPlan, render
+from agent.view.view import ViewPlan, render
 from gateway.commands.registry import parse
 from gateway.session_keys import session_key, sole_sender
 from gateway.storage import migrations

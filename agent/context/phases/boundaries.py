@@ -12,7 +12,7 @@ from typing import Literal
 
 from agent.context_engine import CompressionRequest, Sizes
 from agent.messages import is_ephemeral, text_of
-from agent.view import Entry, Summary, ViewPlan
+from agent.view.view import Entry, Summary, ViewPlan
 
 PROTECT_FIRST_N = 3
 """System prompt and first exchange. Source: Hermes, where it is a constant, too."""

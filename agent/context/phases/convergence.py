@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from agent.context.phases.boundaries import Newest, group_start
 from agent.context_engine import CompressionRequest, Level, Sizes
 from agent.messages import ChatMessage
-from agent.view import Edit, Entry, ViewPlan
+from agent.view.view import Edit, Entry, ViewPlan
 
 NEWEST_SHARE = 0.9
 """The newest user message is clipped only where it alone would exceed this of the threshold."""

@@ -1,6 +1,6 @@
 """Phase 1 of the compressor: which old messages are shown shortened, without asking a model.
 
-Only lengths and hashes are looked at here; agent/edits/messages.py writes the texts when the
+Only lengths and hashes are looked at here; agent/view/edits.py writes the texts when the
 plan is rendered.
 """
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import orjson
 
-from agent.edits.messages import IMAGE_PARTS, LONG_CHARS
 from agent.messages import ChatMessage
-from agent.view import Edit, Entry
+from agent.view.edits import IMAGE_PARTS, LONG_CHARS
+from agent.view.view import Edit, Entry
 
 LONG_RESULT_CHARS = 200
 """Tool results up to this length stay as they are. Source: Hermes."""

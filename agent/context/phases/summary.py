@@ -33,7 +33,7 @@ from agent.messages import clean_text
 from agent.models.reasoning import ReasoningFilter
 from agent.safety.redaction import Redactor, masked_assignments
 from agent.tokens.estimate import estimate_message, estimate_tokens
-from agent.view import MARKER, NOTE, Entry
+from agent.view.view import MARKER, NOTE, Entry
 
 SUMMARY_RATIO = 0.20
 LEAST_SUMMARY_TOKENS = 2_000

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from agent.messages import ChatMessage, ToolCall
 from agent.safety.redaction import Redactor
-from agent.view import Entry
+from agent.view.view import Entry
 
 MARK_TOKENS = 16
 """What the line above each piece takes, but for its label."""

@@ -25,14 +25,14 @@ from agent.context_engine import (
     Node,
     Sizes,
 )
-from agent.edits.messages import outlined
 from agent.engines.lcm import tools
 from agent.engines.lcm.frontier import Frontier, Run, due, next_run, opened, pressed
 from agent.engines.lcm.writing import NodeText, Scribe, joined, parted, span_of
 from agent.errors import SummaryFailed, ToolError
 from agent.messages import ToolSchema
 from agent.settings import LcmSettings
-from agent.view import Edit, Entry, Summary, ViewPlan
+from agent.view.edits import outlined
+from agent.view.view import Edit, Entry, Summary, ViewPlan
 
 LEAF_SHARE = 0.2
 """A leaf is written from so much of the threshold at most: several have to fit."""

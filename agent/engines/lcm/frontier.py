@@ -12,7 +12,7 @@ from operator import attrgetter
 from agent.context.phases.boundaries import Boundaries, cuts, head_end_of, starts_before
 from agent.context_engine import CompressionRequest, Node, Sizes
 from agent.settings import LcmSettings
-from agent.view import Entry, Summary
+from agent.view.view import Entry, Summary
 
 MOST_ENDS = 24
 """How many ends of a run are tried before the head gives way."""

@@ -15,7 +15,7 @@ from agent.context.terms import words_of
 from agent.context_engine import CompressionRequest, Level, NodeSource
 from agent.errors import SummaryFailed, SummaryTooLong
 from agent.messages import user_message
-from agent.view import Entry, Summary
+from agent.view.view import Entry, Summary
 
 ByModel = Callable[[int, bool], Written]
 """Returns a model's text of at most so many tokens, in bullets alone where told so."""

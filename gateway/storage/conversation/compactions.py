@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Row, delete, select
 
 from agent.context_engine import Node, Trigger
 from agent.ports import Compaction, ModelCall, PlannerState
-from agent.view import Summary
+from agent.view.view import Summary
 from gateway.storage.conversation import sessions, turns
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn

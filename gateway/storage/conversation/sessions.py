@@ -30,7 +30,7 @@ from agent.messages import ChatMessage
 from agent.ports import ModelCall, PlannerState
 from agent.prefix import Prefix
 from agent.prompt.system import SystemPrompt
-from agent.view import ViewPlan, dump_plan, load_plan
+from agent.view.view import ViewPlan, dump_plan, load_plan
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import (

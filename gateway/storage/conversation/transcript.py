@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 from agent.messages import ChatMessage, decode, encode, full_text, is_ephemeral
 from agent.ports import PastMessage
 from agent.tokens.estimate import estimate_message
-from agent.view import Entry, ViewPlan
+from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import blob, iso_time, message, now_s
 from gateway.storage.statements import built_once

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Integer, Row, bindparam, func, select, update
 
 from adapters.messages import MessageRef
 from agent.messages import ChatMessage, Content, context_message, user_message
-from agent.view import Entry as Message
+from agent.view.view import Entry as Message
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import conversations, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, and_, func, literal, null, select, union_all
 
 from adapters.base import ChatFile, ChatItem, ChatSummary
-from agent.view import ViewPlan, load_plan
+from agent.view.view import ViewPlan, load_plan
 from gateway.errors import NotFound
 from gateway.storage.conversation import compactions, conversations
 from gateway.storage.conversation.compactions import CompactionRow

@@ -9,7 +9,7 @@ from agent.context_compressor import ContextCompressor, facts_of, uncovered
 from agent.context_engine import CompressionRequest, Limits
 from agent.engines.rounds import old_rounds
 from agent.messages import ChatMessage, assistant_message, context_message, user_message
-from agent.view import Entry, ViewPlan
+from agent.view.view import Entry, ViewPlan
 from tests.agent.context.phases.test_boundaries import request_of
 
 TOLD = "zanzibar-4711.txt"

@@ -21,7 +21,7 @@ from agent.context.extract import (
 )
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Entry
+from agent.view.view import Entry
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 

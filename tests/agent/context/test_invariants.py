@@ -17,7 +17,7 @@ from agent.errors import SummaryFailed
 from agent.library import compact_messages
 from agent.messages import ChatMessage
 from agent.tokens.estimate import estimate_message
-from agent.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
+from agent.view.view import MARKER, NOTE, Entry, View, ViewPlan, dump_plan, load_plan, render
 from tests.agent.tools.doubles import MemoryArchive
 from tests.support.conversations import conversation_of, faults, plain
 from tests.support.thorough import amount

@@ -16,7 +16,7 @@ from agent.tokens.estimate import (
     estimate_tools,
 )
 from agent.usage import Usage
-from agent.view import Entry, View, ViewPlan
+from agent.view.view import Entry, View, ViewPlan
 from tests.bench.estimates import SESSIONS, cold_errors, follow
 from tests.bench.figures import percentile
 from tests.support.shared import SHARED

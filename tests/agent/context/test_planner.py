@@ -35,7 +35,7 @@ from agent.messages import ChatMessage, assistant_message, user_message
 from agent.ports import PlannerState
 from agent.turn.background_summary import prepare
 from agent.usage import Usage
-from agent.view import Entry, Summary, View, ViewPlan
+from agent.view.view import Entry, Summary, View, ViewPlan
 from gateway.errors import LeaseLost
 from tests.agent.tools.doubles import HangingModel, MemoryCompactions, PassingTime
 from tests.support.conversations import faults

@@ -18,7 +18,7 @@ from agent.errors import SummaryFailed, ToolError
 from agent.messages import ChatMessage, assistant_message, encode, user_message
 from agent.plugins.checks import problems
 from agent.tokens.estimate import estimate_message
-from agent.view import Edit, Entry, Summary, View, ViewPlan, render
+from agent.view.view import Edit, Entry, Summary, View, ViewPlan, render
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.tools.doubles import MemoryArchive
 

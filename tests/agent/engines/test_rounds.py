@@ -16,7 +16,7 @@ from agent.errors import SummaryFailed
 from agent.messages import assistant_message, user_message
 from agent.plugins.checks import problems
 from agent.tokens.estimate import estimate_tokens
-from agent.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
+from agent.view.view import Entry, Summary, ViewPlan, dump_plan, load_plan, render
 from tests.agent.engines.views import conversation, request_of
 
 WINDOW = 10_000

@@ -9,7 +9,7 @@ from agent.context_engine import CompressionRequest, Limits
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.plugins.finding import ENGINES
 from agent.tokens.estimate import estimate_message
-from agent.view import Entry, View, ViewPlan
+from agent.view.view import Entry, View, ViewPlan
 from tests.support.scripted_model import tool_call
 
 FIXED_TOKENS = 50

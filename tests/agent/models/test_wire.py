@@ -6,7 +6,7 @@ import pytest
 
 from agent.messages import ChatMessage, ToolSchema, user_message
 from agent.models.wire import ENTRY_BYTES, Remembered, canonical_schema, content_parts, text_bytes
-from agent.view import NOTE
+from agent.view.view import NOTE
 from tests.support.scripted_model import tool_call
 
 

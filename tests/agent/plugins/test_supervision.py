@@ -30,7 +30,7 @@ from agent.processes.threads import CallHangs, DaemonThreads
 from agent.tools.context import ToolContext, ToolOutcome, TurnServices
 from agent.tools.registry import Tool, ToolRegistry
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from tests.agent.engines.views import conversation, request_of
 from tests.agent.plugins.plugins import NoArguments, tool
 from tests.agent.tools.doubles import MemoryReader, call, context

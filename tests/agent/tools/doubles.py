@@ -23,7 +23,7 @@ from agent.ports import (
     ToolStatus,
 )
 from agent.tools.context import ToolContext, TurnRights, TurnServices
-from agent.view import Summary
+from agent.view.view import Summary
 from tests.support.scripted_model import ScriptedModel
 
 NOW = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)

@@ -29,7 +29,7 @@ from agent.settings import CachingSettings
 from agent.turn.background_summary import LEAST_LEFT_S, is_cheaper, prepare, warm_prefix
 from agent.turn.request import marked
 from agent.usage import Prices
-from agent.view import Edit, Entry, Summary, View, ViewPlan
+from agent.view.view import Edit, Entry, Summary, View, ViewPlan
 from tests.agent.tools.doubles import HangingModel
 from tests.support.gateway import agent_of
 from tests.support.scripted_model import ScriptedModel, Step, tool_call

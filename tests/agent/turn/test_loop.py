@@ -38,7 +38,7 @@ from agent.turn.loop import MAX_CONTINUATIONS, OUTCOME_UNKNOWN, WRAP_UP, run_tur
 from agent.turn.recovery import Recovery, Rests, RetryPolicy
 from agent.turn.state import CONTINUE, Agent, CallRules, TurnPorts, TurnResult, TurnState
 from agent.usage import Usage
-from agent.view import Entry, Summary, View, ViewPlan, render
+from agent.view.view import Entry, Summary, View, ViewPlan, render
 from gateway.errors import LeaseLost, TurnCancelled
 from tests.agent.tools.doubles import MemoryCompactions, MemoryReader, NoLimits
 from tests.support.conversations import faults

@@ -9,7 +9,7 @@ from agent.models.catalog import ModelFacts
 from agent.prompt_caching import is_marked
 from agent.settings import AgentSettings, CachingSettings
 from agent.usage import CacheLayout, Prices, Usage
-from agent.view import Edit, ViewPlan
+from agent.view.view import Edit, ViewPlan
 from tests.agent.turn.test_loop import QUESTION, Bench, asked, look, seen
 from tests.support.scripted_model import Script, ScriptedModel
 

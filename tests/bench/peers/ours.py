@@ -1,8 +1,8 @@
 """Parley's compression and prompt caching for `../shared/peerbench`.
 
 Lists are compacted by the library function and measured by the product's meter; requests go the
-product's way to the wire: mended, marked, and built for the provider. What `agent.view.View` tells
-the marking of its own is told by the lists here: where a compaction ended rewriting.
+product's way to the wire: mended, marked, and built for the provider. What a view (agent/view)
+tells the marking of its own is told by the lists here: where a compaction ended rewriting.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from agent.models.openai import wire as openai_wire
 from agent.prompt_caching import apply_cache_control
 from agent.tokens.estimate import estimate_messages, estimate_tokens
 from agent.usage import Usage
-from agent.view import MARKER, Entry, View, ViewPlan
+from agent.view.view import MARKER, Entry, View, ViewPlan
 
 MODEL = "claude-sonnet-4-5"
 """A model with the window of the harness; its tokenizer is not the harness's cl100k."""

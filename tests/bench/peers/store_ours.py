@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from agent.messages import ChatMessage
 from agent.ports import Compaction, PlannerState
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.storage.conversation import compactions, transcript
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.engine import Database

@@ -12,7 +12,7 @@ from agent.errors import SpendLimitReached
 from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.ports import PlannerState
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.agent_ports.budgets import Budgets
 from gateway.agent_ports.journal import Journal, Reader
 from gateway.errors import LeaseLost, TurnCancelled

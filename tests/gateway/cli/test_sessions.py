@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from adapters.messages import Address
 from agent.messages import ChatMessage, assistant_message, decode, tool_message
 from agent.usage import Usage
-from agent.view import Edit, Summary, ViewPlan
+from agent.view.view import Edit, Summary, ViewPlan
 from gateway.cli import main
 from gateway.cli import sessions as export
 from gateway.storage.conversation import conversations, turn_journal, turns

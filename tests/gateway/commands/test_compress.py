@@ -6,7 +6,7 @@ import pytest
 
 from agent.context_engine import Level
 from agent.ports import Compaction
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.commands.compress import (
     NOTHING_TO_COMPRESS,
     SUMMARY_FAILED,

@@ -19,7 +19,7 @@ from agent.money.cache_simulator import cache_for
 from agent.money.prompt_blocks import blocks_of
 from agent.prefix import LIFETIMES_S
 from agent.tokens.estimate import estimate_message, estimate_tokens
-from agent.view import load_plan
+from agent.view.view import load_plan
 from gateway import wiring
 from gateway.errors import StorageUnavailable
 from gateway.storage import schema

@@ -18,7 +18,7 @@ from agent.prefix import Prefix
 from agent.settings import CachingSettings
 from agent.tools.builtin.history import READ_CONVERSATION
 from agent.usage import CacheLayout
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.context.window import ContextParts, meter_of, report_of
 from gateway.storage import schema
 from gateway.storage.conversation.sessions import Session

@@ -14,7 +14,7 @@ from agent.models.base import Completion, ModelRequest
 from agent.ports import PlannerState
 from agent.settings import AgentSettings
 from agent.usage import Usage
-from agent.view import load_plan
+from agent.view.view import load_plan
 from gateway.pipeline import hygiene, notices
 from gateway.storage import schema
 from gateway.storage.conversation import sessions

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.edits.messages import clipped
 from agent.errors import ContextOverflow, RecordingMismatch
 from agent.messages import (
     ChatMessage,
@@ -23,7 +22,8 @@ from agent.models.catalog import facts_of
 from agent.prompt_caching import apply_cache_control
 from agent.settings import CachingSettings, FactsSettings
 from agent.usage import Usage
-from agent.view import MARKER
+from agent.view.edits import clipped
+from agent.view.view import MARKER
 from gateway.replay.recorded_model import Bill, Billed, RecordedModel, RecordedTools
 from gateway.replay.recordings import Exchange, Recording, load_recordings
 from tests.agent.models.sink import CollectingSink

@@ -19,7 +19,7 @@ from agent.context_engine import Node
 from agent.messages import assistant_message
 from agent.tools.context import Inquiry, TodoItem
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, NotFound, StorageUnavailable
 from gateway.http import control
 from gateway.signals import Wakeups

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table
 from agent.messages import assistant_message
 from agent.ports import PlannerState
 from agent.usage import Usage
-from agent.view import ViewPlan, load_plan
+from agent.view.view import ViewPlan, load_plan
 from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd

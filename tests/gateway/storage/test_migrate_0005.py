@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agent.messages import assistant_message
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.storage import maintenance, schema
 from gateway.storage.conversation import attachments, sessions, turn_journal
 from gateway.storage.conversation.sessions import PromptBase

@@ -18,7 +18,7 @@ from agent.messages import ChatMessage, assistant_message, tool_message
 from agent.models.images import image_part
 from agent.tools.context import Inquiry
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.lifecycle.pruning import Pruner, count_all
 from gateway.settings.tree import RetentionSettings
 from gateway.storage import maintenance, retention, schema

@@ -22,7 +22,7 @@ from agent.context_engine import CompressionRequest, Limits, Sizes, Trigger
 from agent.library import CompactionResult, compact_messages
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_message, estimate_messages
-from agent.view import Edit, Entry, ViewPlan
+from agent.view.view import Edit, Entry, ViewPlan
 from tests.support.conversations import HAN, PNG, faults, plain
 from tests.support.scripted_model import tool_call
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agent.context.phases.prune import prune
 from agent.messages import ChatMessage, assistant_message, encode, tool_message, user_message
-from agent.view import Edit, Entry, ViewPlan, render
+from agent.view.view import Edit, Entry, ViewPlan, render
 from tests.support.scripted_model import tool_call
 
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 500}}

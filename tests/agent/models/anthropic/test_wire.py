@@ -21,7 +21,7 @@ from agent.messages import (
 from agent.models.anthropic.wire import opaque_fields, request_body, with_thinking
 from agent.models.base import ModelRequest
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
-from agent.view import Summary, View, ViewPlan
+from agent.view.view import Summary, View, ViewPlan
 from tests.agent.models.clients import ASK, CLOCK, ask
 from tests.support.anthropic_server import AnthropicServer, signature
 from tests.support.conversations import PNG, conversation_of

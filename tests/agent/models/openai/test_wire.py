@@ -18,7 +18,7 @@ from agent.models.base import ModelRequest
 from agent.models.openai.wire import OpaqueParts, origin_of, request_body, with_opaque
 from agent.prompt_caching import KEY, STRATEGIES, apply_cache_control
 from agent.usage import CacheLayout
-from agent.view import Summary, View, ViewPlan
+from agent.view.view import Summary, View, ViewPlan
 from tests.agent.models.clients import ASK, CLOCK, ask, call, calling
 from tests.support.conversations import PNG, conversation_of
 from tests.support.model_server import Reply

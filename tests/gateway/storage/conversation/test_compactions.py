@@ -13,7 +13,7 @@ from agent.context_engine import Node
 from agent.messages import assistant_message, user_message
 from agent.ports import PlannerState
 from agent.usage import Usage
-from agent.view import Edit, Summary, ViewPlan
+from agent.view.view import Edit, Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage import maintenance
 from gateway.storage.conversation import compactions, sessions, transcript, turn_journal

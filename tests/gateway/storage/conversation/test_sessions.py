@@ -17,7 +17,7 @@ from agent.ports import ModelCall, PlannerState
 from agent.prefix import Prefix
 from agent.prompt.system import LAYERS, OWN_LAYER, SEPARATOR, SystemPrompt
 from agent.usage import Usage
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.errors import LeaseLost
 from gateway.storage import maintenance
 from gateway.storage.conversation import sessions, transcript, turn_journal

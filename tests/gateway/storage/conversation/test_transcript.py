@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sqlalchemy import update
 
 from agent.messages import assistant_message, decode, encode, tool_message, user_message
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.storage.conversation import transcript
 from gateway.storage.conversation.transcript import MessagePlace
 from gateway.storage.schema import message

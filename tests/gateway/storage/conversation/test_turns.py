@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from agent.messages import assistant_message, tool_message, user_message
 from agent.prefix import Prefix
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.errors import LeaseLost, TurnCancelled
 from gateway.storage.conversation import sessions, turn_journal, turns
 from gateway.storage.conversation.sessions import PromptBase

@@ -12,7 +12,7 @@ from adapters.base import ChatFile, ChatItem, ChatSummary
 from adapters.messages import Attachment, Choice
 from agent.messages import assistant_message
 from agent.usage import Usage
-from agent.view import Summary, ViewPlan
+from agent.view.view import Summary, ViewPlan
 from gateway.errors import NotFound
 from gateway.pipeline.notices import CONTEXT
 from gateway.storage.conversation import attachments, conversations, turn_journal

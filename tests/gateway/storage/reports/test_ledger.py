@@ -8,7 +8,7 @@ from sqlalchemy import update
 from agent.messages import assistant_message, tool_message
 from agent.ports import ModelCall
 from agent.usage import Usage
-from agent.view import Summary
+from agent.view.view import Summary
 from gateway.storage import maintenance
 from gateway.storage.conversation import compactions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd

@@ -5,7 +5,7 @@ from dataclasses import replace
 from agent.messages import ChatMessage, assistant_message
 from agent.ports import Compaction, PlannerState
 from agent.usage import Usage
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.storage.conversation import compactions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from agent.messages import ChatMessage, assistant_message, tool_message, user_message
 from agent.tokens.estimate import estimate_messages
 from agent.usage import Usage
-from agent.view import ViewPlan
+from agent.view.view import ViewPlan
 from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn

@@ -16,7 +16,7 @@ from agent.messages import (
     tool_message,
     user_message,
 )
-from agent.view import (
+from agent.view.view import (
     NOTE,
     RECALL_WAYS,
     REFERENCE,

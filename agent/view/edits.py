@@ -1,4 +1,4 @@
-"""Edits: how one message is shown shortened. Used by agent/view.py when a plan is rendered.
+"""Edits: how one message is shown shortened. Used by agent/view/view.py when a plan is rendered.
 
 Every function is pure: the same message gives the same bytes for ever, what comes in is never
 changed, and what comes back shares all that is unchanged. Where an edit has nothing to do, or would
@@ -15,8 +15,8 @@ from typing import Any, cast
 
 import orjson
 
-from agent.edits.outline import outline
 from agent.messages import ChatMessage, FunctionCall, ToolCall, storable
+from agent.view.outline import outline
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.edits.messages import (
+from agent.messages import ChatMessage, ToolCall, encode, text_of, tool_message, user_message
+from agent.view.edits import (
     CLEARED,
     DUPLICATE,
     clipped,
@@ -20,7 +21,6 @@ from agent.edits.messages import (
     without_images,
     without_thinking,
 )
-from agent.messages import ChatMessage, ToolCall, encode, text_of, tool_message, user_message
 from tests.support.scripted_model import tool_call
 from tests.support.shared import SHARED
 

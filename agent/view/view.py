@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 import orjson
 
-from agent.edits import messages as rewriting
 from agent.messages import ChatMessage, ToolCall
+from agent.view import edits as rewriting
 
 VERSION = 3
 MARKER = "[CONTEXT COMPACTION]"

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.edits.messages import LEAST_OUTLINED_CHARS, outlined
-from agent.edits.outline import outline
 from agent.messages import text_of, user_message
+from agent.view.edits import LEAST_OUTLINED_CHARS, outlined
+from agent.view.outline import outline
 
 KINDS = {
     "JSON": ('{"name": "Ada", "orders": [{"id": 1}], "at": {"x": 1}}', "orders[0]: 1 keys"),

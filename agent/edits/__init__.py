@@ -1,1 +1,0 @@
-"""How messages are shown shortened."""
