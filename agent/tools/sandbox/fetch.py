@@ -247,7 +247,8 @@ async def _read_page(html: str) -> str:
             "agent.tools.sandbox.pages",
             json.dumps({"html": html, "time_limit_s": PAGE_WITHIN_S}).encode(),
             timeout_s=PAGE_WITHIN_S,
-            max_bytes=6 * len(html) + 100_000,
+            # JSON writes an emoji as two escapes of six bytes.
+            max_bytes=12 * len(html) + 100_000,
         )
     except TimeoutError as exc:
         raise ToolError("the page is too hard to read; fetch it with raw") from exc

@@ -113,6 +113,11 @@ async def test_html_can_be_had_as_it_is(site: Site) -> None:
     assert "<script>" in (await site.get(site.url("page"), raw=True)).text
 
 
+async def test_a_page_of_emojis_is_read() -> None:
+    """On its way from the helper process each takes twelve bytes."""
+    assert await fetch._read_page(f"<p>{'😀' * 20_000}</p>") == "😀" * 20_000
+
+
 async def test_nothing_of_us_is_sent(site: Site) -> None:
     """No cookie, no credential; a status that is no success is shown."""
     outcome = await site.get(site.url("lost"))
