@@ -90,7 +90,7 @@ class SocketEvents(Protocol):
         ...
 
 
-class Socket(discord.Client):
+class GatewaySocket(discord.Client):
     """One connection to the gateway, for one attempt.
 
     Args:

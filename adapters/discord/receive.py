@@ -12,7 +12,7 @@ import structlog
 
 from adapters.base import Clock
 from adapters.discord import client
-from adapters.discord.client import Socket, token_of, use_servers
+from adapters.discord.client import GatewaySocket, token_of, use_servers
 from adapters.discord.errors import mapped_receiving
 from adapters.discord.inbound import Bot
 from adapters.discord.ingest import AccountParts, Ingest
@@ -69,7 +69,7 @@ class Receiver:
         token = token_of(self._settings)
         use_servers(self._settings)
         self._drops = 0
-        socket = Socket(self._settings, self)
+        socket = GatewaySocket(self._settings, self)
         try:
             with mapped_receiving():
                 await socket.login(token)
@@ -98,7 +98,7 @@ class Receiver:
         if self._drops > MOST_DROPS:
             raise AdapterDisconnected(f"Discord closed the connection {self._drops} times")
 
-    async def _connect(self, socket: Socket, tasks: asyncio.TaskGroup) -> NoReturn:
+    async def _connect(self, socket: GatewaySocket, tasks: asyncio.TaskGroup) -> NoReturn:
         bot = Bot(
             account=self._settings.name,
             id="",
@@ -125,7 +125,7 @@ class Receiver:
         log.info("discord_connected", account=self._settings.name)
 
 
-async def _watch(socket: Socket) -> NoReturn:
+async def _watch(socket: GatewaySocket) -> NoReturn:
     """Give up a connection on which heartbeats are not answered although events keep coming."""
     while True:
         await asyncio.sleep(LOOK_S)
@@ -134,7 +134,7 @@ async def _watch(socket: Socket) -> NoReturn:
             await socket.give_up()
 
 
-async def _close(socket: Socket) -> None:
+async def _close(socket: GatewaySocket) -> None:
     """Close a connection whose other side may be gone."""
     try:
         async with asyncio.timeout(_CLOSE_S):

@@ -25,7 +25,7 @@ from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import as_plain, checked
 from agent.ports import ConversationReader, Files, PastMessage
 from agent.processes.threads import CallHangs, DaemonThreads
-from agent.tools.context import ToolContext, TurnServices
+from agent.tools.context import ToolContext, ToolServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
 from agent.view.view import Entry, Summary
@@ -128,7 +128,7 @@ def _handed(context: ToolContext) -> ToolContext:
         context,
         reader=_Reader(context.reader, loop),
         files=context.files and _Files(context.files, loop),
-        services=TurnServices(skills=context.services.skills),
+        services=ToolServices(skills=context.services.skills),
     )
 
 

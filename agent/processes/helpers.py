@@ -214,7 +214,7 @@ class KeptProgram:
             if not part:
                 raise OSError("its keeper has ended")
             line += part
-        answer = keeper.Answer(**json.loads(line))
+        answer = keeper.StartAnswer(**json.loads(line))
         if answer.group is None:
             raise OSError(answer.error, os.strerror(answer.error), answer.file)
         self._group = answer.group

@@ -6,8 +6,8 @@ Parley, or when Parley needs the program no more. The program's stdin has ended 
 some time, then SIGTERM, then it is killed with every descendant, also those in a session of their
 own (Linux).
 
-On the lifeline, in: one line of JSON (`ProgramOrder`). Out: one line of JSON (`Answer`). It runs on
-the standard library only.
+On the lifeline, in: one line of JSON (`ProgramOrder`). Out: one line of JSON (`StartAnswer`). It
+runs on the standard library only.
 """
 
 import json
@@ -43,7 +43,7 @@ class ProgramOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StartAnswer:
     """Whether it runs.
 
     Attributes:
@@ -64,12 +64,12 @@ def main() -> None:
     try:
         program = _started(order)
     except OSError as exc:
-        _say(lifeline, Answer(error=exc.errno or 0, file=exc.filename))
+        _say(lifeline, StartAnswer(error=exc.errno or 0, file=exc.filename))
         return
     try:
         _let_go_of_its_pipes()
         _outlast_signals()
-        _say(lifeline, Answer(program.pid))
+        _say(lifeline, StartAnswer(program.pid))
         _wait(lifeline, program.pid)
     finally:
         _end(program, order.ends_within_s)
@@ -105,7 +105,7 @@ def _outlast_signals() -> None:
         signal.signal(each, signal.SIG_IGN)
 
 
-def _say(lifeline: int, answer: Answer) -> None:
+def _say(lifeline: int, answer: StartAnswer) -> None:
     with suppress(ConnectionError):
         os.write(lifeline, json.dumps(asdict(answer)).encode() + b"\n")
 

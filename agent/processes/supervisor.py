@@ -88,7 +88,7 @@ class Report:
 
 
 @dataclass(slots=True)
-class Output:
+class BoundedOutput:
     """The beginning and the end of what a command writes, in bounded memory."""
 
     head_room: int
@@ -143,7 +143,7 @@ class Supervisor:
         self._workspace = Workspace(Path(order.directory))
         self._listen = listen
         self._announce = announce
-        self._output = Output(order.output_bytes - order.tail_bytes, order.tail_bytes)
+        self._output = BoundedOutput(order.output_bytes - order.tail_bytes, order.tail_bytes)
         self._report = Report()
         self._child = 0
         self._started = time.monotonic()

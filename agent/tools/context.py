@@ -36,7 +36,7 @@ class TurnRights:
 
 
 @dataclass(frozen=True, slots=True)
-class TurnServices:
+class ToolServices:
     """What Parley's own tools use beside the transcript; None where there is none.
 
     Attributes:
@@ -83,7 +83,7 @@ class ToolContext:
     files: Files | None = None
     workspace: Path | None = None
     rights: TurnRights = field(default_factory=TurnRights)
-    services: TurnServices = field(default_factory=TurnServices)
+    services: ToolServices = field(default_factory=ToolServices)
 
     @property
     def scope(self) -> str:
@@ -129,7 +129,7 @@ class Inquiry:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class InquiryReply:
     """What became of an inquiry.
 
     Attributes:
@@ -146,7 +146,7 @@ class Reply:
 class People(Protocol):
     """The people of the turn's conversation."""
 
-    async def ask(self, inquiry: Inquiry) -> Reply:
+    async def ask(self, inquiry: Inquiry) -> InquiryReply:
         """Return the reply to an inquiry; asked once, however often this is called.
 
         Nobody is asked for a tool that was approved for the conversation, since it began anew
@@ -159,7 +159,7 @@ class People(Protocol):
         """
         ...
 
-    async def decided(self, call_id: str) -> Reply | None:
+    async def decided(self, call_id: str) -> InquiryReply | None:
         """Return what became of the question whether a call may run; None if nobody was asked.
 
         Raises:

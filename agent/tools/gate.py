@@ -17,7 +17,7 @@ from agent.errors import ToolError
 from agent.messages import ToolCall
 from agent.models.arguments import read_arguments
 from agent.safety.redaction import MASK, Redactor
-from agent.tools.context import Inquiry, Reply, ToolContext, ToolOutcome
+from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
 from agent.tools.registry import ToolBox
 
 log = structlog.get_logger()
@@ -116,7 +116,7 @@ async def _asked(
     return _outcome(name, reply)
 
 
-def _outcome(name: str, reply: Reply) -> ToolOutcome | None:
+def _outcome(name: str, reply: InquiryReply) -> ToolOutcome | None:
     if reply.state == "expired":
         return _denied(name, EXPIRED)
     return None if reply.text in {"once", "conversation"} else _denied(name, f"a person {DENIED}")

@@ -21,7 +21,7 @@ from adapters.messages import Choice, InboundMessage
 from adapters.registry import by_name
 from agent import messages
 from gateway.access.policy import Access, Owners
-from gateway.access.rate_limits import Limits
+from gateway.access.rate_limits import AdmissionLimits
 from gateway.errors import NotFound
 from gateway.session_keys import address_key
 from gateway.settings.tree import Settings
@@ -88,7 +88,7 @@ class Pairing:
     """Lets in whom an owner approves, and the first owner."""
 
     access: Access
-    limits: Limits
+    limits: AdmissionLimits
     renderers: Mapping[tuple[str, str], Renderer]
 
     def try_code(

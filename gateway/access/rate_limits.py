@@ -62,7 +62,7 @@ class SlidingWindow:
         self._sweep_at = max(SWEEP_FROM, 2 * len(self._items))
 
 
-class Limits:
+class AdmissionLimits:
     """All limits of admission.
 
     Attributes:

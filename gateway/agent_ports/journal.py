@@ -67,7 +67,7 @@ LIMIT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ConversationArchive:
     """Everything that is on record about one conversation, and about no other."""
 
     database: Database
@@ -189,11 +189,11 @@ class Journal:
         structlog.contextvars.bind_contextvars(session=session.id)
         return str(session.id)
 
-    def archive(self) -> Archive:
+    def archive(self) -> ConversationArchive:
         """Return the conversation's records; must be called in the event loop."""
         loop = asyncio.get_running_loop()
         turn = self.turn
-        return Archive(self.database, turn.lease.conversation, loop, turn.begins_at)
+        return ConversationArchive(self.database, turn.lease.conversation, loop, turn.begins_at)
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written ahead."""

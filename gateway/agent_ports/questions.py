@@ -15,7 +15,7 @@ from adapters.base import Adapter
 from adapters.messages import CHOICE_LABEL_CHARS, Choice
 from agent.errors import ToolError, TurnSuspended
 from agent.messages import open_calls, quoted, text_of
-from agent.tools.context import Inquiry, InquiryKind, Reply
+from agent.tools.context import Inquiry, InquiryKind, InquiryReply
 from gateway.access.policy import Access, may_approve
 from gateway.errors import StorageError
 from gateway.signals import Wakeups
@@ -142,14 +142,14 @@ class TurnPeople:
     inquiries: Inquiries
     turn: Turn
 
-    async def ask(self, inquiry: Inquiry) -> Reply:
+    async def ask(self, inquiry: Inquiry) -> InquiryReply:
         """Return the reply, or ask and wait."""
         found, is_new = await self.inquiries.database.write(self._ask, inquiry)
         if is_new:
             self._announce(found)
         return _reply(found)
 
-    async def decided(self, call_id: str) -> Reply | None:
+    async def decided(self, call_id: str) -> InquiryReply | None:
         """Return what became of the question whether a call may run, if an earlier attempt asked.
 
         A call of this attempt was not asked about: nothing is read for it.
@@ -209,12 +209,12 @@ class TurnPeople:
         self.inquiries.wakeups.outbox(found.conversation)
 
 
-def _reply(found: Question) -> Reply:
+def _reply(found: Question) -> InquiryReply:
     if found.state == "pending":
         raise TurnSuspended(f"{found.kind} {found.id} waits for an answer")
     if found.state != "answered":
-        return Reply("expired")
-    return Reply("answered", found.answer, found.by)
+        return InquiryReply("expired")
+    return InquiryReply("answered", found.answer, found.by)
 
 
 def _for_whom(turn: Turn) -> str:

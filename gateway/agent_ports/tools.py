@@ -19,7 +19,7 @@ from agent.processes.workspace import erase
 from agent.prompt.skills import SkillShelf
 from agent.safety.threats import scan
 from agent.settings import MemorySettings, WorkspaceSettings
-from agent.tools.context import Hooks, MemoryTarget, TodoItem, ToolContext, TurnRights, TurnServices
+from agent.tools.context import Hooks, MemoryTarget, TodoItem, ToolContext, ToolServices, TurnRights
 from gateway.access.policy import Access
 from gateway.agent_ports.files import Attachments
 from gateway.agent_ports.journal import Reader
@@ -183,7 +183,7 @@ class Toolkit:
             files=self.files.files(turn),
             workspace=workspaces.path_for(conversation) if workspaces else None,
             rights=rights,
-            services=TurnServices(
+            services=ToolServices(
                 engine=engine,
                 people=self.inquiries.people(turn),
                 notebook=book,

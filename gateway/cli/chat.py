@@ -89,7 +89,7 @@ async def talk_over(
     async with aiohttp.ClientSession(
         "http://localhost", connector=connector, timeout=timeout, json_serialize=to_json
     ) as http:
-        client = Client(http, socket, name, patience_s)
+        client = ChatClient(http, socket, name, patience_s)
         await client.check()
         feed = Feed(client)
         async with asyncio.TaskGroup() as tasks:
@@ -110,7 +110,7 @@ class Refused(GatewayError):
     """The gateway does not do this; the text is what it says."""
 
 
-class Client:
+class ChatClient:
     """Requests about one chat; every trouble with the connection is a GatewayNotRunning."""
 
     def __init__(
@@ -247,7 +247,7 @@ def question_of(buttons: Sequence[Button]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChatAnswer:
     """An answer, and the position of the message that it belongs to; a notice precedes it.
 
     Attributes:
@@ -278,8 +278,8 @@ class Feed:
         failure: The gateway is gone for good, or refuses; nothing will come any more.
     """
 
-    def __init__(self, client: Client) -> None:
-        self.answers: list[Answer] = []
+    def __init__(self, client: ChatClient) -> None:
+        self.answers: list[ChatAnswer] = []
         self.preview = ""
         self.synced = False
         self.interrupted = False
@@ -344,7 +344,7 @@ class Feed:
             buttons = tuple(Button(**choice) for choice in data.get("choices", ()))
             over = data.get("over", 0)
             text = "" if over else data["markdown"]
-            self.answers.append(Answer(data["inbox_seq"], text, notice, files, buttons, over))
+            self.answers.append(ChatAnswer(data["inbox_seq"], text, notice, files, buttons, over))
         self._seen.add(place)
 
 
@@ -366,7 +366,7 @@ async def events(
 class Talk:
     """The dialogue: a line, its answer, the next line."""
 
-    def __init__(self, client: Client, feed: Feed, ask: Ask, console: Console) -> None:
+    def __init__(self, client: ChatClient, feed: Feed, ask: Ask, console: Console) -> None:
         self._client = client
         self._feed = feed
         self._ask = ask
@@ -440,7 +440,7 @@ class Talk:
             if self._console.is_terminal or answer.asks or answer.inbox_seq >= self._since:
                 self._show(answer)
 
-    def _show(self, answer: Answer) -> None:
+    def _show(self, answer: ChatAnswer) -> None:
         if self._console.is_terminal and answer.markdown:
             self._console.print(Markdown(answer.markdown), "")
         elif answer.markdown:

@@ -97,7 +97,7 @@ def configure_logging(
     if path := log_path(settings, home):
         file = LogFile(path)
         undo.callback(file.close)
-        outputs.append(Output("file", file.write))
+        outputs.append(LogOutput("file", file.write))
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     sink = Sink(outputs, Redactor(secrets), clock)
     _configure_structlog(level, sink, undo)
@@ -110,7 +110,7 @@ def configure_logging(
 
 
 @dataclass(slots=True)
-class Output:
+class LogOutput:
     """One place that lines go to; `lost` counts those it did not take since the last it took."""
 
     name: str
@@ -164,7 +164,7 @@ class Sink:
     once its second is over, with the next line of any event, or at the end.
     """
 
-    outputs: list[Output]
+    outputs: list[LogOutput]
     redactor: Redactor
     clock: Clock = time.monotonic
     floods: dict[FloodKey, Flood] = field(default_factory=dict)
@@ -228,7 +228,7 @@ def _tell_flood(key: FloodKey, flood: Flood) -> None:
     )
 
 
-def _stream_output(stream: TextIO, form: str) -> Output:
+def _stream_output(stream: TextIO, form: str) -> LogOutput:
     terminal = stream.isatty()
     plain = form == "json" or (form == "auto" and not terminal)
     to_text: LineToText = bytes.decode if plain else _console_lines(colors=terminal)
@@ -237,7 +237,7 @@ def _stream_output(stream: TextIO, form: str) -> Output:
         stream.write(to_text(line))
         stream.flush()
 
-    return Output("stdout", write)
+    return LogOutput("stdout", write)
 
 
 def _console_lines(*, colors: bool) -> LineToText:

@@ -25,7 +25,7 @@ from adapters.messages import (
 from agent.messages import clean_text, storable
 from gateway.access import pairing
 from gateway.access.pairing import Pairing
-from gateway.access.rate_limits import Limits
+from gateway.access.rate_limits import AdmissionLimits
 from gateway.commands import approvals
 from gateway.lifecycle.supervision import Traffic
 from gateway.pipeline.admission import AdmissionBatch, AfterCommit, IntakeRules
@@ -56,7 +56,7 @@ class GatewayIntake:
         self._renderers = renderers
         self._wakeups = wakeups
         self._traffic = traffic
-        limits = Limits(rules.access.settings.rate_per_min)
+        limits = AdmissionLimits(rules.access.settings.rate_per_min)
         self._pairing = Pairing(rules.access, limits, renderers)
 
     async def accept(

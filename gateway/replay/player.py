@@ -40,7 +40,7 @@ from agent.turn.state import Agent, CallRules
 from gateway.app import Gateway, assembled
 from gateway.pipeline import notices
 from gateway.replay.recorded_model import RecordedModel, RecordedTools
-from gateway.replay.recordings import Exchange, Recording
+from gateway.replay.recordings import RecordedExchange, Recording
 from gateway.replay.report import Replayed
 from gateway.settings.tree import Settings
 from gateway.storage.conversation import sessions
@@ -337,7 +337,7 @@ class _Clock:
         self._chance = chance
         self._now_s = 0.0
 
-    def times(self, exchange: Exchange) -> Iterator[float]:
+    def times(self, exchange: RecordedExchange) -> Iterator[float]:
         """Yield the times of an exchange's answers."""
         answers = sum(step["role"] == "assistant" for step in exchange.steps)
         if self._gap == "recorded" and exchange.asked_at:

@@ -30,7 +30,7 @@ from agent.settings import CachingSettings, FactsSettings
 from agent.tokens.estimate import estimate_message, estimate_tokens
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.usage import CacheLayout, Usage, is_claude
-from gateway.replay.recordings import Exchange, Recording
+from gateway.replay.recordings import RecordedExchange, Recording
 
 Placing = Literal["system_and_3", "anchored", "none"]
 """Where the breakpoints of a prompt cache stand: by which strategy; none where there are none."""
@@ -284,7 +284,7 @@ class _Play:
         }
 
     @property
-    def exchange(self) -> Exchange:
+    def exchange(self) -> RecordedExchange:
         return self.recording.exchanges[self.number]
 
     def when(self, place: int) -> _When:

@@ -21,7 +21,7 @@ class BadRecording(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RecordedExchange:
     """One user message and what followed it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Recording:
     """One recorded conversation; no call id stands in it twice."""
 
     name: str
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[RecordedExchange, ...]
 
 
 class Heard(NamedTuple):
@@ -234,7 +234,7 @@ def _tool_call(call_id: Any, name: str, arguments: Any) -> ToolCall:
     return ToolCall(id=str(call_id or "call"), type="function", function=function)
 
 
-def _exchanges(heard: Iterable[Heard]) -> tuple[Exchange, ...]:
+def _exchanges(heard: Iterable[Heard]) -> tuple[RecordedExchange, ...]:
     builder = _Builder()
     for message, at in heard:
         match message["role"]:
@@ -251,7 +251,7 @@ def _exchanges(heard: Iterable[Heard]) -> tuple[Exchange, ...]:
 class _Builder:
     """Grows exchanges message by message; every rule of the normal form is one method."""
 
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[RecordedExchange] = field(default_factory=list)
     user: str = ""
     steps: list[ChatMessage] = field(default_factory=list)
     asked_at: list[float | None] = field(default_factory=list)
@@ -289,7 +289,7 @@ class _Builder:
                 self._append_result(call, text_of(message))
                 return
 
-    def finish(self) -> tuple[Exchange, ...]:
+    def finish(self) -> tuple[RecordedExchange, ...]:
         self._close()
         return tuple(self.exchanges)
 
@@ -300,7 +300,7 @@ class _Builder:
             self.asked_at.append(self.asked_at[-1] if self.asked_at else None)
         known = [at for at in self.asked_at if at is not None]
         times = tuple(known) if len(known) == len(self.asked_at) else ()
-        self.exchanges.append(Exchange(self.user, tuple(self.steps), times))
+        self.exchanges.append(RecordedExchange(self.user, tuple(self.steps), times))
         self.user, self.steps, self.asked_at = "", [], []
 
     def _stub_missing_results(self) -> None:

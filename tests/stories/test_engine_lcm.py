@@ -11,7 +11,7 @@ import orjson
 from agent.messages import text_of
 from agent.models.base import ModelRequest
 from agent.view.view import ViewPlan, load_plan
-from gateway.agent_ports.journal import Archive
+from gateway.agent_ports.journal import ConversationArchive
 from gateway.cli.sessions import node_lines
 from gateway.storage import schema
 from gateway.storage.conversation.compactions import nodes_of
@@ -151,7 +151,7 @@ async def test_an_archive_serves_one_conversation_and_no_other(tmp_path: Path) -
     async with running(tmp_path) as chat:
         await chat.ask("where is the teapot?")
         database, loop = chat.gateway.database, asyncio.get_running_loop()
-        own, other = Archive(database, 1, loop), Archive(database, 2, loop)
+        own, other = ConversationArchive(database, 1, loop), ConversationArchive(database, 2, loop)
         assert await asyncio.to_thread(own.find, "teapot", 5, END) == [1, 2]
         assert await asyncio.to_thread(own.find, "teapot", 5, 2) == [1]
         assert await asyncio.to_thread(other.find, "teapot", 5, END) == []
@@ -162,7 +162,7 @@ async def test_an_archive_serves_one_conversation_and_no_other(tmp_path: Path) -
     assert isinstance(refused[0], RuntimeError)
 
 
-async def _on_the_loop(archive: Archive) -> None:
+async def _on_the_loop(archive: ConversationArchive) -> None:
     archive.nodes()
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agent.engines.lcm import tools
 from agent.messages import ChatMessage, assistant_message, user_message
 from agent.view.view import ViewPlan, load_plan
-from gateway.agent_ports.journal import Archive
+from gateway.agent_ports.journal import ConversationArchive
 from gateway.storage import schema
 from gateway.storage.conversation import delegates, sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.transcript import END, MessagePlace
@@ -102,7 +102,7 @@ async def check(store: Store, max_tokens: int) -> None:
     loop = asyncio.get_running_loop()
     rows = store.rows(schema.message)
     for talk in store.rows(schema.conversation):
-        records = Archive(cast("Any", Rows(store)), talk.id, loop)
+        records = ConversationArchive(cast("Any", Rows(store)), talk.id, loop)
         own = [(row.seq, row.body) for row in rows if row.conversation == talk.id]
         plans = [
             load_plan(row.view_plan) for row in store.rows(schema.session, conversation=talk.id)
@@ -118,7 +118,7 @@ async def check(store: Store, max_tokens: int) -> None:
         assert opened.encode() == "".join(f"{body}\n" for _, body in own).encode()
 
 
-def expanded(records: Archive, own: list[tuple[int, str]], max_tokens: int) -> str:
+def expanded(records: ConversationArchive, own: list[tuple[int, str]], max_tokens: int) -> str:
     """Return what `lcm_expand` gives of all messages, its pages put together as it says."""
     last, place, text = own[-1][0], (1, 0), ""
     while True:

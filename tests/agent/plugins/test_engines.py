@@ -20,7 +20,7 @@ from agent.plugins import finding
 from agent.plugins.engines import EngineInfo, EngineTools, available, resolve
 from agent.plugins.registry import register_context_engine
 from agent.plugins.supervision import HostedEngine
-from agent.tools.context import ToolContext, ToolOutcome, TurnServices
+from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Arguments, Tool, ToolRegistry
 from tests.agent.engines.views import conversation, engine_source, request_of, write_plugin
 from tests.agent.tools.doubles import NOW, MemoryReader
@@ -271,7 +271,7 @@ ADD = Tool(
 def context(answer: Callable[[Mapping[str, Any]], Any] = lambda arguments: "found") -> ToolContext:
     """Return the context of a turn with an engine that answers so."""
     return ToolContext(
-        "1", MemoryReader(), lambda: NOW, services=TurnServices(engine=Searching(answer))
+        "1", MemoryReader(), lambda: NOW, services=ToolServices(engine=Searching(answer))
     )
 
 
@@ -372,7 +372,7 @@ async def test_what_takes_too_long(hang: threading.Event) -> None:
 
 async def test_without_an_engine_there_is_no_answer() -> None:
     """A tool box may outlive the engine that offered its tools."""
-    bare = replace(context(), services=TurnServices())
+    bare = replace(context(), services=ToolServices())
     answer = await tools().execute(tool_call("grep", {}), bare)
     assert answer == ToolOutcome(
         "Error: this turn has no context engine that could answer", "error"

@@ -27,7 +27,7 @@ from agent.plugins.supervision import (
 )
 from agent.ports import PastMessage
 from agent.processes.threads import CallHangs, DaemonThreads
-from agent.tools.context import ToolContext, ToolOutcome, TurnServices
+from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Tool, ToolRegistry
 from agent.usage import Usage
 from agent.view.view import Summary, ViewPlan
@@ -175,7 +175,7 @@ async def test_a_tool_reads_the_conversation_and_offers_files() -> None:
 
     async def use(used: ToolContext, _: NoArguments) -> object:
         assert used.files is not None
-        assert used.services == TurnServices()
+        assert used.services == ToolServices()
         [message] = await used.reader.read(from_seq=None, limit=1, contains=None)
         output = await used.reader.read_output("o1")
         return message.text, output, await used.files.offer("a", "text/plain", b"x"), used.scope

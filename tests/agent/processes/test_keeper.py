@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from agent.processes.helpers import program
-from agent.processes.keeper import Answer, ProgramOrder
+from agent.processes.keeper import ProgramOrder, StartAnswer
 
 LIMIT_S = 30
 
@@ -29,11 +29,11 @@ class Kept:
     lifeline: socket.socket
     output: IO[bytes]
 
-    def order(self, *command: str) -> Answer:
+    def order(self, *command: str) -> StartAnswer:
         order = ProgramOrder([*command], None, {"PATH": "/usr/bin:/bin"}, ends_within_s=0.05)
         self.lifeline.sendall(json.dumps(asdict(order)).encode() + b"\n")
         with self.lifeline.makefile() as answers:
-            return Answer(**json.loads(answers.readline()))
+            return StartAnswer(**json.loads(answers.readline()))
 
     def line(self) -> str:
         return self.output.readline().decode().strip()
@@ -59,7 +59,7 @@ def keeper() -> Iterator[Kept]:
 def test_what_keeps_a_program_from_starting_is_told() -> None:
     """With the file that it is about; there is nothing to keep then."""
     with keeper() as kept:
-        assert kept.order("/no/such/program") == Answer(None, errno.ENOENT, "/no/such/program")
+        assert kept.order("/no/such/program") == StartAnswer(None, errno.ENOENT, "/no/such/program")
         assert kept.process.wait(LIMIT_S) == 0
 
 

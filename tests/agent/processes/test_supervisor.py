@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.processes import confinement, descent, supervisor
-from agent.processes.supervisor import Output
+from agent.processes.supervisor import BoundedOutput
 
 
 @given(st.lists(st.binary(max_size=30)), st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
@@ -23,7 +23,7 @@ def test_the_output_kept_is_its_beginning_and_its_end(
     parts: list[bytes], head: int, tail: int, chunk: int
 ) -> None:
     """Whatever its parts; never more than there is room for, and all of it where that is enough."""
-    output = Output(head, tail)
+    output = BoundedOutput(head, tail)
     supervisor.CHUNK_BYTES, usual = chunk, supervisor.CHUNK_BYTES
     try:
         for part in parts:

@@ -22,7 +22,7 @@ from agent.ports import (
     PlannerState,
     ToolStatus,
 )
-from agent.tools.context import ToolContext, TurnRights, TurnServices
+from agent.tools.context import ToolContext, ToolServices, TurnRights
 from agent.view.view import Summary
 from tests.support.scripted_model import ScriptedModel
 
@@ -246,14 +246,14 @@ def context(reader: MemoryReader | None = None, **using: Any) -> ToolContext:
     """Return a tool's context; `using` are its fields, and those of its rights and services."""
     rights, services = (
         {each.name: using.pop(each.name) for each in fields(part) if each.name in using}
-        for part in (TurnRights, TurnServices)
+        for part in (TurnRights, ToolServices)
     )
     return ToolContext(
         "c1",
         reader or MemoryReader(),
         lambda: NOW,
         rights=TurnRights(**rights),
-        services=TurnServices(**services),
+        services=ToolServices(**services),
         **using,
     )
 

@@ -14,7 +14,7 @@ from agent.messages import text_of
 from agent.safety.redaction import MASK, Redactor
 from agent.settings import OutputSettings
 from agent.tools import gate
-from agent.tools.context import Inquiry, Reply, ToolContext, ToolOutcome
+from agent.tools.context import Inquiry, InquiryReply, ToolContext, ToolOutcome
 from agent.tools.execute import MAX_ASKED, MAX_CONCURRENT, run_calls
 from agent.tools.gate import ApprovalMode, ApprovalRules, approval_question
 from agent.tools.registry import Arguments, Tool, ToolRegistry
@@ -30,17 +30,17 @@ class What(Arguments):
 class Folk:
     """People who give one reply, or none."""
 
-    def __init__(self, reply: Reply | None) -> None:
+    def __init__(self, reply: InquiryReply | None) -> None:
         self.reply = reply
         self.asked: list[Inquiry] = []
 
-    async def ask(self, inquiry: Inquiry) -> Reply:
+    async def ask(self, inquiry: Inquiry) -> InquiryReply:
         self.asked.append(inquiry)
         if self.reply is None:
             raise TurnSuspended("nobody has answered")
         return self.reply
 
-    async def decided(self, call_id: str) -> Reply | None:
+    async def decided(self, call_id: str) -> InquiryReply | None:
         """Nothing was asked before."""
 
 
@@ -93,7 +93,7 @@ class Bench:
 )
 async def test_for_which_calls_somebody_is_asked(mode: ApprovalMode, asked: list[str]) -> None:
     """By the effect of the tool, or by whether it touches the world outside."""
-    bench, folk = Bench(), Folk(Reply("answered", "once", "web:me"))
+    bench, folk = Bench(), Folk(InquiryReply("answered", "once", "web:me"))
     await bench.run("look", "fetch", "send", mode=mode, people=folk)
     assert sorted(inquiry.tool for inquiry in folk.asked) == asked
     assert sorted(bench.ran) == ["fetch", "look", "send"]
@@ -103,16 +103,18 @@ async def test_for_which_calls_somebody_is_asked(mode: ApprovalMode, asked: list
 async def test_an_approved_call_runs(text: str) -> None:
     """Its intent is journaled as what it is."""
     bench = Bench()
-    assert await bench.run("send", people=Folk(Reply("answered", text, "web:me"))) == ["done send"]
+    assert await bench.run("send", people=Folk(InquiryReply("answered", text, "web:me"))) == [
+        "done send"
+    ]
     assert bench.journal.events == [("start", "send", "side_effect"), ("result", "send", "ok")]
 
 
 @pytest.mark.parametrize(
     ("people", "why"),
     [
-        (Folk(Reply("answered", "deny", "web:me")), gate.DENIED),
-        (Folk(Reply("answered", "anything else", "web:me")), gate.DENIED),
-        (Folk(Reply("expired")), gate.EXPIRED),
+        (Folk(InquiryReply("answered", "deny", "web:me")), gate.DENIED),
+        (Folk(InquiryReply("answered", "anything else", "web:me")), gate.DENIED),
+        (Folk(InquiryReply("expired")), gate.EXPIRED),
         (None, gate.NOBODY),
     ],
     ids=["denied", "unknown word", "expired", "nobody"],
@@ -236,7 +238,7 @@ async def test_a_call_that_cannot_be_shown_does_not_run() -> None:
 
     class Nobody(Folk):
         @override
-        async def ask(self, inquiry: Inquiry) -> Reply:
+        async def ask(self, inquiry: Inquiry) -> InquiryReply:
             assert not inquiry.askable
             raise ToolError("too long")
 

@@ -602,7 +602,7 @@ def batch_of(conn: Connection, access: dict[str, Any]) -> AdmissionBatch:
         model=lambda _: StatusFacts("m", 1000, None, "compressor", 10),
     )
     renderers = {("telegram", "default"): lambda text: [text]}
-    it = Pairing(rules.access, rate_limits.Limits(60), renderers)
+    it = Pairing(rules.access, rate_limits.AdmissionLimits(60), renderers)
     return AdmissionBatch(conn, rules, it, renderers)
 
 

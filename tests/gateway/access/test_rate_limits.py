@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.rate_limits import SWEEP_FROM, Limits, SlidingWindow
+from gateway.access.rate_limits import SWEEP_FROM, AdmissionLimits, SlidingWindow
 
 
 class Clock:
@@ -81,5 +81,5 @@ def test_no_span_holds_more_than_the_limit(pauses: list[float], limit: int) -> N
 
 def test_zero_is_any_number() -> None:
     """`rate_per_min: 0` switches the limit off."""
-    assert Limits(0).messages is None
-    assert Limits(1).messages is not None
+    assert AdmissionLimits(0).messages is None
+    assert AdmissionLimits(1).messages is not None

@@ -22,7 +22,7 @@ from typing_extensions import override
 from agent.safety.redaction import MASK, Redactor, printable
 from gateway.errors import SettingsError
 from gateway.logging.file import LogFile, log_path, predecessors
-from gateway.logging.setup import LINES_PER_S, TROUBLES_PER_S, Output, configure_logging
+from gateway.logging.setup import LINES_PER_S, TROUBLES_PER_S, LogOutput, configure_logging
 from gateway.settings.tree import LoggingSettings
 
 BOT_TOKEN = "123456789:AAabcdefghijklmnopqrstuvwxyz0123456"
@@ -423,7 +423,7 @@ class TestFile:
             if error := answers.pop(0):
                 raise error
 
-        output = Output("file", write)
+        output = LogOutput("file", write)
         assert [output.take(b"x") for _ in range(4)] == [0, 0, 2, 0]
 
     def test_a_rotation_that_always_fails_moves_nothing(

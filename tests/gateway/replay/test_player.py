@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from agent.messages import ChatMessage, assistant_message, tool_message
 from gateway.replay.player import Gap, schedule
-from gateway.replay.recordings import Exchange, Recording
+from gateway.replay.recordings import RecordedExchange, Recording
 from tests.agent.tools.doubles import call
 
 
-def exchange(answers: int, asked_at: tuple[float, ...] = ()) -> Exchange:
+def exchange(answers: int, asked_at: tuple[float, ...] = ()) -> RecordedExchange:
     steps: list[ChatMessage] = []
     for n in range(answers - 1):
         steps.append(ChatMessage(role="assistant", tool_calls=[call("go", call_id=f"{n}")]))
         steps.append(tool_message(f"{n}", "go", "gone"))
-    return Exchange("go on", (*steps, assistant_message("Done.")), asked_at)
+    return RecordedExchange("go on", (*steps, assistant_message("Done.")), asked_at)
 
 
-def talk(*exchanges: Exchange, name: str = "talk") -> Recording:
+def talk(*exchanges: RecordedExchange, name: str = "talk") -> Recording:
     return Recording(name, exchanges)
 
 

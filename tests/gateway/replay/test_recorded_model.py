@@ -25,7 +25,7 @@ from agent.usage import Usage
 from agent.view.edits import clipped
 from agent.view.view import MARKER
 from gateway.replay.recorded_model import Bill, Billed, RecordedModel, RecordedTools
-from gateway.replay.recordings import Exchange, Recording, load_recordings
+from gateway.replay.recordings import RecordedExchange, Recording, load_recordings
 from tests.agent.models.sink import CollectingSink
 from tests.agent.tools.doubles import call, context
 from tests.support.shared import SHARED
@@ -36,8 +36,8 @@ RESULT = tool_message("a", "look", "a tree")
 RECORDING = Recording(
     "walk",
     (
-        Exchange("one", (STEP, RESULT, assistant_message("A tree."))),
-        Exchange("two", (assistant_message("Bye."),)),
+        RecordedExchange("one", (STEP, RESULT, assistant_message("A tree."))),
+        RecordedExchange("two", (assistant_message("Bye."),)),
     ),
 )
 ONE = user_message("one")
@@ -87,7 +87,7 @@ async def test_a_compacted_turn_goes_on() -> None:
     """Between the question and its newest group there is a summary of the groups before."""
     first, second, third = (group(f"{n}") for n in range(3))
     recorded = RecordedModel()
-    recorded.play("c1", Recording("x", (Exchange("one", (*first, *second, *third)),)), 0)
+    recorded.play("c1", Recording("x", (RecordedExchange("one", (*first, *second, *third)),)), 0)
     summary = ChatMessage(role="assistant", content="[a summary]", synthetic=True)
     assert await told(recorded, ONE) == "0"
     assert await told(recorded, ONE, *first) == "1"
@@ -136,7 +136,7 @@ async def test_a_clipped_question_is_taken() -> None:
     """The compressor cuts a giant message to its head, a pointer and its tail."""
     long = "word " * 1000
     recorded = RecordedModel()
-    recorded.play("c1", Recording("x", (Exchange(long, (assistant_message("Yes."),)),)), 0)
+    recorded.play("c1", Recording("x", (RecordedExchange(long, (assistant_message("Yes."),)),)), 0)
     shown = clipped(user_message(long), 300, 1)
     assert long not in text_of(shown)
     assert await told(recorded, shown) == "Yes."
@@ -351,7 +351,7 @@ async def test_a_conversation_without_recording_is_refused() -> None:
 def test_recorded_tools_are_those_of_the_recordings() -> None:
     """In the order of their names, taking any object, without effects."""
     other = Recording(
-        "x", (Exchange("q", (ChatMessage(role="assistant", tool_calls=[call("go")]),)),)
+        "x", (RecordedExchange("q", (ChatMessage(role="assistant", tool_calls=[call("go")]),)),)
     )
     tools = RecordedTools(model(), [RECORDING, other, RECORDING])
     assert [(it.name, it.parameters) for it in tools.schemas] == [

@@ -11,7 +11,7 @@ from gateway.replay.recordings import (
     END_OF_RECORDING,
     NO_RESULT,
     BadRecording,
-    Exchange,
+    RecordedExchange,
     Recording,
     load_recordings,
 )
@@ -38,11 +38,11 @@ def load(folder: Path, data: Any, name: str = "some.json") -> list[Recording]:
     return load_recordings(path)
 
 
-def exchanges(folder: Path, *messages: dict[str, Any]) -> tuple[Exchange, ...]:
+def exchanges(folder: Path, *messages: dict[str, Any]) -> tuple[RecordedExchange, ...]:
     return load(folder, list(messages))[0].exchanges
 
 
-def short(exchange: Exchange) -> list[str]:
+def short(exchange: RecordedExchange) -> list[str]:
     """Each step as "role text" with the ids of its calls."""
     return [exchange.user, *(_short(step) for step in exchange.steps)]
 

@@ -17,7 +17,7 @@ from agent.tools.builtin.people import (
     FileArguments,
     send_file,
 )
-from agent.tools.context import Delegated, Inquiry, Reply, ToolContext
+from agent.tools.context import Delegated, Inquiry, InquiryReply, ToolContext
 from agent.tools.registry import Lacking, ToolRegistry, parse_arguments
 from tests.agent.tools.doubles import context
 from tests.agent.tools.doubles import context as tool_context
@@ -31,7 +31,7 @@ def arguments(raw: str) -> Any:
 
 async def test_it_asks_and_returns_the_answer() -> None:
     """Question and choices go to the people of the turn, for the call that runs."""
-    folk = Folk(Reply("answered", "red", "web:me"))
+    folk = Folk(InquiryReply("answered", "red", "web:me"))
     asked = arguments('{"question": "Which?", "choices": ["red", " blue "]}')
     assert await CLARIFY.run(context(people=folk, call_id="c1"), asked) == "The answer: red"
     assert folk.asked == [Inquiry("clarify", "c1", "clarify", "Which?", ("red", "blue"))]
@@ -39,7 +39,7 @@ async def test_it_asks_and_returns_the_answer() -> None:
 
 async def test_nobody_answers() -> None:
     """The model is told to go on."""
-    using = context(people=Folk(Reply("expired")))
+    using = context(people=Folk(InquiryReply("expired")))
     assert await CLARIFY.run(using, arguments('{"question": "?"}')) == NOBODY_ANSWERED
 
 
