@@ -1,1 +1,1 @@
-"""Settings."""
+"""The settings: one frozen tree, read from file and environment, checked, edited."""

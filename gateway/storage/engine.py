@@ -1,4 +1,4 @@
-"""The two runners of transaction functions on SQLite: one writer thread, a few reader threads.
+"""Runs transaction functions on SQLite: one writer thread, a few reader threads, some searches.
 
 The writer owns the only connection that writes. It runs the functions that wait in its queue one
 after another, each inside a savepoint, and commits them together: one fsync for many callers. A
@@ -57,6 +57,8 @@ READER_WAIT_S = 10.0
 """How long a step outside of transactions waits for readers of the log, and how often it tries."""
 READER_PAUSE_S = 0.1
 INTERRUPT_EVERY_S = 0.05
+"""An interrupt between two statements ends nothing: it is repeated until the search is over."""
+# /proc/self/mounts writes a blank in a path as \040. Source: getmntent(3).
 _OCTAL = re.compile(r"\\([0-7]{3})")
 NETWORK_FILESYSTEMS = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs"})
 """SQLite's locks and WAL do not hold there. Source: sqlite.org/useovernet.html."""
@@ -83,6 +85,7 @@ class JobResult(NamedTuple):
 
 _DISCREET: dict[str, Any] = {"hide_parameters": True}
 """Errors and logs do not quote what people wrote."""
+# `_read` begins and ends its snapshot itself: a rollback by SQLAlchemy would be one of nothing.
 _READING: dict[str, Any] = {
     "isolation_level": "AUTOCOMMIT",
     "skip_autocommit_rollback": True,
@@ -167,6 +170,7 @@ class Database:
                 return found
         except DBAPIError as exc:
             raise StorageUnavailable(str(exc.orig)) from exc
+        # BEGIN and COMMIT go past SQLAlchemy, which wraps the errors of its own statements only.
         except sqlite3.Error as exc:
             raise StorageUnavailable(str(exc)) from exc
 
@@ -288,6 +292,7 @@ class Database:
             if len(batch) == BATCH or self._jobs.empty():
                 return batch
             job = self._jobs.get()
+        # Put back: the next call finds the end again, with no jobs before it.
         self._jobs.put(None)
         return batch
 
@@ -299,6 +304,7 @@ class Database:
             with self._connection.begin():
                 done = [self._run(job) for job in batch]
                 self._watch.count(self._raw)
+            # Before any caller is told: what a lost file took is not acknowledged (decision 025).
             self._watch.after()
         except DBAPIError as exc:
             lost = StorageUnavailable(str(exc.orig))
@@ -445,6 +451,7 @@ def _how(path: Path) -> dict[str, Any]:
 def _reader(**how: Any) -> sqlite3.Connection:
     """Open a connection for a reader's thread, with all the files that it will ever need."""
     connection: sqlite3.Connection = sqlite3.connect(**how, check_same_thread=False)
+    # SQLite opens the log and its index with the first read: here, while descriptors are lent.
     connection.execute("PRAGMA schema_version").fetchone()
     return connection
 

@@ -158,6 +158,7 @@ class FileWatch:
         self._mark = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._synced_at = 0.0
         self._write_mark()
+        # A mark that is longer than its line cannot be read (`read_mark`).
         os.ftruncate(self._mark, len(self._line()))
 
     def before(self, raw: sqlite3.Connection) -> None:

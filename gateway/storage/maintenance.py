@@ -103,7 +103,8 @@ def _copy(source: sqlite3.Connection, copy: sqlite3.Connection, written: int) ->
         time.sleep(max(COPY_PAUSE_S, COPY_PAUSES * (time.monotonic() - began)))
         began = time.monotonic()
 
-    # One snapshot for all portions: without it each write of others would begin the copy anew.
+    # One snapshot for all portions, which the first read takes: without it each write of others
+    # would begin the copy anew.
     source.execute("BEGIN")
     source.execute("SELECT 1 FROM sqlite_schema").fetchone()
     source.backup(copy, pages=COPIED_PAGES, progress=pause)
@@ -119,6 +120,7 @@ def _write_out(file: int) -> None:
     if sys.platform != "linux":
         os.fsync(file)
         return
+    # From byte 0 on; a length of 0 means up to the end. Source: sync_file_range(2).
     whole = (ctypes.c_int64(0), ctypes.c_int64(0))
     if _LIBC.sync_file_range(file, *whole, _WAIT_WRITE_WAIT):
         error = ctypes.get_errno()

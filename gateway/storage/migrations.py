@@ -47,11 +47,11 @@ async def open_database(path: Path, home: Path | None = None) -> AsyncIterator[D
 
 @asynccontextmanager
 async def open_locked(path: Path, home: Path | None = None) -> AsyncIterator[Database]:
-    """Do the same in a process that holds the lock already."""
+    """Open it as `open_database` does, in a process that holds the lock already."""
     mark = identity.mark_of(path, home)
     identity.require_file(path, mark)
     with (
-        # Closed last: see there.
+        # Closed last: closing any handle of the file gives up the locks that SQLite holds on it.
         closing(Scrubber(path)) as scrubber,
         _connected(path) as connection,
         closing(_watch(connection, path, mark)) as watch,
@@ -73,7 +73,8 @@ def _connected(path: Path) -> Iterator[Connection]:
 
 
 def _watch(connection: Connection, path: Path, mark: Path) -> identity.FileWatch:
-    """Have the schema be this code's, in the database that was written to before."""
+    """Require the database that was written last, migrate it, and return what watches its files."""
+    # Before the migration: a database that is refused stays as it is.
     with connection.begin():
         identity.require_newest(connection, path, mark)
     prepare_schema(connection)

@@ -67,8 +67,9 @@ STEP_ROWS = 200
 STEP_MESSAGES = 50
 """Likewise of messages, each with its words in the search index."""
 FOUND_ROWS = 5_000
-"""Of one look of a reader."""
+"""Most rows that one look of a reader returns."""
 CONVERSATIONS = 500
+"""Likewise of conversations."""
 GONE = "it was removed: files are not kept that long here"
 
 Key = tuple[Any, ...]
@@ -359,6 +360,7 @@ def _may_go(
         message.c.conversation == conversation_id,
         message.c.seq.between(first, last),
         message.c.seq < func.coalesce(young, END),
+        # Two stand-ins: a message without a turn is not of the same turn as another one without.
         func.coalesce(message.c.turn_id, 0) != func.coalesce(its_turn, -1),
         ~_turn_runs(message.c.turn_id),
         ~_turn_is_dead(message.c.turn_id),
@@ -434,9 +436,10 @@ def forget_words(conn: Connection, batch: RemovalBatch) -> bool:
 
 
 def _forget_summaries(conn: Connection, conversation_id: int, age_s: float) -> None:
-    """Empty the plans of segments that ended so long ago: their summaries tell the same.
+    """Empty the plans of segments that ended so long ago: summaries tell what messages said.
 
-    So do the nodes of lineages that are over. None of either outlives the last message.
+    For the same reason the nodes of lineages that are over are erased. No summary and no node
+    outlives the last message.
     """
     empty = dump_plan(ViewPlan())
     is_last = ~exists().where(message.c.conversation == conversation_id)

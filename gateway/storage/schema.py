@@ -44,6 +44,7 @@ class now_s(FunctionElement[float]):  # noqa: N801 - reads as the SQL function i
 
 @compiles(now_s, "sqlite")
 def _sqlite_now(*_: Any, **__: Any) -> str:
+    # 2440587.5 is the Julian day with which the Unix epoch begins.
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
@@ -421,6 +422,7 @@ ledger = Table(
 SLOT_S = 900
 """Sums are kept for so many seconds: days of all time zones begin with one."""
 PICO = 10**12
+"""Money is summed in integers, so that erasing a call leaves no rest (decision 022)."""
 SIZES = (512, 1024, 2048, 4096)
 """Shortest prefixes that models cache, tokens: agent/models/catalog.py has no others."""
 _ANSWER = "({r}.purpose = 'answer' AND NOT {r}.estimated)"
@@ -452,7 +454,7 @@ MEASURES = {
     "answer_1h": f"{_ANSWER} * {{r}}.cache_write_1h_tokens",
     "answer_known": f"{_ANSWER} * {_KNOWN}",
 }
-"""What is summed up of the ledger, and how it is found in a row of it."""
+"""What is summed up of the ledger, and how it is found in a row of it: `{r}` is NEW or OLD."""
 _KEYS = {
     "slot": f"cast({{r}}.at / {SLOT_S} AS INTEGER)",
     "conversation": "{r}.conversation",
@@ -490,7 +492,7 @@ def _sums_table(name: str, *keys: str) -> Table:
 
 # The ledger summed up for reports (gateway/storage/reports/costs.py), by triggers.
 spent_slot = _sums_table("spent_slot", "slot", "provider", "model", "size")
-# That by sender comes first serves budgets: they read one sender's day.
+# The key begins with the sender for budgets, which read the day of one sender.
 spent_by = _sums_table("spent_by", "sender", "slot", "conversation", "provider", "model", "size")
 
 
@@ -526,6 +528,7 @@ def rollup_triggers() -> dict[str, str]:
     }
 
 
+# DDL formats its text with `%`: one that is meant as it is has to be doubled.
 for _trigger in rollup_triggers().values():
     event.listen(
         metadata,

@@ -30,6 +30,7 @@ STEP_S = 0.05
 STEP_PAGES = 128
 """Most pages of one step: what is synced together."""
 READ_PAGES = 256
+"""Pages that `find` reads at once."""
 READER_MS = 50
 """How long a step waits for those who read from the log; then it is tried again later."""
 MOST_PAGES = 1 << 25
@@ -101,6 +102,7 @@ class Scrubber:
             return False
         raw.execute("BEGIN IMMEDIATE")
         try:
+            # Somebody has written between the checkpoint and the lock.
             if self._log.stat().st_size:
                 return False
             for page in _some(pages):

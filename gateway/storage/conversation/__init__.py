@@ -1,1 +1,1 @@
-"""Conversation."""
+"""A conversation: its segments, transcript, turns, questions and files."""

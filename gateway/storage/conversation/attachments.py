@@ -211,13 +211,16 @@ def _is_pending(conn: Connection, attachment_id: int) -> bool:
 
 
 def finish(conn: Connection, attachment_id: int, size_bytes: int, sha256: str) -> None:
-    """All parts are there; what waited for the file goes on."""
+    """Note that all parts of a file are there; what waited for it goes on."""
     _change(conn, attachment_id, state="stored", size_bytes=size_bytes, sha256=sha256, error=None)
     _go_on(conn, attachment_id)
 
 
 def fail(conn: Connection, attachment_id: int, error: str) -> None:
-    """It will never be there; `error` says why, in words for the model. What waited goes on."""
+    """Note that a file will never be there; what waited for it goes on.
+
+    `error` says why, in words for the model.
+    """
     if _change(conn, attachment_id, state="failed", error=error):
         conn.execute(delete(attachment_part).where(attachment_part.c.attachment == attachment_id))
         _go_on(conn, attachment_id)

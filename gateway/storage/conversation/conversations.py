@@ -81,6 +81,7 @@ class Conversation(NamedTuple):
         return self.platform, self.account
 
 
+# Without the last two fields: these are read from other tables, where they are asked for.
 _COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-2])
 _waits = (
     select(inquiry.c.id)
@@ -112,7 +113,7 @@ def _exists(conversation_id: int) -> Any:
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation, locked, and whether anything `waits` for an answer in it."""
+    """Return a conversation, locked, with its `waits`."""
     return Conversation(*conn.execute(*_locked(conversation_id)).one())
 
 
@@ -123,7 +124,7 @@ def _locked(conversation_id: int) -> Any:
 
 
 def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
-    """Return the same by a session key; None where there is none yet."""
+    """Return the conversation of a session key as `locked` does; None where there is none yet."""
     row = conn.execute(*_of_key(session_key)).one_or_none()
     return None if row is None else Conversation(*row)
 

@@ -331,7 +331,7 @@ def active(conn: Connection, conversation_id: int) -> Session:
 
 
 def find_active(conn: Connection, conversation_id: int) -> Session | None:
-    """Return the same; None where the conversation has been erased."""
+    """Return what `active` does; None where the conversation has been erased."""
     row = conn.execute(*_active(conversation_id)).one_or_none()
     return None if row is None else _session(row)
 
@@ -406,6 +406,8 @@ def _store_base(
     )
 
 
+# In a statement that sets columns SQLAlchemy keeps their names for what is set: parameters that
+# stand in conditions or expressions have other names.
 _SET_BASE = (
     update(session)
     .where(session.c.id == bindparam("settled_id"))
@@ -441,6 +443,7 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
         conn.execute(*_report_compaction(session_id, usage.prompt_tokens))
 
 
+# Values that are named as columns are set besides these.
 _REPORT = (
     update(session)
     .where(session.c.id == bindparam("reporting_id"))

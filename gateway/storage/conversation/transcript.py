@@ -125,7 +125,7 @@ def question_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> Ch
 
 
 def entries_of_turn(conn: Connection, conversation_id: int, turn_id: int) -> list[Entry]:
-    """Return the same with their seqs."""
+    """Return the messages that a turn has recorded so far, with their seqs."""
     return decoded(conn.execute(*_of_turn(conversation_id, turn_id)).all())
 
 

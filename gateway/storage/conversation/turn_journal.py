@@ -377,6 +377,7 @@ def _close(
     return totals
 
 
+# All values but the id are named as columns, and are set besides the time.
 _CLOSE = update(turn).where(turn.c.id == bindparam("closed_id")).values(finished_at=now_s())
 
 

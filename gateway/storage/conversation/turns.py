@@ -25,61 +25,6 @@ from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import is_running, message, now_s, session, step, turn
 from gateway.storage.statements import built_once
 
-
-def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
-    """Return who wrote the newest entry, as budgets and the settings' owners are named."""
-    return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
-
-
-def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return who wrote these entries, as "platform:sender id"."""
-    return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
-
-
-def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
-    """Return a turn's senders as it began with them; one of an older version has its entries'."""
-    return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
-
-
-def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
-    """Return the senders of the earlier turns of entries that an operator has queued again."""
-    turns = {entry.turn_id for entry in entries} - {None}
-    if not turns:
-        return []
-    known = (turn.c.id.in_(turns), turn.c.senders.is_not(None))
-    noted = conn.scalars(select(turn.c.senders).where(*known).order_by(turn.c.id))
-    return [sender for senders in noted for sender in orjson.loads(senders)]
-
-
-def senders_since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
-    """Return all senders since the newest root that is not newer than this segment.
-
-    Turns of versions that did not note their senders are left out: they let no guests in.
-    """
-    noted = conn.scalars(*_since_root(conversation_id, session_id))
-    return {sender for senders in noted for sender in orjson.loads(senders)}
-
-
-@built_once
-def _since_root(conversation_id: int, session_id: int) -> Any:
-    root = select(func.max(session.c.id)).where(
-        session.c.conversation == conversation_id,
-        # No index of parents: SQLite would look at the roots of all conversations.
-        func.coalesce(session.c.parent_session_id, 0) == 0,
-        session.c.id <= session_id,
-    )
-    return (
-        select(turn.c.senders)
-        .distinct()
-        .where(
-            turn.c.conversation == conversation_id,
-            # Ids of segments grow.
-            turn.c.session_id >= root.scalar_subquery(),
-            turn.c.senders.is_not(None),
-        )
-    )
-
-
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
 MOST_BLAMED = 2
@@ -500,3 +445,57 @@ def hide(conn: Connection, conversation_id: int, turn_id: int) -> bool:
         .values(session_id=child.id)
     )
     return True
+
+
+def newest_sender(lease: Lease, entries: Sequence[InboxEntry]) -> str:
+    """Return who wrote the newest entry, as budgets and the settings' owners are named."""
+    return f"{lease.address.platform}:{entries[-1].sender}" if entries else ""
+
+
+def senders_of(lease: Lease, entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    """Return who wrote these entries, as "platform:sender id"."""
+    return tuple(dict.fromkeys(f"{lease.address.platform}:{entry.sender}" for entry in entries))
+
+
+def senders_of_row(lease: Lease, row: Row[Any], entries: Sequence[InboxEntry]) -> tuple[str, ...]:
+    """Return a turn's senders as it began with them; one of an older version has its entries'."""
+    return senders_of(lease, entries) if row.senders is None else tuple(orjson.loads(row.senders))
+
+
+def earlier_senders(conn: Connection, entries: Sequence[InboxEntry]) -> list[str]:
+    """Return the senders of the earlier turns of entries that an operator has queued again."""
+    turns = {entry.turn_id for entry in entries} - {None}
+    if not turns:
+        return []
+    known = (turn.c.id.in_(turns), turn.c.senders.is_not(None))
+    noted = conn.scalars(select(turn.c.senders).where(*known).order_by(turn.c.id))
+    return [sender for senders in noted for sender in orjson.loads(senders)]
+
+
+def senders_since_root(conn: Connection, conversation_id: int, session_id: int) -> set[str]:
+    """Return all senders since the newest root that is not newer than this segment.
+
+    Turns of versions that did not note their senders are left out: they let no guests in.
+    """
+    noted = conn.scalars(*_since_root(conversation_id, session_id))
+    return {sender for senders in noted for sender in orjson.loads(senders)}
+
+
+@built_once
+def _since_root(conversation_id: int, session_id: int) -> Any:
+    root = select(func.max(session.c.id)).where(
+        session.c.conversation == conversation_id,
+        # No index of parents: SQLite would look at the roots of all conversations.
+        func.coalesce(session.c.parent_session_id, 0) == 0,
+        session.c.id <= session_id,
+    )
+    return (
+        select(turn.c.senders)
+        .distinct()
+        .where(
+            turn.c.conversation == conversation_id,
+            # Ids of segments grow.
+            turn.c.session_id >= root.scalar_subquery(),
+            turn.c.senders.is_not(None),
+        )
+    )

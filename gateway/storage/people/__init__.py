@@ -1,1 +1,1 @@
-"""People."""
+"""Who was let in, and what the agent notes down."""

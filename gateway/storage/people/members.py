@@ -26,6 +26,7 @@ DECIDED_S = 86_400.0
 """How long a decided request is kept; as long, one who was denied cannot ask again."""
 AT_ONCE = 500
 """People who are looked up by one statement: databases take only so many values."""
+# The code of the first owner holds until it is used.
 _UNTIL_USED_S = 100 * 365 * 86_400.0
 
 

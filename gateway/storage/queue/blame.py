@@ -47,7 +47,7 @@ SUSPECT_AFTER = 2
 QUIET_S = 10.0
 """How long a process lives without a suspect before its first trial."""
 LONGEST_QUIET_S = 0.8 * conversations.LONGEST_BACKOFF_S
-"""What is held for longer than that back-off counts as a clock that was set back."""
+"""Below that back-off: what is held for longer counts as a clock that was set back."""
 TRIAL_SHARE = 0.25
 """A trial takes this much of the quiet time before it."""
 CHILD_GIVEN_UP = 1000
@@ -182,7 +182,7 @@ def _suspected(standing: TurnDeaths, death: Death) -> TurnDeaths:
 
 
 def _quiet_s(standing: TurnDeaths, death: Death) -> float:
-    """Return a quiet time in whose share for the trial the turn has met this death."""
+    """Return a quiet time so long that a death this late would fall into the trial after it."""
     wanted = max(QUIET_S, _ran_s(standing, death) / TRIAL_SHARE)
     return min(wanted, LONGEST_QUIET_S)
 
@@ -263,7 +263,7 @@ def _give_up_children(conn: Connection, row: Row[Any]) -> bool:
 
 
 def _clear_suspects(conn: Connection) -> None:
-    """Clear who was held back while the process died: it does so without them."""
+    """Clear those that were held back when the process died: it died without them."""
     suspects = and_(is_running, turn.c.deaths >= SUSPECT_AFTER, turn.c.blamed == 0)
     conn.execute(update(turn).where(suspects).values(deaths=0, quiet_s=0.0))
 

@@ -48,6 +48,7 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
     if before is not None:
         at, number, seq = _place(conn, before)
         order, place = tuple_(turn.c.finished_at, turn.c.id), tuple_(at, number)
+        # A turn sorts as (time, id, 0): behind a send of the same time and number.
         turns = turns.where(order <= place if seq else order < place)
         sends = sends.where(
             tuple_(outbox.c.at, outbox.c.conversation, outbox.c.seq) < tuple_(at, number, seq)
@@ -65,7 +66,7 @@ def find_all(conn: Connection, limit: int = 50, before: str | None = None) -> li
 
 
 def _place(conn: Connection, letter_id: str) -> tuple[float, int, int]:
-    """Return where a letter stands: by time, then by its numbers; a turn's last one is 0."""
+    """Return where a letter stands: its time and its two numbers; the second of a turn is 0."""
     kind, number, seq = _parsed(letter_id)
     if kind == "t":
         query = select(turn.c.finished_at).where(turn.c.id == number, turn.c.state.in_(_GIVEN_UP))

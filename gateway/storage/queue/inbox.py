@@ -48,6 +48,11 @@ InboxKind = Literal["message", "command", "edit", "overheard"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
 Revised = Literal["reworded", "emptied"]
 
+NOTES_KEPT = 50
+"""Notes of each kind that wait in one conversation; older ones are not told any more."""
+LISTENING = 3
+"""Conversations of one group that note what is said there: those with the newest turns."""
+
 
 @dataclass(frozen=True, slots=True)
 class InboxEntry:
@@ -102,9 +107,9 @@ def _known(source: str, dedupe_key: str) -> Any:
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """Return the conversation of a session key, locked, and whether anything `waits` for an answer.
+    """Return the conversation of a session key, locked; it is created where there is none.
 
-    A new one gets its first session.
+    Its `waits` says whether anything waits for a person's answer. A new one gets its first session.
 
     Args:
         conn: The writing connection.
@@ -397,7 +402,7 @@ def _move(conn: Connection, session_key: str, conversation_id: int, to: Move) ->
 def _forget_refs(conn: Connection, conversation_id: int) -> None:
     """Drop the ids of messages: they begin anew there, and an old one would be another message's.
 
-    Those that a running turn holds in memory: `turn_journal.enter`.
+    Those that a running turn holds in memory are dropped when it uses them: `turn_journal.enter`.
     """
     unsent = (outbox.c.conversation == conversation_id, is_unsent)
     conn.execute(update(outbox).where(*unsent).values(preview_ref=None, reply_to=None))
@@ -443,7 +448,7 @@ def advance(conn: Connection, to: Cursor) -> None:
 
 
 def positions(conn: Connection, prefix: str) -> dict[str, int]:
-    """Return how far all sources were read whose names begin so."""
+    """Return how far each source was read whose name begins with a prefix."""
     query = select(cursor).where(cursor.c.source.startswith(prefix, autoescape=True))
     return {row.source: row.position for row in conn.execute(query)}
 
@@ -459,6 +464,7 @@ def prune_raw(conn: Connection, older_than_s: float, limit: int = 500) -> int:
     Those in quarantine become empty; their keys stay, so that they are still known. What was
     overheard loses its text as well, and is not told any more.
     """
+    # The empty text is a literal: SQLite matches the partial index by the words of its condition.
     strangers = select(quarantine.c.id).where(
         quarantine.c.raw != literal_column("''"), quarantine.c.at < now_s() - older_than_s
     )
@@ -503,7 +509,7 @@ _OF_ENTRY = (
     _its_files.exists().label("has_files"),
     _its_files.where(file_is_awaited).exists().label("awaits_files"),
 )
-"""The columns of an `Entry`; not the update as it came, which may be long."""
+"""The columns of an `InboxEntry`; not the update as it came, which may be long."""
 
 
 def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
@@ -511,12 +517,6 @@ def merged_text(entries: Sequence[InboxEntry], *, named: bool) -> str:
     if not named:
         return "\n".join(entry.text for entry in entries)
     return "\n".join(f"{entry.sender_name}: {entry.text}" for entry in entries)
-
-
-NOTES_KEPT = 50
-"""Notes of each kind that wait in one conversation; older ones are not told any more."""
-LISTENING = 3
-"""Conversations of one group that note what is said there: those with the newest turns."""
 
 
 def hear(conn: Connection, message: InboundMessage) -> int | None:
@@ -557,7 +557,7 @@ def _keys(address: Address) -> tuple[str, str, str]:
 
 @built_once
 def _listening(shared: str, first: str, end: str) -> Any:
-    newest_turn = (
+    its_newest_turn = (
         select(func.max(turn.c.id))
         .where(turn.c.conversation == alias.c.conversation)
         .scalar_subquery()
@@ -567,7 +567,7 @@ def _listening(shared: str, first: str, end: str) -> Any:
         select(conversation.c.id)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(or_(key == shared, and_(key >= first, key < end)))
-        .order_by(newest_turn.desc().nulls_last(), conversation.c.id.desc())
+        .order_by(its_newest_turn.desc().nulls_last(), conversation.c.id.desc())
         .limit(LISTENING)
     )
 

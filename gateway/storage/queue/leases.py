@@ -35,6 +35,7 @@ from gateway.storage.schema import (
 from gateway.storage.statements import built_once
 
 STUCK_AT_ONCE = 1000
+"""Most conversations that one look of `ready_stuck` makes ready."""
 LEASE_S = 12.0
 """How long a replica owns its conversations without a heartbeat; it renews every LEASE_S / 4."""
 
@@ -188,6 +189,9 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
 
     Returns:
         Whether it has work.
+
+    Raises:
+        LeaseLost: Another worker has the conversation; it is left as it is.
     """
     released = conn.execute(*_release(lease.conversation, lease.replica, lease.epoch)).one_or_none()
     if released is None:

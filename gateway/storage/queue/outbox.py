@@ -27,10 +27,8 @@ of them, and at a message a second the chat would be busy for minutes. A longer 
 WHOLE_ANSWER = "answer.md"
 DEAD_NOTICE = "dead:"
 """Begins the key of a row that tells of dead letters; such a row never becomes one itself."""
-
-
 _RECENT = 500
-"""What of a conversation may stand behind a question that is being answered."""
+"""Messages that may be shown in a conversation below a question while it is being answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +68,7 @@ def parts_of(
     payloads = render(markdown)
     is_too_long = len(payloads) > MAX_MESSAGES
     if is_too_long:
+        # The last two messages are the file and the line that names it.
         del payloads[MAX_MESSAGES - 2 :]
     first = OutboxPart(f"{source_key}:1", payloads[0], markdown, preview_ref, reply_to)
     rest = [
@@ -251,11 +250,11 @@ def next_due(conn: Connection, conversation_id: int) -> Due | None:
 @built_once
 def _next_due(conversation_id: int, *, over: bool) -> Any:
     # In the order of the index of what is unsent: thousands of rows can wait in a conversation.
-    is_over = outbox.c.source_key.like("inquiry:%:over:1")
+    takes_off = outbox.c.source_key.like("inquiry:%:over:1")
     return (
         select(outbox, conversation, now_s().label("now"))
         .join(conversation, conversation.c.id == outbox.c.conversation)
-        .where(outbox.c.conversation == conversation_id, is_unsent, is_over == over)
+        .where(outbox.c.conversation == conversation_id, is_unsent, takes_off == over)
         .order_by(outbox.c.seq)
         .limit(1)
     )
@@ -300,7 +299,7 @@ def _mark_sent(conversation_id: int, seq: int, platform_ref: str, *, resent: boo
 def mark_delayed(
     conn: Connection, message: Outgoing, in_s: float, reason: str, tries: int = 1
 ) -> None:
-    """Nothing was shown: the same again in `in_s` seconds; a doubt from before stays.
+    """Note that nothing was shown: it is sent again in `in_s` seconds; a doubt from before stays.
 
     It counts as so many `tries`: a long pause as all that fit into it.
     """
@@ -316,7 +315,7 @@ def mark_delayed(
 
 
 def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) -> None:
-    """It may have been shown: to be resolved in `in_s` seconds."""
+    """Note that a row may have been shown: its platform is asked in `in_s` seconds."""
     conn.execute(
         _this(message).values(
             state="unknown",
@@ -330,7 +329,7 @@ def mark_unknown(conn: Connection, message: Outgoing, in_s: float, reason: str) 
 
 
 def mark_dead(conn: Connection, message: Outgoing, reason: str) -> bool:
-    """It will never be shown; an operator may try again. False where nobody waits for it."""
+    """Make a row a dead letter, which an operator may retry; False where nobody waits for it."""
     marked = conn.execute(_this(message).values(state="dead", sender=None, error=reason))
     return marked.rowcount == 1
 
@@ -422,7 +421,10 @@ def drop(conn: Connection, message: Outgoing, reason: str) -> None:
 
 
 def _this(message: Outgoing) -> Any:
-    """Change a row that is still to be shown: `/stop` or `parley forget` may have been faster."""
+    """Return a change of a row, but only of one that is still to be shown.
+
+    `/stop` or `parley forget` may have been faster.
+    """
     return update(outbox).where(
         outbox.c.conversation == message.conversation, outbox.c.seq == message.seq, is_unsent
     )

@@ -1,1 +1,1 @@
-"""Reports."""
+"""What is read for people: costs, usage, histories, the audit trail."""

@@ -83,7 +83,8 @@ def append(
 
 _before = ledger.alias()
 _PROMPT_BEFORE = (
-    # The newest answer in the same cache, which mostly is the newest call of all.
+    # The newest answer in the same cache, which mostly is the newest call of all: in the order of
+    # the index the first row that fits ends the look.
     select(
         _before.c.input_tokens
         + _before.c.cache_read_tokens

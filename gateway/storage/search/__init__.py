@@ -1,1 +1,1 @@
-"""Search."""
+"""The search index: its terms, how it is fed, how messages are found in it."""

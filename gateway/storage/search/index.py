@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     import sqlite3
 
 SEQ_BITS = 32
-"""A seq has at most 31."""
+"""Of an id that hold the seq, which has at most 31."""
 BATCH_ROWS = 200
 """Most messages of one transaction; beyond that turns would wait for the writer."""
 BATCH_CHARS = 2_000_000
-"""Of their stored bytes, likewise."""
+"""Most characters of them as they are stored, likewise."""
 END = 2**31 - 1
+"""The largest seq."""
 MERGED_PAGES = 64
 """Of one step: 8 ms, 35 ms at the 99th percentile; an index of 1.2 million messages takes 1,100."""
 LEAST_CHANGES = 2
@@ -163,6 +164,11 @@ def take_out(conn: Connection, conversation_id: int, terms: Mapping[int, frozens
         conn.execute(_TAKE_OUT, {"id": row_id(conversation_id, seq), "terms": _joined(terms[seq])})
 
 
+_TAKE_OUT = text(
+    "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
+)
+
+
 def forget(conn: Connection, conversation_id: int, upto_seq: int = END) -> None:
     """Take a conversation's messages out, up to one of them, before they are erased.
 
@@ -201,14 +207,10 @@ def merge_some(conn: Connection, *, is_first: bool) -> bool:
     """
     raw = cast("sqlite3.Connection", conn.connection.driver_connection)
     before = raw.total_changes
+    # A negative number begins to merge all of the index. Source: sqlite.org/fts5.html, 6.8.
     conn.execute(_MERGE, {"pages": -MERGED_PAGES if is_first else MERGED_PAGES})
     # Less than two changed rows: there was nothing to do. Source: sqlite.org/fts5.html, 6.8.
     return bool(raw.total_changes - before >= LEAST_CHANGES)
 
 
 _MERGE = text("INSERT INTO search_index (search_index, rank) VALUES ('merge', :pages)")
-
-
-_TAKE_OUT = text(
-    "INSERT INTO search_index (search_index, rowid, terms) VALUES ('delete', :id, :terms)"
-)

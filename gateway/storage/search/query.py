@@ -255,7 +255,7 @@ def _wanted(
     for count, n in found:
         room -= count
         is_common = n in common or (room < 0 and bool(wanted))
-        # Nobody counted further: in the middle, by size, of what it can be.
+        # The count ended at COMMON: the geometric mean of that and of all messages stands for it.
         messages = max(count, math.isqrt(COMMON * size)) if n in common else count
         wanted.append(SearchTerm(_quoted(terms[n]), _worth(size, messages), is_common))
     return wanted
@@ -330,6 +330,7 @@ def _common_holders(
     whole = [(*_flat(held), together, *span) for span in ranges]
     arms = [f"SELECT ?, ?, id FROM ({newest})"] * len(apart)  # noqa: S608 - own text
     arms += [f"SELECT part.*, id FROM (VALUES {parts}) AS part, ({newest})"] * len(whole)  # noqa: S608
+    # Not UNION ALL: a message that both kinds of arms find has each term once.
     return " UNION ".join(arms), _flat([*apart, *whole])
 
 

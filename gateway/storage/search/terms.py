@@ -44,6 +44,7 @@ _SPACELESS = (
     "\u3005\u3007\u3040-\u30ff\u31f0-\u31ff"  # kana
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Han
 )
+# Accents, points and vowel signs: they belong to a word, and `\w` does not match them.
 _MARKS = "\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0670\u0900-\u0dff\u0f00-\u0fff"
 _RUNS = re.compile(rf"(?P<pairs>[{_SPACELESS}]+)|(?:(?![{_SPACELESS}])[^\W_]|[{_MARKS}])+")
 _ACCENTS = re.compile("[\u0300-\u036f]")
