@@ -297,7 +297,7 @@ async def bench(
         if fallback:
             line += build_models(settings_for(other, second, [SPARE_KEY], **spare or {}))
         made = agent_of(*line, tools=tools, retry=RetryPolicy())
-        made = agent(replace(made, rests=Rests(clock.now)))
+        made = agent(replace(made, recovery=replace(made.recovery, rests=Rests(clock.now))))
         chat = await stack.enter_async_context(
             running(home, made, adapter=None, at_work=True, **sections)
         )
