@@ -89,9 +89,10 @@ class ContextCompressor(ContextEngine):
         return self._smaller(request, found)
 
     def _smaller(self, request: CompressionRequest, found: Compressed | None) -> Compressed | None:
-        """Give up messages that `protect_last_n` keeps, where the window is too small for them.
+        """Compact once more with a smaller `protect_last_n`, if the view is still too large.
 
-        What is compacted then is the view as found; what a model has written is updated without it.
+        That starts from the plan that was found. If a model wrote its summary, the extractor
+        updates it.
         """
         limits = request.limits
         if limits.protect_last_n == 1 or (found and found.tokens <= target_tokens(request)):

@@ -4,11 +4,6 @@ An engine gets a view and returns a plan (agent/view/view.py); it never changes 
 stores anything. Parley's planner (agent/context/planner.py) measures, asks the engine, checks what
 comes back and commits it. The default is agent/context_compressor.py; docs/engines.md shows how to
 write another one.
-
-Nodes: what the lossless engine (agent/engines/lcm) has written about stretches of a transcript.
-
-Leaves stand for messages, higher nodes for nodes. They are stored with the compaction that made
-them and never change; which of them are in view is the plan's.
 """
 
 from abc import ABC, abstractmethod
@@ -26,7 +21,10 @@ NodeSource = Literal["model", "extract", "pointer"]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node.
+    """What the lossless engine (agent/engines/lcm) has written about a stretch of a transcript.
+
+    Leaves stand for messages, higher nodes for nodes. A node is stored with the compaction that
+    made it and never changes; the plan tells which nodes are in view.
 
     Attributes:
         number: In its conversation, from 1 on.
@@ -71,7 +69,7 @@ request malformed, what the model thought is left out (no engine is asked).
 """
 
 Level = Literal["none", "prune", "summary", "short_summary", "extract", "clip_tail", "clip_newest"]
-"""How far down the convergence ladder a compaction had to go; see agent/compression/convergence."""
+"""How far down the convergence ladder a compaction had to go; see docs/context.md, 5."""
 
 Summarise = Callable[[str, int], str]
 """Returns a model's answer to a prompt of at most so many tokens; may block.
@@ -81,7 +79,7 @@ Raises:
 """
 
 GUARD_SHARE = 0.85
-"""Of the window."""
+"""Share of the window from which on nothing holds a compaction back."""
 
 EstimateMessage = Callable[[ChatMessage], int]
 """Returns about how many tokens a message takes on the wire."""

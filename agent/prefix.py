@@ -1,6 +1,6 @@
 """Whether a request begins with the bytes of the one before: a prompt cache lives from that.
 
-Every request of the loop is watched (step 6 of the path). A prefix that moves without a reason is a
+Every request of the loop is watched. A prefix that moves without a reason is a
 bug: it is reported, and costs the price of the whole view.
 """
 
@@ -20,6 +20,7 @@ from agent.usage import Usage
 log = structlog.get_logger()
 
 UNEXPECTED = "unexpected"
+"""The reason that is reported where no step said that the prefix moves."""
 MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
 """From so many tokens, and this share of the prompt, a miss is reported."""
@@ -29,6 +30,7 @@ BINDING_MOVES = ("compaction", "compression")
 models bind signed thinking to the exact conversation before it: all that is older must be gone
 (docs/caching.md)."""
 LIFETIMES_S = {"5m": 300.0, "1h": 3600.0}
+"""How long a cache entry lives, by the value of `cache_ttl`."""
 
 
 @dataclass(frozen=True, slots=True)

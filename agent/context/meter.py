@@ -201,7 +201,8 @@ class _Anchored(NamedTuple):
 def _replayed_thinking(message: ChatMessage, model: str) -> int:
     """Return what thinking takes that is sent back to who thought it.
 
-    Signed blocks go to Claude (anthropic_wire), reasoning to OpenAI-like servers (openai_opaque).
+    Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to servers that are like
+    OpenAI's (agent/models/reasoning.py).
     What is encrypted cannot be estimated.
     """
     opaque = message.get("opaque")

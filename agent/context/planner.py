@@ -45,11 +45,13 @@ PRESSURE_SHARE = 0.85
 """Shares of the threshold."""
 POOR_SAVING = 0.10
 POOR_SAVINGS_UNTIL_PAUSE = 2
+RESUME_GROWTH = 1.10
+"""Anti-thrash, see docs/context.md, 3: after two compactions in a row that save less than 10 %, the
+loop's own ones pause until the view has grown by 10 %."""
 MOST_COUNTED_CHARS = 100_000
 """More new text is counted in a thread: an encoding takes 10 ms for it."""
-RESUME_GROWTH = 1.10
-"""Anti-thrash: see docs/architecture.md, "How a conversation fits into the window"."""
 LONGEST_COOLDOWN_S = 600.0
+"""No pause of the summary model is longer; one that seems to be was stored by another clock."""
 PAUSED = "not asked: the summary model failed a short time ago"
 NO_BUDGET = "not asked: a budget is used up"
 NO_TIME = "not asked: the time went by with waiting for a summary under way"
@@ -153,8 +155,7 @@ class Planner:
             if not fires(tokens) or self._held_back(tokens):
                 break
             if await self.compact(view, "preflight" if first else "threshold") is None:
-                # What cannot shrink now cannot before the next call either: wait until it has
-                # grown.
+                # What cannot shrink now cannot before the next call either: wait until it grows.
                 self.state = replace(self.state, paused_at_tokens=tokens)
                 break
         self._look_ahead((await self.measured(view)).tokens)

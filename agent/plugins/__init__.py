@@ -1,1 +1,1 @@
-"""Extension points: tools, hooks and memory providers that others write; read loading.py first."""
+"""Plugins of other authors: tools, hooks, memory providers, engines; read loading.py first."""

@@ -1,7 +1,4 @@
-"""The plugins that are active, and what they give to a turn.
-
-`agent.tools.services.Hooks` of one turn: what plugins do before and after a call of a tool.
-"""
+"""The plugins that are active (`Plugins`), and what their hooks do in one turn (`TurnHooks`)."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,18 +13,108 @@ from agent.prompt.system import SourcedText
 from agent.tools.context import ToolContext, ToolOutcome
 from agent.tools.registry import Tool
 
+log = structlog.get_logger()
+
 MAX_VETO_CHARS = 1_000
+"""Longest reason of a veto that the model reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPlugin:
+    """A plugin that is active.
+
+    Attributes:
+        caller: Calls its functions.
+        tools: Supervised, as they are put into the tool box.
+        prompt: What its memory providers say in the system prompt; may be empty.
+    """
+
+    name: str
+    caller: Caller
+    tools: tuple[Tool, ...] = ()
+    providers: tuple[MemoryProvider, ...] = ()
+    hooks: Mapping[HookName, tuple[Hook, ...]] = field(default_factory=dict)
+    prompt: str = ""
+
+    async def call_hooks(self, name: HookName, event: Mapping[str, Any]) -> list[Any]:
+        """Call its hooks of a name, each with a copy; returns what they return.
+
+        Raises:
+            PluginFailed: One failed; those behind it are not called.
+        """
+        return [
+            # A copy for each: a hook that changes its event must not mislead the next one.
+            await self.caller.ask(name, hook, as_plain(dict(event)))
+            for hook in self.hooks.get(name, ())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugins:
+    """All that is active, in the order of `plugins.enabled`.
+
+    Attributes:
+        missing_guards: Enabled plugins that could not be loaded and may have a `pre_tool_call`:
+            tools that they may have been there to forbid are refused.
+    """
+
+    loaded: tuple[LoadedPlugin, ...] = ()
+    missing_guards: tuple[str, ...] = ()
+
+    @property
+    def providers(self) -> tuple[tuple[LoadedPlugin, MemoryProvider], ...]:
+        """All memory providers, each with its plugin."""
+        return tuple((each, provider) for each in self.loaded for provider in each.providers)
+
+    def external(self) -> tuple[SourcedText, ...]:
+        """Return what memory providers put into the system prompt; the same until the next start.
+
+        Each text comes with the name of its plugin. None was scanned for threats yet.
+        """
+        return tuple(
+            SourcedText(f"memory {plugin.name}", plugin.prompt)
+            for plugin in self.loaded
+            if plugin.prompt
+        )
+
+    def having(self, hook: HookName) -> list[LoadedPlugin]:
+        """Return the plugins that have a hook."""
+        return [each for each in self.loaded if hook in each.hooks]
+
+    def tools(self, taken: Collection[str]) -> list[Tool]:
+        """Return the tools of all plugins; those whose names are taken are left out and logged."""
+        names = set(taken)
+        found: list[Tool] = []
+        for plugin in self.loaded:
+            for tool in plugin.tools:
+                if tool.name in names:
+                    report_skipped(plugin.name, tool.name, "another tool has its name")
+                    continue
+                names.add(tool.name)
+                found.append(tool)
+        return found
+
+    def hooks_of_turn(self, guarded: Callable[[str], bool]) -> "TurnHooks | None":
+        """Return the hooks of a turn that begins; None where there can be nothing to do.
+
+        Args:
+            guarded: Whether a tool is only for senders who may act (`ToolBox.restricted`).
+        """
+        is_needed = self.missing_guards or self.having("pre_tool_call")
+        return TurnHooks(self, guarded) if is_needed or self.having("post_tool_call") else None
 
 
 class TurnHooks:
-    """Asks the hooks of all plugins, in the order of `plugins.enabled`; one object for each turn.
+    """`agent.tools.context.Hooks` of one turn: the hooks of all plugins around its tool calls.
 
-    A plugin that fails is left out for the rest of the turn. Where it has a `pre_tool_call`, it may
-    be there to forbid something: then the turn gets no guarded tool any more. The same holds for
-    one that is enabled and could not be loaded.
+    Plugins are called in the order of `plugins.enabled`.
+
+    A plugin that fails is left out for the rest of the turn. If it has a `pre_tool_call`, it may be
+    there to forbid something: then every guarded tool is refused from there on. The same holds for
+    a plugin that is enabled and could not be loaded.
     """
 
-    def __init__(self, plugins: "Plugins", guarded: Callable[[str], bool]) -> None:
+    def __init__(self, plugins: Plugins, guarded: Callable[[str], bool]) -> None:
         """Begin a turn.
 
         Args:
@@ -73,7 +160,7 @@ class TurnHooks:
             except PluginFailed:
                 self._left_out.add(plugin.name)
 
-    async def _refusal(self, plugin: "LoadedPlugin", event: dict[str, Any]) -> str | None:
+    async def _refusal(self, plugin: LoadedPlugin, event: dict[str, Any]) -> str | None:
         """Return why a plugin does not let a call run; None also where it cannot say."""
         if plugin.name in self._left_out:
             return None
@@ -112,93 +199,6 @@ def _closed(name: str, plugins: Sequence[str]) -> str:
         f"{name} cannot be used now: {', '.join(plugins)}, which must be asked before, cannot"
         " answer; an operator finds the reason in the log. Do not try it again in this turn."
     )
-
-
-log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedPlugin:
-    """A plugin that is active.
-
-    Attributes:
-        caller: Calls its functions.
-        tools: As they are put into the tool box.
-    """
-
-    name: str
-    caller: Caller
-    tools: tuple[Tool, ...] = ()
-    providers: tuple[MemoryProvider, ...] = ()
-    hooks: Mapping[HookName, tuple[Hook, ...]] = field(default_factory=dict)
-    prompt: str = ""
-
-    async def call_hooks(self, name: HookName, event: Mapping[str, Any]) -> list[Any]:
-        """Call its hooks of a name, each with a copy; returns what they return.
-
-        Raises:
-            PluginFailed: One failed; those behind it are not called.
-        """
-        return [
-            # A copy for each: a hook that changes its event must not mislead the next one.
-            await self.caller.ask(name, hook, as_plain(dict(event)))
-            for hook in self.hooks.get(name, ())
-        ]
-
-
-@dataclass(frozen=True, slots=True)
-class Plugins:
-    """All that is active, in the order of `plugins.enabled`.
-
-    Attributes:
-        missing_guards: Enabled plugins that could not be loaded and may have a `pre_tool_call`:
-            tools that they may have been there to forbid are refused.
-    """
-
-    loaded: tuple[LoadedPlugin, ...] = ()
-    missing_guards: tuple[str, ...] = ()
-
-    @property
-    def providers(self) -> tuple[tuple[LoadedPlugin, MemoryProvider], ...]:
-        """All memory providers, each with its plugin."""
-        return tuple((each, provider) for each in self.loaded for provider in each.providers)
-
-    def external(self) -> tuple[SourcedText, ...]:
-        """Return what memory providers put into the system prompt; the same until the next start.
-
-        Each says where it comes from; nobody has looked for threats in it.
-        """
-        return tuple(
-            SourcedText(f"memory {plugin.name}", plugin.prompt)
-            for plugin in self.loaded
-            if plugin.prompt
-        )
-
-    def having(self, hook: HookName) -> list[LoadedPlugin]:
-        """Return the plugins that have a hook."""
-        return [each for each in self.loaded if hook in each.hooks]
-
-    def tools(self, taken: Collection[str]) -> list[Tool]:
-        """Return the tools of all plugins; those whose names are taken are left out and logged."""
-        names = set(taken)
-        found: list[Tool] = []
-        for plugin in self.loaded:
-            for tool in plugin.tools:
-                if tool.name in names:
-                    report_skipped(plugin.name, tool.name, "another tool has its name")
-                    continue
-                names.add(tool.name)
-                found.append(tool)
-        return found
-
-    def hooks_of_turn(self, guarded: Callable[[str], bool]) -> TurnHooks | None:
-        """Return the hooks of a turn that begins; None where there can be nothing to do.
-
-        Args:
-            guarded: Whether a tool is only for senders who may act (`ToolBox.restricted`).
-        """
-        is_needed = self.missing_guards or self.having("pre_tool_call")
-        return TurnHooks(self, guarded) if is_needed or self.having("post_tool_call") else None
 
 
 def report_skipped(plugin: str, tool: str, reason: str) -> None:

@@ -1,6 +1,6 @@
-"""What plugins offer and return, held against the contracts: tools, classes, an engine's plans.
+"""Checks of what plugins offer and return: tools, classes, the plans of an engine.
 
-Pure: nothing here trusts the plugin, its objects or its figures.
+All are pure, and trust neither the plugin's objects nor its figures.
 """
 
 import inspect
@@ -26,6 +26,7 @@ T = TypeVar("T")
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What every provider takes. Source: the function names of OpenAI's and Anthropic's APIs."""
 MAX_TIMEOUT_S = 600.0
+"""Longest `timeout_s` of a plugin's tool."""
 
 
 class ResultRefused(AgentError):
@@ -75,7 +76,7 @@ def tool_problem(tool: Any) -> str | None:
 
 
 def _tool_problems(tool: Any) -> Iterator[str]:
-    """Yield what is wrong with a tool, whose annotations nobody has kept to."""
+    """Yield what is wrong with a tool; its author need not have kept to the annotations."""
     if not (isinstance(tool.name, str) and TOOL_NAME.fullmatch(tool.name)):
         yield "in its name only letters, digits, _ and - are allowed, at most 64"
     if not (isinstance(tool.description, str) and tool.description.strip()):
@@ -98,8 +99,8 @@ def checked(returned: object, request: CompressionRequest) -> Compressed:
     """Return an engine's result with the size that its view really has.
 
     It is made anew from plain values, so that no object of a plugin gets further. What the model
-    thought is dropped from all that stays: it was signed for another history. Nodes are the
-    built-in engine's alone.
+    thought is dropped from all that stays: it was signed for another history. Nodes are dropped
+    too: only the built-in engine `lcm` may make any.
 
     Args:
         returned: What `compress` returned, whatever it is.
@@ -235,7 +236,7 @@ def _sequence(plan: ViewPlan, entries: Sequence[Entry]) -> list[_Shown]:
 
 
 def _seams(plan: ViewPlan, request: CompressionRequest) -> Iterator[str]:
-    """Yield where roles do not fit; what stood like that before is nobody's fault."""
+    """Yield where roles do not fit that stood otherwise before."""
     before, after = (_sequence(each, request.entries) for each in (request.plan, plan))
     if after and after[0].role != "user" and after[:1] != before[:1]:
         yield f"the view starts with a message of role {after[0].role}, not user"

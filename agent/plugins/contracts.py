@@ -21,9 +21,10 @@ or None; what the others return does not count."""
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is about to be asked; `text` is what people wrote, `scope` whose memories may be used.
+    """What the model is about to be asked.
 
-    Whatever is returned for it is read by everybody in the conversation.
+    `text` is what people wrote, `scope` tells whose memories may be used. Everybody in the
+    conversation can read what is returned for it.
     """
 
     text: str
@@ -33,7 +34,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question and its answer, after they were committed."""
+    """A question and its answer, once both are committed."""
 
     question: str
     answer: str
@@ -45,7 +46,7 @@ class Exchange:
 class MemoryProvider(ABC):
     """A memory outside of Parley. One object serves all turns; its methods may run side by side.
 
-    They run in threads of their own, async ones in an event loop that lives for one call.
+    Each call runs in a thread of its own, an async one in an event loop that lives for this call.
     """
 
     name: ClassVar[str]

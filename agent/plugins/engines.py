@@ -1,7 +1,7 @@
-"""Context engines: which one a name means, how the one of a turn is made, and its tools.
+"""Context engines: which one a name means, how one is made for a turn, and its tools.
 
-Of plugins only the engine that `context.engine` names is ever imported. What cannot be used is
-replaced by the built-in compressor, with a warning.
+Only the engine that `context.engine` names is ever imported. If it cannot be used, the built-in
+compressor takes its place, with a warning.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,6 +109,7 @@ def _find(name: str, home: Path, options: Mapping[str, Any]) -> EngineFactory:
         return EngineFactory(name, "plugin", load_engine(folder, options), options)
     if name in registered:
         return EngineFactory(name, "registered", registered[name], options)
+    # Of several packages the first one counts.
     for point in metadata.entry_points(group=ENGINE_GROUP, name=name):
         engine = engine_class(guarded(f"importing {point.value}", point.load), name)
         return EngineFactory(name, "entry point", engine, options)
@@ -152,10 +153,10 @@ def _no_name(name: str) -> str:
 
 
 class EngineTools:
-    """A tool box, and behind its tools those of the context engine.
+    """A tool box with the tools of the context engine behind its own.
 
-    The schemas are fixed for good; a call goes to the engine of its own turn, which `ToolContext`
-    carries. An engine is asked one thing at a time, so its tools count as exclusive.
+    The schemas never change; a call goes to the engine of its own turn, which `ToolContext` holds.
+    An engine is asked one thing at a time, so its tools are exclusive.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ def _engine_tool(schema: ToolSchema, threads: DaemonThreads, limit_s: float) -> 
             raise ToolError(f"{name} did not finish within {limit_s:g} s") from exc
 
     arguments = _EngineArguments(schema.parameters)
-    # Not before its own limit: what hangs is counted there.
+    # The tool box must not give up before the threads do: they count what hangs.
     return Tool(
         name, schema.description, "read", arguments, run, exclusive=True, timeout_s=limit_s + 1
     )

@@ -17,7 +17,8 @@ import yaml
 from agent.prompt.skills import load_plain
 
 NAME = re.compile(r"[a-z0-9_-]{1,64}")
-"""Nothing in them means something to a file system or to Python's import."""
+"""What a plugin and an engine may be called: such a name means nothing to a file system or to
+Python's import."""
 NAME_RULE = "only a-z, 0-9, _ and - are allowed"
 
 PLUGINS = Path("plugins")
@@ -44,10 +45,10 @@ class Shelf:
 
     Attributes:
         root: The folder.
-        what: What a name is one of, for texts: "an engine".
-        sources: The files of which each plugin has one, the first that is there.
-        module_prefix: Modules of plugins are named so, and nothing else is.
-        guarded: The folders above it that nobody else may write to either.
+        what: What lies there, for texts: "a plugin" or "an engine".
+        sources: Names of the file that is imported; the first one that a plugin has counts.
+        module_prefix: What the names of the plugins' modules begin with; no other module's does.
+        guarded: The folders above it that others must not be able to write to either.
         kinds: What `provides` in a plugin.yaml may list; empty where nobody reads it.
         reserved: Subfolders that are no plugins.
     """
@@ -62,8 +63,9 @@ class Shelf:
 
 
 def plugin_shelf(home: Path) -> Shelf:
-    """Return where the plugins of a data directory lie."""
+    """Return the shelf of the plugins in a data directory."""
     sources = ("__init__.py", "plugin.py")
+    # The engines' shelf lies in this one.
     reserved = frozenset({ENGINES.name})
     return Shelf(
         home / PLUGINS, "a plugin", sources, "parley_plugin_", kinds=KINDS, reserved=reserved
@@ -71,9 +73,9 @@ def plugin_shelf(home: Path) -> Shelf:
 
 
 def engine_shelf(home: Path) -> Shelf:
-    """Return where the context engines of a data directory lie."""
+    """Return the shelf of the context engines in a data directory."""
     sources = ("__init__.py", "engine.py")
-    # Who may write to the folder above could put another folder in the place of this one.
+    # Whoever may write to the folder above could put another folder in the place of this one.
     guarded = (home / PLUGINS,)
     return Shelf(home / ENGINES, "an engine", sources, "parley_context_engine_", guarded=guarded)
 
@@ -86,7 +88,8 @@ class Folder:
         name: Of the folder, and so of the plugin.
         description: From its plugin.yaml, with the version if there is one; may be empty.
         problem: Why it is not loaded; None if it may be.
-        provides: What a sound plugin.yaml says that the plugin offers, names by kind.
+        provides: What plugin.yaml says that the plugin offers, names by kind; empty where it says
+            nothing, or the folder has a problem.
     """
 
     name: str
@@ -98,19 +101,19 @@ class Folder:
 
     @property
     def source(self) -> Path:
-        """The file that is imported; the folder must have no problem."""
+        """The file that is imported; there is one if the folder has no problem."""
         return next(self.path / name for name in self.shelf.sources if _is_in(self.path, name))
 
 
 def find_folders(shelf: Shelf) -> list[Folder]:
-    """Return what lies on a shelf, by name; runs no code of it."""
+    """Return what lies on a shelf, in order of name; runs no code of it."""
     if not shelf.root.is_dir():
         return []
     names = sorted(path.name for path in shelf.root.iterdir() if path.is_dir())
     return [
         _inspected(shelf, name)
         for name in names
-        # `.git`, `__pycache__` and the like.
+        # What begins so is `.git`, `__pycache__` and the like.
         if not name.startswith((".", "__")) and name not in shelf.reserved
     ]
 
@@ -236,6 +239,7 @@ def available(home: Path) -> list[PluginInfo]:
 def may_guard(home: Path, name: str) -> bool:
     """Whether a plugin that is not loaded may have been there to forbid calls of tools."""
     folder = find_folder(plugin_shelf(home), name) if NAME.fullmatch(name) else None
+    # A plugin that does not say what it offers may have forbidden anything.
     if folder is not None:
         return not folder.provides or "pre_tool_call" in folder.provides.get("hooks", ())
     points = entry_points().get(name)

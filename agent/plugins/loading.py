@@ -1,6 +1,6 @@
 """Loads the plugins that `plugins.enabled` names, and the engine that `context.engine` names.
 
-Nothing of any other is ever imported. Whatever its code raises becomes one `PluginRefused`.
+Code of other plugins is never imported. Whatever a plugin's code raises becomes a `PluginRefused`.
 """
 
 import sys
@@ -39,7 +39,7 @@ from agent.tools.registry import Tool
 log = structlog.get_logger()
 
 MAX_PROMPT_CHARS = 2_000
-"""Of what one memory provider puts into every system prompt."""
+"""Longest text that one memory provider puts into every system prompt."""
 
 
 def load_plugins(settings: PluginSettings, home: Path) -> Plugins:
@@ -137,15 +137,16 @@ def _is_own(value: Any, module: ModuleType) -> bool:
 
 
 def guarded(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of a plugin returns.
+    """Call a function of a plugin; returns what it returns.
 
     Raises:
-        PluginRefused: It raised; `what` says in the text what was tried.
+        PluginRefused: It raised; the text begins with `what`, which says what was tried.
     """
     try:
         return function(*arguments)
     except PluginRefused:
         raise
+    # SystemExit too: a plugin that calls sys.exit() must not end Parley's start.
     except (Exception, SystemExit) as exc:
         raise PluginRefused(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
@@ -156,19 +157,20 @@ def imported(folder: Folder) -> ModuleType:
     It is loaded anew by each call, under a module name that nothing else uses.
 
     Raises:
-        PluginRefused: It has a problem, or raises.
+        PluginRefused: The folder has a problem, or its code raises.
     """
     if folder.problem:
         raise PluginRefused(folder.problem)
     module_name, source = folder.shelf.module_prefix + folder.name, str(folder.source)
     loader = SourceFileLoader(module_name, source)
     spec = ModuleSpec(module_name, loader, origin=source, is_package=True)
+    # Without it the module would have no `__file__`.
     spec.has_location = True
     # `from . import other` looks here.
     spec.submodule_search_locations = [str(folder.path)]
     module = module_from_spec(spec)
     _forget(module_name)
-    # A module that is not listed cannot be found by the ones that it imports.
+    # Before it runs: the modules that it imports look for their package here.
     sys.modules[module_name] = module
     try:
         guarded("importing it", loader.exec_module, module)
@@ -197,7 +199,7 @@ def has_registered(module: ModuleType, registry: PluginRegistry) -> bool:
 
 
 def _register_point(point: metadata.EntryPoint, registry: PluginRegistry) -> None:
-    """Take what an entry point names: tools, a provider's class, or what holds hooks."""
+    """Register what an entry point names: tools, a provider's class, or what has hooks."""
     value = point.load()
     kind = GROUPS[point.group]
     if kind == "memory_providers":
@@ -217,14 +219,14 @@ def _register_point(point: metadata.EntryPoint, registry: PluginRegistry) -> Non
 
 
 def _require_told(registry: PluginRegistry, told: Mapping[str, list[str]]) -> None:
-    """Check that a plugin offers only what it says it does: operators read that, not its code."""
+    """Refuse a plugin that offers more than its plugin.yaml says: operators read only that."""
     for kind, names in registry.offered().items():
         if more := sorted({*names} - {*told.get(kind, ())}):
             raise PluginRefused(f"its plugin.yaml does not name {kind}: {', '.join(more)}")
 
 
 def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
-    """Check what was offered; a tool that is no use is left out, anything else must be right."""
+    """Check what was offered: a tool that is wrong is left out, all else that is wrong raises."""
     providers = [_provider(each, registry.options) for each in registry.providers]
     offered = [*registry.tools, *(tool for each in providers for tool in each.tools())]
     prompts = [str(each.prompt()).strip()[:MAX_PROMPT_CHARS] for each in providers]

@@ -94,14 +94,15 @@ def settled(function: Callable[..., Any], *arguments: Any) -> Any:
     return asyncio.run(_awaited(returned)) if inspect.isawaitable(returned) else returned
 
 
+# asyncio.run takes coroutines alone, and a plugin may return another awaitable.
 async def _awaited(returned: Awaitable[Any]) -> Any:
     return await returned
 
 
 def supervised_tool(tool: Tool, caller: Caller) -> Tool:
-    """Return a plugin's tool as it is put into the tool box.
+    """Return a plugin's tool as it is put into the tool box: it runs in a thread of its own.
 
-    It runs in a thread. What does not only read is for senders who may act, whatever it says.
+    If it does more than read, it is only for senders who may act, whatever the plugin says.
     """
 
     async def run(context: ToolContext, arguments: BaseModel) -> str:
@@ -117,12 +118,12 @@ def supervised_tool(tool: Tool, caller: Caller) -> Tool:
         return "" if result is None else str(result)
 
     restricted = bool(tool.restricted) or tool.effect != "read"
-    # Not before its own limit: what hangs is counted there.
+    # The tool box must not give up before the caller's threads do: they count what hangs.
     return replace(tool, run=run, restricted=restricted, timeout_s=tool.timeout_s + 1)
 
 
 def _handed(context: ToolContext) -> ToolContext:
-    """Return what a plugin's tool may use: to be called from its own thread."""
+    """Return the context for a plugin's tool, whose reader and files work from its own thread."""
     loop = asyncio.get_running_loop()
     return replace(
         context,
@@ -160,6 +161,7 @@ class _Files:
         return await _on(self.loop, self.files.offer(name, mime, content))
 
 
+# The transcript and the files belong to the turn's event loop; the tool has one of its own.
 async def _on(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, loop))
 
@@ -170,7 +172,7 @@ def supervised_engine(
     built_in: ContextEngine,
     threads: DaemonThreads,
 ) -> ContextEngine:
-    """Return a plugin's engine for one turn, supervised; the built-in if it cannot be made."""
+    """Return a plugin's engine for one turn, supervised; the built-in one if it cannot be made."""
     try:
         plugin = engine(built_in.limits, as_plain(dict(options)))
     except Exception as exc:  # noqa: BLE001 - supervision of plugins
@@ -229,7 +231,7 @@ class HostedEngine(ContextEngine):
         except Exception as exc:  # noqa: BLE001 - supervision of plugins
             _report(self.name, "compress", exc)
             return self._by_built_in(request)
-        return self._guarded(found, request)
+        return self._or_built_in(found, request)
 
     def _by_built_in(self, request: CompressionRequest) -> Compressed | None:
         found = self._built_in.compress(request)
@@ -250,14 +252,16 @@ class HostedEngine(ContextEngine):
             returned = self._threads.run(lambda: self._compressed(handed), self._time_limit_s)
         finally:
             over.set()
-        # Held against the request itself: the plugin may have changed its copy.
+        # Compared with the request itself: the plugin may have changed its copy.
         return None if returned is None else checked(returned, request)
 
     def _compressed(self, request: CompressionRequest) -> Compressed | None:
         with self._alone():
             return self._plugin.compress(request)
 
-    def _guarded(self, found: Compressed | None, request: CompressionRequest) -> Compressed | None:
+    def _or_built_in(
+        self, found: Compressed | None, request: CompressionRequest
+    ) -> Compressed | None:
         """Return the built-in's plan where the plugin's leaves the view above the threshold."""
         tokens = request.tokens if found is None else found.tokens
         refused = found is None and request.trigger == "overflow"
@@ -277,12 +281,12 @@ class HostedEngine(ContextEngine):
 
     @override
     def prepare(self, request: CompressionRequest) -> Summary | None:
-        """Have the built-in write ahead what fits any plan of its kind."""
+        """Return the summary that the built-in writes ahead; the plugin is not asked."""
         return self._built_in.prepare(request)
 
     @override
     def attach(self, archive: Archive) -> None:
-        """Hand it to the plugin; the built-in needs none."""
+        """Hand the archive to the plugin; the built-in needs none."""
         self._tell("attach", archive)
 
     @override
@@ -361,7 +365,10 @@ class HostedEngine(ContextEngine):
         self._quick(call, lambda: getattr(self._plugin, call)(*arguments), lambda: None)
 
     def _quick(self, call: str, ask: Callable[[], T], instead: Callable[[], T]) -> T:
-        """Return the plugin's answer, or `instead` if it fails; reported once per turn."""
+        """Return the plugin's answer, or that of `instead` if the plugin fails.
+
+        A failure is reported once a turn for each kind of call.
+        """
         try:
             with self._alone():
                 return ask()
@@ -373,7 +380,7 @@ class HostedEngine(ContextEngine):
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep a plugin's calls apart: one that hangs still uses the engine."""
+        """Let only one call of the plugin run at a time: one that hangs still uses the engine."""
         if not self._busy.acquire(blocking=False):
             raise CallHangs("an earlier call still runs")
         try:

@@ -1,4 +1,4 @@
-"""Threads for calls that may never come back. Used for plugins' slow calls and engine tools."""
+"""Threads for calls that may take long or never come back: plugins, engines, their summaries."""
 
 import asyncio
 import threading

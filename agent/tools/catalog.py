@@ -10,7 +10,6 @@ from agent.tools.builtin.notebook import MEMORY, SKILL_MANAGE, SKILL_VIEW, TODO
 from agent.tools.builtin.people import CLARIFY, DELEGATE_TASK, SEND_FILE
 from agent.tools.registry import Tool, ToolRegistry
 from agent.tools.sandbox import fetch, files, terminal
-from agent.tools.sandbox import files as search
 
 Maker = Callable[[ToolSettings], Tool]
 
@@ -34,7 +33,7 @@ _MAKERS: dict[str, Maker] = {
     "read_file": files.make_read_file,
     "write_file": files.make_write_file,
     "list_files": files.make_list_files,
-    "search_files": search.make_search_files,
+    "search_files": files.make_search_files,
     "terminal": terminal.make_terminal,
     "fetch_url": fetch.make_fetch_url,
 }

@@ -45,10 +45,11 @@ Write = Callable[[CompressionRequest], Summary | None]
 LEAST_LEFT_S = 15.0
 """How long a cache entry must live on: the summary's request has to be built and sent by then."""
 INSTRUCTION_TOKENS = 1_500
-"""More than what asks for a summary."""
+"""More than the message takes that asks for a summary."""
 LANDMARK_CHARS = 160
+"""How much of the first message that stays is quoted, to tell where the summary ends."""
 UNBOUNDED_TOKENS = 1_000_000_000
-"""A prompt whose material is not sent needs no parts."""
+"""The window for a prompt whose material is not sent: it is never divided into parts."""
 
 BEHIND = """\
 This message comes from the program that runs this conversation, not from anybody in it. The older \
@@ -238,7 +239,6 @@ async def warm_prefix(
 
 def _sent_again(view: View, prefix: Prefix, agent: Agent) -> list[ChatMessage] | None:
     """Return the messages of a request that the view begins with; None where it does not."""
-    # Byte for byte what was sent, else nothing of it is in the cache.
     messages = sanitise(view.messages[: prefix.messages])
     taken = PrefixWatch().take(messages, agent.tools.schemas, agent.models[0])
     # The cache helps only if the request begins with the same bytes.

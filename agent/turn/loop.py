@@ -27,6 +27,7 @@ from agent.view.view import Entry
 MAX_CONTINUATIONS = 3
 """How often an answer that hit the output limit is continued."""
 MAX_EMPTY_RETRIES = 1
+"""How often a model that said nothing is asked again in one turn."""
 
 WRAP_UP = (
     "You have reached the limit of this turn. Without calling any tool, say what was"
@@ -40,7 +41,7 @@ OUTCOME_UNKNOWN = (
 
 
 async def run_turn(state: TurnState, agent: Agent, ports: TurnPorts) -> TurnResult:
-    """ModelAnswer the newest user message of the view.
+    """Answer the newest user message of the view.
 
     Intermediate steps are recorded through the journal; the final message is left to the caller,
     who commits it together with its delivery.
@@ -108,6 +109,7 @@ async def finish_open_group(state: TurnState, agent: Agent, ports: TurnPorts) ->
     if again:
         state.add(await run_tools(again, agent, ports))
     if calls:
+        # Rendered anew: results of several attempts are shown in the order of their calls.
         state.view.adopt(state.view.plan)
 
 
@@ -140,7 +142,7 @@ def _tokens_of(usage: Usage | None) -> int:
 
 
 async def record(state: TurnState, ports: TurnPorts, answer: ModelAnswer) -> None:
-    """Record an intermediate assistant message; what it said is no longer on its way."""
+    """Record an intermediate assistant message, and have the preview begin anew."""
     message = answer.completion.message
     seq = await ports.journal.record_message(message, answer.call)
     state.add([Entry(seq, message)])

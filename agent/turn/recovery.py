@@ -35,11 +35,14 @@ STANDARD_WINDOW_TOKENS = 200_000
 """The window that every account has; a larger one may need a tier of its own. Source: Anthropic's
 error "Extra usage is required for long context requests."""
 _OF_THINKING = ("thinking", "signature", "reasoning")
-"""What a refusal names where the repair pass can help; it takes all that the model thought."""
+"""A refusal that holds one of these words may be met by the repair pass, which leaves out all that
+the model thought."""
 TRANSIENT_REST_S = 30.0
+"""How long later turns begin with another model, after a failure that may pass."""
 UNUSABLE_REST_S = 300.0
+"""The same after one that does not pass by itself: a refused key, an unknown model."""
 LONGEST_REST_S = 600.0
-"""How long later turns begin with another model after this one was given up."""
+"""Longest rest that a provider's retry-after leads to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,7 @@ class Attempt(Protocol[T_co]):
 
 
 class Rests:
-    """Which models are left alone for a while, in this process."""
+    """Which models rest: they are left alone for a while, in this process."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
@@ -219,6 +222,7 @@ def leave_long_context(situation: Situation) -> Action | None:
 
 def compress(situation: Situation) -> Action | None:
     """Context overflow, 413: compress, retry."""
+    # By its class an overflow, but other strategies deal with it.
     if isinstance(situation.failure, LongContextRefused):
         return None
     return Shrink() if isinstance(situation.failure, ContextOverflow) else None
@@ -233,7 +237,7 @@ def repair_once(situation: Situation) -> Action | None:
 
 
 def rotate_key(situation: Situation) -> Action | None:
-    """Auth, billing or a rate limit: the next key of the same model has no part in it."""
+    """Auth, billing or a rate limit of one key: the next key of the same model."""
     if not situation.another_key:
         return None
     if isinstance(situation.failure, CredentialsRefused):

@@ -116,8 +116,7 @@ class LoopRequest:
             completion = await self._complete(model, request, expected)
         self.agent.images.note_taken(pictures, model)
         call = call_of(model, request, completion)
-        # Where the turn is cancelled before the message is recorded, the call is booked all the
-        # same.
+        # Booked all the same if the turn is cancelled before the message is recorded.
         ports.journal.begin_call(replace(call, purpose="lost"))
         if completion.usage is not None:
             call = self._noted(call, completion.usage, sent, completion.cache_miss_reason)
@@ -142,7 +141,7 @@ class LoopRequest:
     def _request(
         self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
     ) -> ModelRequest:
-        # In a list that had to be mended other messages stand there.
+        # Places of the view: in a list that had to be mended other messages stand there.
         settled = self.view.settled if messages is self.view.messages else ()
         shown = with_pictures(messages, pictures)
         return ModelRequest(

@@ -21,11 +21,10 @@ from agent.turn.recovery import Recovery
 from agent.view.view import Entry, View
 
 Limit = Literal["max_iterations", "budget_exhausted"]
-
-
+"""Which limit of a turn is used up: its calls, or its tokens or time."""
 Outcome = Literal["final_text", "partial", "empty", "refused", "endless"] | Limit
-
-
+"""How a turn ended: with an answer, one that the output limit cut, one without text, a refusal of
+the model, an answer without an end, or a summary of what was done when a limit was reached."""
 CONTINUE = "Continue exactly where you stopped; do not repeat anything."
 
 
@@ -70,7 +69,13 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class TurnPorts:
-    """What connects a turn to its surroundings."""
+    """What connects a turn to its surroundings.
+
+    Attributes:
+        sink: Shows the growing answer.
+        spending: The budgets that the calls count for.
+        on_trouble: Is told of a failure before a wait for the next attempt.
+    """
 
     journal: TurnJournal
     planner: Planner
@@ -114,7 +119,7 @@ class TurnState:
         self.own += [entry.message for entry in entries]
 
     def partial_text(self) -> str:
-        """Return the parts of an answer that was continued so far."""
+        """Return what was recorded so far of an answer that is continued."""
         return partial_text(self.own)
 
 

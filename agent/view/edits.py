@@ -20,13 +20,12 @@ from agent.view.outline import outline
 
 CLEARED = "[Old tool output cleared to save context space]"
 """Source: Hermes."""
-
 DUPLICATE = "[Same output as a later tool result]"
 IMAGE = "[image]"
 IMAGE_PARTS = frozenset({"image", "image_url", "input_image"})
 
 LEAST_OUTLINED_CHARS = 8_000
-"""Above what an outline can take."""
+"""Shorter texts are not outlined; no outline is so long itself."""
 _NAME_CHARS = 64
 _VALUE_CHARS = 60
 _ARGUMENTS_CHARS = 160
@@ -36,24 +35,20 @@ _PRUNED_CHARS = 512
 _OUTCOME_WINDOW_CHARS = 1_000
 """How much of either end of a result is looked at to tell how it ended."""
 
-
 TRUNCATED = "...[truncated]"
 """Source: Hermes."""
-
 LONG_CHARS = 500
 """Arguments up to this length stay as they are. Source: Hermes."""
-
 _MOST_LEAVES = 20
-"""Shortened arguments end after about as many full leaves."""
-
+"""Shortened arguments end after about as many full leaves (strings inside of them)."""
 _LEAST_LEAF_CHARS = 8
 
-
+# One string, one sign, or one number or word of JSON text.
 _PIECE = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
 _CLOSING = {"{": "}", "[": "]"}
 _REST = {"{": f'"...":"{TRUNCATED}"', "[": f'"{TRUNCATED}"'}
 
-
+# The lines that `_result_lines` writes, but for `CLEARED`.
 _PRUNED = re.compile(r"\[.+ → [\d,]+ chars, [\d,]+ lines?(?:, images: \d+)?; .+\]")
 
 
@@ -432,6 +427,7 @@ def _is_key(opened: Sequence[str], before: str) -> bool:
 
 
 def _cut_leaf(piece: str, leaf_chars: int) -> str:
+    # Most need no parsing: a text is never longer than its JSON.
     if len(piece) <= leaf_chars + len(TRUNCATED):
         return piece
     value: str = orjson.loads(piece)

@@ -17,6 +17,7 @@ from agent.messages import ChatMessage, ToolCall
 from agent.view import edits as rewriting
 
 VERSION = 3
+"""Of stored plans; `load_plan` still reads the earlier ones."""
 MARKER = "[CONTEXT COMPACTION]"
 REFERENCE = (
     f"{MARKER} Earlier turns were compacted into the summary below. It is a reference, not a"
@@ -39,12 +40,10 @@ RECALL_BEGIN = (
     "What is not in it can be recalled, so look it up before you guess, with those of these tools"
     " that you have"
 )
-"""A plan outlives the engine that offered some of them."""
-
+"""What stands before them; "that you have", since a plan outlives the engine that offered some."""
 
 E = TypeVar("E", bound=tuple[int, ChatMessage])
 EditKind = Literal["prune", "duplicate", "outline", "arguments", "images", "clip"]
-
 
 _seq = itemgetter(0)
 
@@ -333,8 +332,7 @@ class View:
 
         Results of a group are shown in the order of its calls, whatever the order of their seqs.
         """
-        # `select` looks up entries by halving, so they stay in order of seq however they are
-        # shown.
+        # In order of seq, however they are shown: `select` looks them up by halving.
         self.entries += sorted(entries, key=lambda entry: entry.seq)
         self.messages += [entry.message for entry in entries]
         # The next request no longer continues what was shown under the former plan.
