@@ -429,7 +429,7 @@ async def _closed_at_the_end(
 ) -> AsyncIterator[None]:
     """Close adapters, server and models, in this order, when the body ends."""
     async with AsyncExitStack() as closing:
-        # A model may stand twice in the line, and is closed once.
+        # What is pushed last is closed first. A model that stands twice in the line is closed once.
         for model in {id(model): model for model in models}.values():
             closing.push_async_callback(model.close)
         closing.push_async_callback(server.stop)

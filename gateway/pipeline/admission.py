@@ -34,7 +34,6 @@ from gateway.settings.tree import AttachmentSettings, CommandSettings, GroupRule
 from gateway.storage.conversation import attachments, conversations, questions, turn_journal
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.queue import inbox, outbox
-from gateway.storage.queue import inbox as overheard
 from gateway.storage.queue.inbox import InboxKind
 from gateway.storage.queue.outbox import parts_of
 
@@ -49,9 +48,10 @@ EDITED = (
 )
 ASK_AGAIN = "Ask again"
 TAKEN = "taken"
-"""Marks the key of a reply that says that an answer was taken: the answer is still to come."""
+"""Ends the key of a row that says "your answer was taken". The web chat shows such a row as a
+notice (`NOTICES` in gateway/storage/reports/history.py), since the turn answers later."""
 REFUSED_CHARS = 100
-"""As much is kept of the text of a message over the rate limit."""
+"""Characters that are kept of the text of a message over the rate limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class AfterCommit:
 
     Attributes:
         wake: Conversations whose outbox got something beside that of the message.
-        happened: For the log.
+        happened: What is logged.
         marks: Messages that nobody will answer any more, or that are answers themselves.
         settled: Questions that were answered.
         stops: Conversations whose turns end, with the place in the inbox of what ends them.
@@ -93,7 +93,12 @@ class AfterCommit:
 
 @dataclass(slots=True)
 class AdmissionBatch:
-    """Admits messages in one transaction; `said` is what the message says as a command."""
+    """Admits messages in one transaction, one after another.
+
+    Attributes:
+        after: Grows with each message.
+        said: The current message, parsed as a command.
+    """
 
     conn: Connection
     rules: IntakeRules
@@ -111,6 +116,7 @@ class AdmissionBatch:
         return (self._revise if message.kind == "edit" else self._hear)(message, rule)
 
     def _known(self, message: InboundMessage) -> Admission:
+        """Return the admission of a duplicate; a press is told what became of the first one."""
         answer = None
         if message.pressed and self._is_reply():
             answer = approvals.again(self.conn, message, self.said.argument)
@@ -178,6 +184,7 @@ class AdmissionBatch:
 
     def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
         """Keep what may be the owner's code from the model while no code is taken."""
+        # Without its text: a code must not become the title of a conversation.
         row = self._conversation(replace(message, text=""))
         is_over = self._is_over_rate(message, role)
         text = self._too_many(message) if is_over else pairing.CODES_REFUSED
@@ -249,7 +256,7 @@ class AdmissionBatch:
         row: Conversation,
         role: SenderRole,
     ) -> Admission:
-        """Answer past the queue."""
+        """Carry out a command that is answered at once, past the queue."""
         seq = self._append_done(message, row, command.name)
         services = CommandServices(self.rules.model, self.rules.money, self.pairing)
         is_owner, argument = role == "owner", self.said.argument
@@ -280,6 +287,7 @@ class AdmissionBatch:
     ) -> Admission:
         """Take an answer that is a command, or a press of a button."""
         kind = f":{TAKEN}" if outcome.settled else ""
+        # A press is answered by the adapter, with what the admission says.
         if not message.pressed:
             key = f"reply:{conversation_id}:{seq}{kind}"
             self._tell(message, conversation_id, seq, key, text)
@@ -346,7 +354,7 @@ class AdmissionBatch:
             return None
         if window is not None and not window.count(*_counted(message)):
             return None
-        conversation_id = overheard.hear(self.conn, told)
+        conversation_id = inbox.hear(self.conn, told)
         return None if conversation_id is None else Admission("noted", conversation_id)
 
     def _revise(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
@@ -373,6 +381,7 @@ class AdmissionBatch:
     def _reword(
         self, message: InboundMessage, role: SenderRole, place: int, fate: inbox.Fate
     ) -> Admission:
+        """Take a new wording; what it leads to depends on what became of the message."""
         told = _with_unread(message)
         waits = bool(questions.pending(self.conn, place))
         if _is_unanswered(fate) and told.text.strip() and not waits:
@@ -380,20 +389,22 @@ class AdmissionBatch:
         if self._is_over_rate(message, role):
             return self._refuse(_in_short(message), place, self._too_many(message))
         revised = inbox.revise(self.conn, place, told)
+        # The entry of the edit itself: "done" where the message still waits and has the new words
+        # now, else a note for the next question (decision 084).
         if revised == "emptied":
             question = MessageRef(message.address, message.sender, message.message_ref)
             self.after.marks.append((question, "failed"))
         if revised is not None:
             seq = inbox.append(self.conn, place, told, kind="edit", state="done")
         else:
-            seq = overheard.note(self.conn, place, told, "edit")
+            seq = inbox.note(self.conn, place, told, "edit")
             if _is_answered(fate) and told.text.strip():
                 self._offer_again(told, place, seq, fate)
         return Admission("updated", place, seq)
 
     def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
         """Offer to answer the new wording; once until there is another turn."""
-        key = f"edit:{place}:{fate.seq}:{overheard.newest_turn(self.conn, place)}"
+        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self.conn, place)}"
         render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
         parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
         if outbox.append(self.conn, place, parts, inbox_seq=seq):
@@ -406,6 +417,7 @@ class AdmissionBatch:
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
             inbox.set_aside(self.conn, [kept], message.address.chat)
         if self.pairing.takes_request(self.conn, message):
+            # What a stranger wrote is not read, and is no title either.
             row = self._conversation(replace(message, text="", attachments=()))
             self.after.wake |= self.pairing.ask(self.conn, message, row)
             self._happens("requested", message)

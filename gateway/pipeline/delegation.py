@@ -53,9 +53,9 @@ NOT_FOR_CHILDREN = frozenset({
 WORK_SHARE = 0.85
 """Of a child's time; what is left is for saying what was done."""
 MOST_ATTEMPTS = 2
-"""Ends of the process that count, without a step between them, after which a child is given up: one
-less than the default of `queue.max_attempts`, so that its parent is not given up with it. Where its
-parent would be for what its tasks did to the process, they are given up in its stead."""
+"""A child is given up when the process has ended so often while it worked, without a step between.
+One less than the default of `queue.max_attempts`, so that its parent is not given up with it. Where
+the parent would be blamed, its running children fail in its stead (docs/delegation.md)."""
 OUT_OF_TIME: Limit = "budget_exhausted"
 """The outcome of a child whose time was used up."""
 
@@ -101,7 +101,7 @@ def _child_agent(agent: Agent, limits: DelegationSettings) -> Agent:
 
 @dataclass(frozen=True, slots=True)
 class TurnDelegates:
-    """`agent.tools.services.Delegates` of one turn.
+    """`agent.tools.context.Delegates` of one turn.
 
     Attributes:
         agent: As it is in a child.
@@ -162,6 +162,7 @@ class _Child:
             messages, end = await self._outcome()
             result = await write(delegates.end_child, self.journal.turn, messages, end)
         except (asyncio.CancelledError, TurnSuspended, StorageError):
+            # Whoever takes up the parent takes up this child by the same call.
             await self._pause()
             raise
         log.info(
@@ -223,12 +224,12 @@ class _Child:
         return None
 
     async def _work(self, work: Work) -> TurnResult:
-        turn, of = self.journal.turn, self.delegation
-        used = await of.database.read(usage.totals, turn.lease.conversation, turn.id)
-        view, planner = await of.parts.opened(self.agent, self.journal)
+        turn, delegation = self.journal.turn, self.delegation
+        used = await delegation.database.read(usage.totals, turn.lease.conversation, turn.id)
+        view, planner = await delegation.parts.opened(self.agent, self.journal)
         tokens = used.usage.prompt_tokens + used.usage.output_tokens
         state = TurnState(view, list(turn.messages), turn.started_calls, used_tokens=tokens)
-        context = self._context(await of.toolkit.for_turn(turn, planner.engine))
+        context = self._context(await delegation.toolkit.for_turn(turn, planner.engine))
         spending = self.journal.spending
         ports = TurnPorts(self.journal, planner, self.sink, context, spending, _tell_nobody)
         with closing(planner):
@@ -273,7 +274,7 @@ class _Unseen:
 
 
 class _NoneAhead:
-    """`gateway.journal.SummariesAhead`: a child ends before they would be of use."""
+    """`gateway.agent_ports.journal.SummariesAhead`: a child ends before they would be of use."""
 
     def ask(self, session: Session, sender: str) -> None:
         """Have none written."""

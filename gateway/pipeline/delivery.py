@@ -46,6 +46,7 @@ LONGEST_RETRY_AFTER_S = 3600.0
 """Nothing waits longer: a row due later than this shows that the clock was set back."""
 STORAGE_RETRY_S = 1.0
 LONGEST_PAUSE_S = 5.0
+"""Longest pause before buttons are tried again; where it would be longer, they stay."""
 WITHDRAWAL_S = 10.0
 MOST_TRIES_AT_BUTTONS = 3
 """Then the buttons of a question stay where they are: a press of one says that it is over."""
@@ -222,7 +223,7 @@ class Delivery:
         await self._idle.wait()
 
     def _note_idle(self) -> None:
-        """What an earlier process left counts as work, so not before the first sweep."""
+        """Tell `wait_idle` when nothing is left; before the first sweep nobody knows that."""
         if self._swept and not self._lines and self._waiting.empty():
             self._idle.set()
 
@@ -237,6 +238,7 @@ class Delivery:
                 log.warning("delivery_failed", conversation=conversation_id, error=str(exc))
                 await asyncio.sleep(STORAGE_RETRY_S)
                 continue
+            # Nothing is awaited from here on: a later hint begins a new line.
             if not line.again:
                 break
         del self._lines[conversation_id]
@@ -245,6 +247,7 @@ class Delivery:
     async def _send_all(self, conversation_id: int) -> None:
         """Send a conversation's rows, in order, until a look or a receipt finds no other."""
         due = await self._database.write(outbox.next_due, conversation_id)
+        # Rows of an account that is not configured wait until it is there again.
         while due is not None and due.account in self._adapters:
             receipt = await self._deliver(due)
             if receipt is not None:
@@ -261,6 +264,8 @@ class Delivery:
             return await self._withdraw(due, due.withdraws)
         message = due.message
         adapter = self._adapters[due.account]
+        # Where sending twice shows twice, a row that was being sent must be known after a crash:
+        # then the platform is asked for it before anything is sent again (decision 064).
         marks = not adapter.idempotent_sends
         if marks and not await self._database.write(outbox.mark_sending, message, self._replica):
             return None
@@ -361,6 +366,7 @@ class Delivery:
         return min(due.in_s, line.due_at - asyncio.get_running_loop().time())
 
     def _put_off(self, due: Due, delay_s: float) -> None:
+        """Note by the loop's clock when a row is due: the database's clock may be set meanwhile."""
         now = asyncio.get_running_loop().time()
         self._lines[due.message.conversation].due_at = now + delay_s
 
@@ -413,7 +419,10 @@ class Delivery:
         return False
 
     async def _fail(self, due: Due, reason: str) -> None:
-        """A flaw of the adapter may have struck after the message was shown."""
+        """Take note that an adapter raised what it should not; at last its row is given up.
+
+        Until then the row is in doubt: the message may have been shown before that.
+        """
         line, seq = self._lines[due.message.conversation], due.message.seq
         line.flaws = line.flaws + 1 if line.flawed == seq else 1
         line.flawed = seq
@@ -435,6 +444,7 @@ class Delivery:
         self._told(due, burial)
 
     def _told(self, due: Due, burial: Burial) -> None:
+        """Send what a burial has said elsewhere; the row's own conversation is being sent now."""
         for conversation_id in burial.told - {due.message.conversation}:
             self.notify(conversation_id)
 

@@ -71,6 +71,7 @@ class GatewayIntake:
         cleaned = [_cleaned(message) for message in messages]
         beside = _Beside(cursors, poison, moves)
         admissions, after = await self._database.write(self._admit_all, cleaned, beside)
+        # Hints and log lines come after the commit: whoever hears a hint reads the rows.
         for message, admission in zip(cleaned, admissions, strict=True):
             self._traffic.received((message.address.platform, message.address.account))
             _log(message, admission)
@@ -79,7 +80,9 @@ class GatewayIntake:
             pairing.report(happening)
         for conversation_id, seq in after.stops:
             self._wakeups.stop(conversation_id, seq)
+            # A turn that waits for a person does not run: it is claimed once more, to be ended.
             self._wakeups.ready(conversation_id)
+            # A message that was dropped may have waited for its files.
             self._wakeups.files()
         for settled in after.settled:
             approvals.report(settled)
@@ -117,6 +120,7 @@ class GatewayIntake:
         self, conn: Connection, messages: Sequence[InboundMessage], beside: "_Beside"
     ) -> tuple[list[Admission], AfterCommit]:
         inbox.set_aside(conn, beside.poison)
+        # Before the messages (see `Intake.accept`): those may come from the chat's new id.
         for move in beside.moves:
             inbox.move(conn, move)
         for cursor in beside.cursors:
@@ -136,6 +140,7 @@ class GatewayIntake:
             if message.attachments:
                 self._wakeups.files()
             if self.rules.queue.mode == "interrupt":
+                # What stands before the message is stopped, and the message itself is answered.
                 self._wakeups.stop(admission.conversation, (admission.seq or 1) - 1)
         else:
             self._wakeups.outbox(admission.conversation)
@@ -151,7 +156,7 @@ class _Beside:
 
 
 def _log(message: InboundMessage, admission: Admission) -> None:
-    """Log an admission; what brings nothing new only for who looks closely."""
+    """Log an admission; at debug level where the message brings nothing new."""
     quiet = admission.outcome in {"ignored", "duplicate"}
     log.log(
         logging.DEBUG if quiet else logging.INFO,
@@ -166,6 +171,7 @@ def _log(message: InboundMessage, admission: Admission) -> None:
 
 
 def _cleaned(message: InboundMessage) -> InboundMessage:
+    """Return a message whose texts the database takes and the model may read."""
     return replace(
         message,
         text=clean_text(message.text),

@@ -24,8 +24,7 @@ from gateway.pipeline import notices
 from gateway.session_keys import reset_due
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.signals import Stops, Wakeups
-from gateway.storage.conversation import sessions as lineage
-from gateway.storage.conversation import transcript, turn_journal, turns
+from gateway.storage.conversation import sessions, transcript, turn_journal, turns
 from gateway.storage.conversation.message_content import content_of
 from gateway.storage.conversation.sessions import PromptBase
 from gateway.storage.conversation.turn_journal import TurnEnd
@@ -37,6 +36,11 @@ from gateway.storage.queue.leases import Held, Lease
 from gateway.storage.queue.outbox import OutboxPart, parts_of
 
 log = structlog.get_logger()
+
+MAX_NOTE_CHARS = 2000
+"""Longest text of one message that is told as context."""
+MAX_NOTES_CHARS = 20_000
+"""Longest context of one turn; what is oldest is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,11 @@ class TurnStarter:
         return turn
 
     async def give_up(self, lease: Lease, error: str) -> Turn | None:
-        """Make a dead letter of what `start` fails at, and tell its chat; None for nothing.
+        """Make a dead letter of what `start` fails at, and tell its chat.
 
-        What its user has stopped is no dead letter: the turn is returned, and needs only its end.
+        Returns:
+            The turn; None where nothing waits any more. A turn that its user has stopped is no dead
+            letter: the caller has to end it.
         """
         turn = await self.database.write(self.next_turn.give_up, lease, error)
         if turn is not None and not turn.stopped:
@@ -130,6 +136,7 @@ class NextTurn:
         if running is not None:
             return running, []
         waiting = inbox.queued(conn, lease.conversation)
+        # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):
             waiting = []
         carried_out: list[InboxEntry] = []
@@ -150,10 +157,7 @@ class NextTurn:
         return turns.begin(conn, held, entries, asked, base, others), carried_out
 
     def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
-        """Bury what could not begin, and tell its chat; None where nothing waits any more.
-
-        A turn that its user has stopped stays as it is: it needs nothing but its end.
-        """
+        """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""
         turn = turns.take_up(conn, lease)
         if turn is not None and not turn.stopped:
             # No platform can be asked within a transaction what became of an announced preview.
@@ -197,7 +201,7 @@ class NextTurn:
         """Begin a new lineage where `sessions.reset` says so; messages stay as they are."""
         if self.sessions.reset == "none":
             return
-        first_seq = lineage.active(conn, lease.conversation).plan.first_seq
+        first_seq = sessions.active(conn, lease.conversation).plan.first_seq
         newest_at = transcript.newest_at(conn, lease.conversation, first_seq)
         last = None if newest_at is None else datetime.fromtimestamp(newest_at, UTC)
         reason = reset_due(self.sessions, last, datetime.fromtimestamp(asked_at, UTC))
@@ -212,12 +216,6 @@ class NextTurn:
     def _parts(self, lease: Lease, key: str, text: str, reply_to: str | None) -> list[OutboxPart]:
         render = self.renderers[lease.address.platform, lease.address.account]
         return parts_of(render, key, text, reply_to=reply_to)
-
-
-MAX_NOTE_CHARS = 2000
-"""Longest text of one message that is told as context."""
-MAX_NOTES_CHARS = 20_000
-"""Longest context of one turn; what is oldest is left out."""
 
 
 def burst(waiting: Sequence[InboxEntry], queue: QueueSettings) -> list[InboxEntry]:

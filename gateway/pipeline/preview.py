@@ -29,6 +29,21 @@ from agent.models.arguments import read_arguments
 from agent.ports import ToolStatus
 from agent.safety.redaction import masked_assignments
 
+log = structlog.get_logger()
+
+WORKING_EVERY_S = 4.0
+"""Telegram's "typing" lasts 5 s. Source: its documentation of sendChatAction."""
+SHOW_AGAIN_S = 3.0
+"""A platform passes over a preview that comes too early, and a tool may run for minutes."""
+LAST_PREVIEW_S = 5.0
+"""How long the end of a turn waits for a preview that is on its way."""
+LOOK_UP_S = 30.0
+"""How long the end of a turn waits for a platform to say what became of a preview.
+
+Longer than a request may be on its way: its answer could not overtake it anyway.
+"""
+RETRY_S = 1.0
+"""Pause between two questions to a platform that asks for none."""
 MAX_LINES = 5
 HINT_CHARS = 60
 _NAME_CHARS = 64
@@ -38,6 +53,7 @@ _READ_CHARS = 2_000
 _TELLING = ("command", "path", "url", "query", "pattern", "task", "question", "expression", "name")
 _MARKS = {"running": "🔧", "ok": "✓", "partial": "✓", "waiting": "⏸"}
 _FAILED = "⚠️"
+# Two blanks at the end of a line: a line break within a paragraph of markdown.
 _LINE_BREAK = "  \n"
 _NOT_NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -74,6 +90,7 @@ def _line(text: str, state: CallState) -> str:
     mark = _MARKS.get(state, _FAILED)
     if state != "waiting":
         return f"{mark} {text}"
+    # A label begins with the tool's name.
     awaited = "an answer" if text.startswith("clarify") else "approval"
     return f"{mark} {text} (waiting for {awaited})"
 
@@ -99,14 +116,6 @@ def _one_line(text: str) -> str:
     """Return a text on one line, without what is invisible and without the end of a code span."""
     seen = "".join(" " if unicodedata.category(each)[0] in "CZ" else each for each in text)
     return " ".join(seen.replace("`", "'").split())
-
-
-LOOK_UP_S = 30.0
-"""How long the end of a turn waits for a platform to say what became of a preview.
-
-Longer than a request may be on its way: its answer could not overtake it anyway.
-"""
-RETRY_S = 1.0
 
 
 class PreviewRows(Protocol):
@@ -142,7 +151,7 @@ class PreviewMessage(PreviewIntent):
     Attributes:
         rows: As given.
         ref: The platform's id of the message; None while there is none.
-        is_lost: It may stand there, and the platform cannot say where.
+        is_lost: It may stand in the chat, and the platform cannot say where.
     """
 
     def __init__(
@@ -235,20 +244,10 @@ class PreviewMessage(PreviewIntent):
         log.warning("preview_lost", platform=platform, reason=reason)
 
 
-log = structlog.get_logger()
-
-WORKING_EVERY_S = 4.0
-"""Telegram's "typing" lasts 5 s. Source: its documentation of sendChatAction."""
-SHOW_AGAIN_S = 3.0
-"""A platform passes over a preview that comes too early, and a tool may run for minutes."""
-LAST_PREVIEW_S = 5.0
-"""How long the end of a turn waits for a preview that is on its way."""
-
-
 class LiveAnswer:
     """Shows one answer as it grows.
 
-    Implements `agent.models.base.TextSink` and `agent.tools.services.Progress`.
+    Implements `agent.models.base.TextSink` and `agent.tools.context.Progress`.
 
     Args:
         adapter: The conversation's platform.
@@ -325,6 +324,7 @@ class LiveAnswer:
     async def _end(self, working: asyncio.Task[None], previews: asyncio.Task[None]) -> None:
         """Stop waiting for the adapter; no request is ended by that (`adapters.outbound`)."""
         self._ended.set()
+        # Wakes what waits for a change, so that it sees the end.
         self._changed.set()
         working.cancel()
         await asyncio.wait([previews], timeout=LAST_PREVIEW_S)

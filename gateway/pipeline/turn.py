@@ -127,6 +127,7 @@ class TurnRunner:
                 await self._suspend(turn, chat)
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
                 return
+        # After the commit: hints, the log line and the plugins speak of what is stored.
         chat.ended("failed" if ended.end.outcome in notices.NO_ANSWER else "answered")
         _log_finished(turn, ended, started)
         if turn.command is None:
@@ -174,12 +175,14 @@ class TurnRunner:
         turn = journal.turn
         if turn.stopped:
             raise TurnCancelled(f"turn {turn.id} was stopped before it began again")
+        # No deadline yet: `Stops` sets one when the user stops the turn.
         scope = asyncio.timeout(None)
         try:
             async with chat.live.shown(), scope:
                 with self.stops.covering(turn, scope):
                     return await self.work.do(journal, chat)
         except TimeoutError as exc:
+            # One that came from below is a failure of the attempt and no stop.
             if not scope.expired():
                 raise
             raise TurnCancelled(f"turn {turn.id} was stopped by its user") from exc
@@ -260,7 +263,8 @@ class TurnWork:
         )
 
     async def _used_tokens(self, turn: Turn, agent: Agent) -> int:
-        """Return what earlier attempts at a turn read and wrote, where there is a limit."""
+        """Return what earlier attempts at a turn read and wrote; 0 where there is no limit."""
+        # The first attempt, and no step yet: nothing that would be worth a query.
         is_fresh = turn.attempt == 1 and turn.messages[-1]["role"] == "user"
         if is_fresh or agent.settings.max_turn_tokens is None:
             return 0

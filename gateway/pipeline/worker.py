@@ -137,6 +137,7 @@ class Worker:
         claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
         self._full = len(claimed) >= room
         for lease in claimed:
+            # A claim returns all that this replica owns, also what is being served already.
             if self._serving.get(lease.conversation) != lease.epoch:
                 self._serving[lease.conversation] = lease.epoch
                 tasks.create_task(self._serve(lease), name=f"conversation {lease.conversation}")
@@ -192,6 +193,7 @@ class Worker:
     async def _run_next(self, lease: Lease) -> bool:
         """Run the next turn once there is a place; return whether the lease was given back."""
         async with self._place(lease.conversation):
+            # A stop may have come during the wait for a place.
             if self._stopping:
                 return False
             turn = await self._next_turn(lease)
@@ -223,6 +225,7 @@ class Worker:
             else:
                 self._false_starts.pop(lease.conversation, None)
                 return turn
+            # It was given up: what waits behind it is tried next.
             del self._false_starts[lease.conversation]
 
     async def _give_up(self, lease: Lease, reason: str) -> bool:
@@ -237,6 +240,7 @@ class Worker:
             await as_turn(turn.id, self._runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
+                # An attempt counts only where the turn itself failed (decision 065).
                 await self._database.write(turns.forgive_attempt, turn)
             raise
         except StorageUnavailable:
@@ -245,7 +249,11 @@ class Worker:
             raise
 
     async def _settle(self, conversation_id: int) -> None:
-        """Wait until a burst of messages has paused for `queue.debounce_ms`."""
+        """Wait until a burst of messages has paused for `queue.debounce_ms`.
+
+        By the monotonic clock, and not stored: a step of the wall clock must not hold up a
+        conversation (decision 067).
+        """
         debounce_s = self._queue.debounce_ms / 1000
         latest = time.monotonic() + MOST_DEBOUNCES * debounce_s
         while (arrived := self._arrived.get(conversation_id)) is not None:
@@ -277,6 +285,8 @@ class Worker:
 
 class Slots:
     """At most `limit` turns at once, first come, first served; suspects run beside them.
+
+    A suspect takes no place from others, so it cannot hold them back (decision 016).
 
     Attributes:
         suspects: How many suspects have a place, or wait for their trial.
