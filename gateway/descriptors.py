@@ -19,9 +19,11 @@ T = TypeVar("T")
 MOST_DESCRIPTORS = 65_536
 """Beyond that a limit guards nothing, and programs that close every possible one take long."""
 RESERVED = 16
+"""Descriptors that lie on /dev/null until they are lent (decision 032)."""
 LENT_AT_ONCE = 4
 """An SQLite connection has three: the file, its log, and the log's index."""
 _SHARE = 8
+"""One of so many stays free of HTTP connections."""
 
 
 def raise_limit() -> int:

@@ -40,8 +40,10 @@ CHAT_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # The gateway pings every 15 s; after three missed ones the connection is dead.
 SILENCE_S = 45.0
 PATIENCE_S = 60.0
+"""How long a gateway that was there may be away, as for a restart."""
 RECONNECT_PAUSE_S = 0.1
 PREVIEW_LINES = 12
+"""How many lines of a growing answer are shown: its end."""
 
 chat_app = typer.Typer(add_completion=False)
 

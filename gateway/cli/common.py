@@ -36,11 +36,10 @@ T = TypeVar("T")
 LONGEST_ID = 18
 """Digits; longer numbers are no ids and do not fit into the database's integers."""
 NICENESS = 10
-"""A tenth of a busy processor."""
+"""Leaves this process about a tenth of a busy processor."""
 _DAYS = re.compile(r"([1-9][0-9]{0,3})d")
-
-
 PIPE_COLUMNS = 160
+"""Width of tables that are piped on."""
 NO_MORE = "there is nothing more"
 """Said of a page behind the end of a list."""
 JSON_ESCAPES = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
@@ -101,6 +100,7 @@ ConversationOption = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="As JSON.")]
 AsLines = Annotated[bool, typer.Option("--json", help="As JSON lines: one object a line.")]
 LISTED = 50
+"""Lines of a page, unless told otherwise."""
 Limit = Annotated[
     int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most lines of a page.")
 ]

@@ -54,8 +54,6 @@ class By(StrEnum):
 
 PAGED = (By.SENDER, By.CONVERSATION)
 """Of these there can be many; the others are few."""
-
-
 NUMBERS = ("calls", "input", "cache read", "write 5m", "write 1h", "output", "hits")
 LEAST = "x least"
 """What prompts were billed in multiples of the least that they could have been."""

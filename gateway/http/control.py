@@ -112,6 +112,7 @@ async def act(home: Path, database: Path, action: str, target: str) -> Any:
         NotFound: There is no such target.
         StorageError: The database cannot be opened or written.
     """
+    # Nobody listens where no gateway runs: then the database can be opened here.
     with suppress(aiohttp.ClientConnectorError):
         return await _ask(home / SOCKET, action, target)
     require_database(database)
@@ -158,6 +159,7 @@ async def _pruned(database: Database, target: str) -> dict[str, dict[str, int]]:
 
 async def _ask(socket: Path, action: str, target: str) -> Any:
     connector = aiohttp.UnixConnector(str(socket))
+    # No total: to erase a large conversation takes as long as it takes.
     timeout = aiohttp.ClientTimeout(total=None, connect=5)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout) as http,

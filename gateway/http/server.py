@@ -35,7 +35,11 @@ log = structlog.get_logger()
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 SHUTDOWN_S = 2.0
+"""How long a stop waits for requests that are under way."""
 BACKLOG = 128
+"""Connections that may wait for being accepted."""
+WRITE_TIMEOUT_S = 2.0
+"""How long `/readyz` waits for a commit."""
 MAX_BODY_BYTES = 2 * 1024 * 1024
 LONGEST_SOCKET_PATH = 100
 """Linux takes 107 bytes, macOS 103. Source: unix(7)."""
@@ -89,6 +93,7 @@ class HttpServer:
         if len(str(self._socket).encode()) > LONGEST_SOCKET_PATH:
             log.warning("control_socket_skipped", reason="PARLEY_HOME's path is too long")
             return
+        # A process that was killed leaves its socket behind, and the name cannot be bound twice.
         self._socket.unlink(missing_ok=True)
         await web.UnixSite(self._private, self._socket).start()
         self._socket.chmod(0o600)
@@ -119,6 +124,7 @@ class _Site(web.BaseSite):
             self._protocol, self._host, self._port, backlog=at_once
         )
         for each in self._server.sockets:
+            # A copy of the descriptor: leaving `with` closes it, and asyncio goes on with its own.
             with socket.socket(fileno=os.dup(each.fileno())) as same:
                 same.listen(BACKLOG)
 
@@ -168,9 +174,6 @@ def _runner(routes: Sequence[web.RouteDef]) -> web.AppRunner:
     return web.AppRunner(
         application, access_log=None, handle_signals=False, shutdown_timeout=SHUTDOWN_S
     )
-
-
-WRITE_TIMEOUT_S = 2.0
 
 
 class Health:

@@ -40,6 +40,8 @@ BEAT_S = 1.0
 _SIZE = 1024
 """Bytes of the journal. It is overwritten in place, so that a full disk does not stop it."""
 _MOST_STACKS = 1_000_000
+"""Bytes of the stacks that are read."""
+# What `faulthandler` writes of a thread, and of a frame in it.
 _CURRENT_THREAD = re.compile(r"^Current thread .*\n((?:  .*\n)*)", re.MULTILINE)
 _TURN = re.compile(r"turn_(\d+)")
 _TURN_FRAME = re.compile(rf'^  File ".*{re.escape(Path(__file__).name)}", line \d+ in turn_(\d+)$')
@@ -291,6 +293,7 @@ class CrashJournal:
         self._note(
             alive_at=self.now(), over=True, error=names, turn=error and turn_of_exception(error)
         )
+        # First: it keeps the number of its file, which may soon be that of another one.
         faulthandler.disable()
         for file in (self._file, self._stacks):
             if file >= 0:

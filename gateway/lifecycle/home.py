@@ -89,7 +89,7 @@ def _own(settings: Settings) -> Iterator[Path]:
 
 
 def _wanted(mode: int) -> int:
-    """Return a mode as it should be; files of other users' reach lie in a directory that is not."""
+    """Return a mode as it should be; others may read files, but not enter the directories."""
     if stat.S_ISDIR(mode):
         return stat.S_IMODE(mode) & ~0o777 | 0o700
     return stat.S_IMODE(mode) & ~0o022 | 0o600

@@ -31,12 +31,18 @@ from gateway.storage.engine import Database
 from gateway.storage.queue import outbox
 from gateway.storage.queue.outbox import Backlog
 
+log = structlog.get_logger()
+
 Account = tuple[str, str]
 """Platform and account."""
 
 SILENT_AFTER_S = 60.0
 LOOK_EVERY_S = 5.0
 """How long a silence, and its end, can go unnoticed."""
+LONGEST_PAUSE_S = 60.0
+"""Of an adapter that fails again and again, before its next run."""
+STABLE_S = 60.0
+"""An adapter that ran this long begins its back-off anew."""
 
 
 @dataclass(slots=True)
@@ -233,13 +239,6 @@ class Watch:
             )
 
 
-log = structlog.get_logger()
-
-LONGEST_PAUSE_S = 60.0
-STABLE_S = 60.0
-"""An adapter that ran this long begins its back-off anew."""
-
-
 @dataclass(slots=True)
 class Supervised:
     """An adapter under supervision.
@@ -288,4 +287,5 @@ class Supervised:
                 self.trouble = type(exc).__name__
                 log.exception("adapter_failed", adapter=self.name)
             failures = 1 if time.monotonic() - started > STABLE_S else failures + 1
+            # The exponent has a limit of its own: a power of two beyond 1,023 is no float.
             await asyncio.sleep(min(2.0 ** min(failures - 1, 10), LONGEST_PAUSE_S))

@@ -9,6 +9,7 @@ from gateway.settings.tree import LoggingSettings
 
 MAX_BYTES = 20_000_000
 KEPT_FILES = 5
+"""Rotated files that are kept beside the newest one."""
 
 
 def log_path(settings: LoggingSettings, home: Path) -> Path | None:
@@ -57,6 +58,7 @@ class LogFile:
         if self._size and self._size + len(line) > self._rotate_at:
             self._rotate_or_go_on()
         data = b"\n" + line if self._torn else line
+        # Until all of it is there: a write may fail, or end in the middle of the line.
         self._torn = True
         written = os.write(self._fd, data)
         self._size += written
@@ -69,7 +71,7 @@ class LogFile:
         os.close(self._fd)
 
     def _rotate_or_go_on(self) -> None:
-        """Start a new file; where that fails, go on in this one for a while."""
+        """Start a new file; where that fails, go on in this one for a twentieth of its size."""
         try:
             self._rotate()
         except OSError:

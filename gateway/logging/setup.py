@@ -65,6 +65,7 @@ FloodKey = tuple[Any, Any, str]
 """What is counted: an event, the logger of a library, the level."""
 _QUIET = frozenset({"debug", "info"})
 _LEADING = ("timestamp", "level", "event")
+# By itself it cuts everything at 30 characters.
 _repr = Repr()
 _repr.maxother = _repr.maxstring = 10_000
 

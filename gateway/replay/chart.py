@@ -204,7 +204,8 @@ class _Drawing:
             yield f'<g class="compaction"><title>{escape(told)}</title>'
             x, start = self.x(shrinking.before_call), self.top - ROW_HEIGHT * rows
             yield f'<path d="M{x} {start:g}V{self.base:g}"/>'
-            # The call that would have been this large was not made.
+            # The call that would have been this large was not made: its dot is a path of no length,
+            # which round ends (`stroke-linecap` of the page) make visible.
             yield f'<path class="before" d="M{x} {self.y(shrinking.row.tokens_before)}h0"/></g>'
         for label in self.labels.values():
             yield _text(label.x, self.top - ROW_HEIGHT * label.row - 4, label.text, style="change")

@@ -118,6 +118,7 @@ def _scalar(value: str) -> str:
 def _write_draft(draft: Path, path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft.unlink(missing_ok=True)
+    # For its owner alone before anything is in it: the file may hold tokens.
     draft.touch(mode=0o600, exist_ok=False)
     draft.write_bytes(text.encode())
     if path.exists():

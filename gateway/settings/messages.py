@@ -71,6 +71,7 @@ def _allowed(error: "ErrorDetails") -> str:
 def _hidden(path: KeyPath, keys: Keys) -> bool:
     """Tell whether the value may be a secret: a section holds some, a list of keys too."""
     nearest = _nearest(path, keys)
+    # Behind a map stands a name that is no key, and behind that a field of its section.
     field = str(path[len(nearest.pattern) + 1]) if len(path) > len(nearest.pattern) + 1 else ""
     if nearest.block is not None and field in nearest.block.model_fields:
         return has_secrets(nearest.block, field)

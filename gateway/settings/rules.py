@@ -39,65 +39,7 @@ def contradictions(settings: Settings, values: Mapping[str, Any]) -> Iterator[Co
     yield from _storage(settings)
     yield from _examples(settings)
     yield from _terminal(settings)
-    yield from _world(settings)
-
-
-def _world(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what could never match anything."""
-    for path in settings.tools.terminal.readable:
-        if not path.is_absolute():
-            yield (
-                "tools.terminal.readable",
-                f"'{path}' must be an absolute path, such as /opt/tools",
-            )
-    for host in settings.tools.fetch.allow_hosts:
-        if "/" in host:
-            text = (
-                f"{host!r} must be a host or host:port without scheme and path, such as wiki.local"
-            )
-            yield "tools.fetch.allow_hosts", text
-
-
-def _terminal(settings: Settings) -> Iterator[Contradiction]:
-    """Yield what would let confined commands read Parley's own files, or other chats' files."""
-    terminal, root = settings.tools.terminal, settings.tools.workspace.root
-    if "terminal" not in settings.tools.enabled or not terminal.confine:
-        return
-    for own in (settings.home, *([root] if root else [])):
-        for path in (*map(Path, SYSTEM), *terminal.readable):
-            mine, theirs = own.resolve(), path.resolve()
-            if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
-                text = f"commands may read {path}, which overlaps with {own}; choose other places"
-                yield "tools.terminal.readable", text
-
-
-def _examples(settings: Settings) -> Iterator[Contradiction]:
-    roles = [each.role for each in settings.agent.prefill]
-    if roles != ["user", "assistant"] * (len(roles) // 2):
-        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
-
-
-def _listed_ids(settings: Settings) -> Iterator[Contradiction]:
-    for name in account_types():
-        platform = by_name()[name]
-        for entry in settings.access.listed(name):
-            if not re.fullmatch(platform.id_pattern, entry):
-                yield f"access.{name}", _no_id(entry, platform)
-
-
-def _no_id(entry: str, platform: Platform) -> str:
-    return f"{entry!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
-
-
-def _groups(settings: Settings) -> Iterator[Contradiction]:
-    for key in settings.access.groups:
-        platform, colon, chat = key.partition(":")
-        known = by_name()[platform] if platform in account_types() else None
-        if key != "*" and (known is None or not colon):
-            text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
-            yield "access.groups", text
-        elif known is not None and chat != "*" and not re.fullmatch(known.chat_pattern, chat):
-            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
+    yield from _sandbox(settings)
 
 
 def doubts(settings: Settings) -> Iterator[str]:
@@ -188,6 +130,29 @@ def _owners(settings: Settings) -> Iterator[Contradiction]:
             yield "access.owners", f"{owner!r}: {_no_id(sender, platform)}"
 
 
+def _listed_ids(settings: Settings) -> Iterator[Contradiction]:
+    for name in account_types():
+        platform = by_name()[name]
+        for entry in settings.access.listed(name):
+            if not re.fullmatch(platform.id_pattern, entry):
+                yield f"access.{name}", _no_id(entry, platform)
+
+
+def _no_id(entry: str, platform: Platform) -> str:
+    return f"{entry!r} is no {platform.id_name}; the bot tells it to whoever writes to it"
+
+
+def _groups(settings: Settings) -> Iterator[Contradiction]:
+    for key in settings.access.groups:
+        platform, colon, chat = key.partition(":")
+        known = by_name()[platform] if platform in account_types() else None
+        if key != "*" and (known is None or not colon):
+            text = f"{key!r} must be PLATFORM:CHAT, PLATFORM:* or *; such as telegram:-1001234567"
+            yield "access.groups", text
+        elif known is not None and chat != "*" and not re.fullmatch(known.chat_pattern, chat):
+            yield "access.groups", f"{key!r}: {chat!r} is no id of a chat on {platform}"
+
+
 def _storage(settings: Settings) -> Iterator[Contradiction]:
     url = settings.storage.url
     scheme, separator, rest = (url or "sqlite:///x").partition("://")
@@ -197,3 +162,38 @@ def _storage(settings: Settings) -> Iterator[Contradiction]:
         yield "storage.url", "must be null, sqlite:///PATH or postgresql+asyncpg://…"
     elif rest.removeprefix("/") in {"", ":memory:"} or not rest.startswith("/"):
         yield "storage.url", "must name a file, as in sqlite:////var/lib/parley/parley.db"
+
+
+def _examples(settings: Settings) -> Iterator[Contradiction]:
+    roles = [each.role for each in settings.agent.prefill]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        yield "agent.prefill", "must be pairs: one message of the user, then one of the assistant"
+
+
+def _terminal(settings: Settings) -> Iterator[Contradiction]:
+    """Yield what would let confined commands read Parley's own files, or other chats' files."""
+    terminal, root = settings.tools.terminal, settings.tools.workspace.root
+    if "terminal" not in settings.tools.enabled or not terminal.confine:
+        return
+    for own in (settings.home, *([root] if root else [])):
+        for path in (*map(Path, SYSTEM), *terminal.readable):
+            mine, theirs = own.resolve(), path.resolve()
+            if mine.is_relative_to(theirs) or theirs.is_relative_to(mine):
+                text = f"commands may read {path}, which overlaps with {own}; choose other places"
+                yield "tools.terminal.readable", text
+
+
+def _sandbox(settings: Settings) -> Iterator[Contradiction]:
+    """Yield paths and hosts of the sandbox that could never match anything."""
+    for path in settings.tools.terminal.readable:
+        if not path.is_absolute():
+            yield (
+                "tools.terminal.readable",
+                f"'{path}' must be an absolute path, such as /opt/tools",
+            )
+    for host in settings.tools.fetch.allow_hosts:
+        if "/" in host:
+            text = (
+                f"{host!r} must be a host or host:port without scheme and path, such as wiki.local"
+            )
+            yield "tools.fetch.allow_hosts", text

@@ -127,6 +127,7 @@ def _write_out(file: int) -> None:
         raise OSError(error, os.strerror(error))
 
 
+# Without `use_errno` the reason of a failure may be overwritten before it is read.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -120,6 +120,7 @@ def locked(conn: Connection, conversation_id: int) -> Conversation:
 @built_once
 def _locked(conversation_id: int) -> Any:
     found = select(*_COLUMNS, _waits).where(conversation.c.id == conversation_id)
+    # For PostgreSQL. SQLite has no such clause and needs none: one thread writes.
     return found.with_for_update(of=conversation)
 
 
