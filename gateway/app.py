@@ -189,6 +189,7 @@ async def run(
         async with assembled(
             settings, database, agent, build_accounts(settings), plugins, death=journal.owed
         ) as gateway:
+            # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
             settle_memory()
             code = await owner_code(database, settings)
@@ -453,12 +454,15 @@ def _server(
     health: Health,
     private: Sequence["web.RouteDef"],
 ) -> HttpServer:
+    """Return the server of the public port and of the Unix socket, which is the command line's."""
     chat_page: list[web.RouteDef] = []
     webhooks: list[web.RouteDef] = []
     for each in supervised:
+        # Only adapters with a page or a webhook have routes.
         routes: list[web.RouteDef] = getattr(each.adapter, "routes", list)()
         (chat_page if each.adapter.platform == BUILT_IN else webhooks).extend(routes)
     public = [*health.routes(), *webhooks, *(chat_page if settings.web.enabled else [])]
+    # `parley chat` reaches the web chat through the socket also where the page is not served.
     hidden = [] if settings.web.enabled else chat_page
     return HttpServer(
         settings.web.host,

@@ -39,7 +39,8 @@ class Wakeups:
     work: Hint[int] = field(default_factory=Hint)
     """A conversation's inbox has something new."""
     ready: Hint[int] = field(default_factory=Hint)
-    """A conversation's files are there, or never will be; nothing new came."""
+    """A conversation can go on or end its turn, though no message came: its files are there or
+    never will be, its question is settled, it was stopped."""
     files: Hint[[]] = field(default_factory=Hint)
     """A message came with files, or one that waits for its files was dropped."""
     stop: Hint[int, int] = field(default_factory=Hint)
@@ -91,5 +92,6 @@ class Stops:
 
     def _interrupt(self, conversation_id: int) -> None:
         turn_upto, scope = self._scopes[conversation_id]
+        # asyncio refuses to set an expired scope anew.
         if turn_upto <= self._stopped.get(conversation_id, 0) and not scope.expired():
             scope.reschedule(asyncio.get_running_loop().time())

@@ -62,6 +62,10 @@ INSIDE = frozenset({"offline", "recorded"})
 NO_PLUGINS = Plugins()
 
 
+Answer = ModelInfo | ModelError | TimeoutError | None
+"""What came of the question about a model; None where its provider cannot be asked."""
+
+
 class Configured(NamedTuple):
     """One block of the settings, its models (one for each key), and where it stands."""
 
@@ -117,9 +121,6 @@ async def learn_windows(line: Sequence[Configured]) -> list[Finding]:
         _take_window(block, answers)
         findings += _findings(block, answers)
     return findings
-
-
-Answer = ModelInfo | ModelError | TimeoutError | None
 
 
 async def _asked(model: ChatModel) -> Answer:
@@ -269,7 +270,7 @@ def build_summariser(settings: Settings, main: ChatModel) -> Summariser | None:
         SettingsError: The auxiliary model lacks its key.
     """
     block = settings.auxiliary.compression
-    models = [main] if main.provider not in {"offline", "recorded"} else []
+    models = [main] if main.provider not in INSIDE else []
     if block.is_set:
         try:
             models.insert(0, build_model(_auxiliary(block, settings)))

@@ -33,13 +33,14 @@ from gateway.storage.queue import inbox, outbox
 from gateway.storage.queue.inbox import source_of
 from gateway.storage.queue.outbox import parts_of
 
+log = structlog.get_logger()
+
 PENDING_PER_ACCOUNT = 100
 """Requests that wait; of more, the oldest expire."""
 CODES_PER_HOUR = 300
 """Codes that one account gives out; of a flood of strangers the rest gets no word and no row."""
 NOTICES_PER_HOUR = 10
 """Requests that owners are told one by one."""
-
 
 ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
 """Capital letters and digits without look-alikes (0 and O, 1, I and L)."""
@@ -48,6 +49,7 @@ NAME_CHARS = 60
 COMMAND_LINE = "command line"
 _BEHIND = re.compile(r"/(?:pair|start)(?:@\w+)?\s+(.+)", re.DOTALL | re.IGNORECASE)
 _LONGEST = 64
+"""Characters; a longer text is no code."""
 _GAPS = re.compile(r"[\s\-\u2010-\u2015]+")
 
 
@@ -207,6 +209,7 @@ class Pairing:
             return None
         if not self.limits.doors.count(source_of(message), message.dedupe_key):
             return None
+        # A thread that an answer would open has the id of the message (decision 087).
         opened = here.thread == message.message_ref
         place = replace(here, thread=None) if opened else here
         said = replace(message, address=place, text="", attachments=())
@@ -255,9 +258,6 @@ def _is_said(conn: Connection, key: str) -> bool:
 def _answers_strangers(platform: str) -> bool:
     registered = by_name().get(platform)
     return registered is not None and registered.answers_strangers
-
-
-log = structlog.get_logger()
 
 
 def report(happening: Happening) -> None:
@@ -359,7 +359,7 @@ def deny(conn: Connection, code: str, by: str) -> Decision:
 
 def _request_of(conn: Connection, code: str) -> Request:
     wanted = code_in(code) or ""
-    # All are looked at, whichever it is.
+    # All codes are compared, so that the time it takes does not tell which one fits.
     found = [each for each in members.decidable(conn) if same_code(each.code, wanted)]
     if not found:
         raise NotFound("There is no such code, or it has expired.")

@@ -8,13 +8,14 @@ HOUR_S = 3600.0
 STRANGERS_PER_HOUR = 200
 """Messages of strangers beyond these are denied without a trace: a flood must not fill the disk."""
 DOORS_PER_HOUR = 30
+"""Replies of an account that tell a stranger in a channel where to ask to be let in."""
 URGENT_PER_MIN = 60
 """Urgent commands (`/stop`, `/status`) of one sender: more than anybody needs, and no flood."""
 TRIES_PER_HOUR = 5
 ALL_TRIES_PER_HOUR = 50
 """With both, 31 ** 8 codes last for a million years."""
 SWEEP_FROM = 1000
-"""As many counted things as are kept before those without recent counts are dropped."""
+"""Senders (or accounts) in a window before those without recent items are dropped."""
 
 
 class SlidingWindow:
@@ -42,6 +43,7 @@ class SlidingWindow:
         """Count an item; False where there was no room for it."""
         if not self.has_room(whose, item):
             return False
+        # An item that comes again keeps its time: items stay in the order in which they came.
         self._items.setdefault(whose, {}).setdefault(item, self._clock())
         if len(self._items) > self._sweep_at:
             self._sweep()

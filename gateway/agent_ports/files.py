@@ -165,6 +165,7 @@ class Attachments:
     async def _try(self, adapter: Adapter, wanted: AwaitedFile) -> None:
         started = time.monotonic()
         tries = await self._database.write(attachments.attempt, wanted.id)
+        # Nobody waits for the file any more: its message was dropped.
         if tries == 0:
             return
         try:
@@ -181,6 +182,7 @@ class Attachments:
             await self._store(wanted, content, started)
 
     async def _fetch(self, adapter: Adapter, wanted: AwaitedFile, tries: int) -> bytes:
+        # The last try was counted before it began, and ended the process.
         if tries > len(WITHIN_S):
             raise FetchRejected(_LOST)
         limit_bytes = self._settings.max_bytes

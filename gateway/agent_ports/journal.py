@@ -39,6 +39,12 @@ from gateway.storage.reports import ledger
 from gateway.storage.search import query
 from gateway.storage.search.query import SearchLimits
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LIMIT_S = 30.0
+"""Longest wait for one answer; a reader takes milliseconds."""
+
 
 class SummariesAhead(Protocol):
     """Who writes summaries in the background (gateway/context/summaries.py)."""
@@ -54,16 +60,6 @@ class SummariesAhead(Protocol):
     async def ready(self, session_id: int) -> Summary | None:
         """Return the segment's summary; one that is being written is waited for."""
         ...
-
-
-P = ParamSpec("P")
-
-
-T = TypeVar("T")
-
-
-LIMIT_S = 30.0
-"""Longest wait for one answer; a reader takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,9 @@ class ConversationArchive:
         return self._wait(self.database.read(fn, *args, **kwargs))
 
     def _wait(self, reading: Coroutine[Any, Any, T]) -> T:
+        # Here the loop would wait for itself.
         if _is_in(self.loop):
+            # Else Python warns of a coroutine that nobody has awaited.
             reading.close()
             raise RuntimeError("the archive blocks: it is not for the event loop's own thread")
         return asyncio.run_coroutine_threadsafe(reading, self.loop).result(LIMIT_S)
@@ -154,6 +152,7 @@ class Journal:
                 # What it said is dropped; it is billed all the same.
                 await self.book([replace(call, purpose="lost")])
             raise
+        # What the call has cost stands in the ledger now, so no budget has to hold it any more.
         self.spending.close()
         if call is not None:
             self.ahead.answered(self.turn.session.id)

@@ -137,7 +137,7 @@ class Inquiries:
 
 @dataclass(frozen=True, slots=True)
 class TurnPeople:
-    """`agent.tools.services.People` of one turn."""
+    """`agent.tools.context.People` of one turn."""
 
     inquiries: Inquiries
     turn: Turn

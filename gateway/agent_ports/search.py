@@ -1,4 +1,4 @@
-"""Searches for one turn (`agent.tools.services.Searcher`), and feeds the index that they read.
+"""Searches for one turn (`agent.tools.context.Searcher`), and feeds the index that they read.
 
 A search is limited to what the turn's conversation may see (gateway/storage/search/query.py). The
 index is fed in the background from what turns have committed. Rows are the truth: what is missing
@@ -23,7 +23,6 @@ from gateway.storage.conversation.transcript import END
 from gateway.storage.engine import Database
 from gateway.storage.search import index
 from gateway.storage.search import query as search
-from gateway.storage.search import query as searchscope
 from gateway.storage.search.query import Scope, SearchLimits
 from gateway.storage.search.terms import VERSION
 
@@ -35,6 +34,8 @@ GATHER_S = 0.5
 """A hint is followed by others: what a turn writes within this time is fed together."""
 AT_ONCE = 50
 """Conversations that are looked up together."""
+CATCH_UP_S = 2.0
+"""How long a search waits until what was said last is in the index."""
 
 
 class Indexer:
@@ -108,10 +109,6 @@ class Indexer:
         return fed
 
 
-CATCH_UP_S = 2.0
-"""How long a search waits until what was said last is in the index."""
-
-
 @dataclass(frozen=True, slots=True)
 class ConversationSearcher(Searcher):
     """Searches what the conversation of a turn may see, but for the turn itself.
@@ -134,12 +131,12 @@ class ConversationSearcher(Searcher):
         """
         before = (self.conversation, self.before_seq)
         only = SearchLimits(query.role, _seconds(query.since), _seconds(query.until), before=before)
-        scope = await self.database.read(searchscope.of, self.conversation)
+        scope = await self.database.read(search.of, self.conversation)
         missing = await self._catch_up(scope)
         gathered = await self.database.search(search.gather, scope.conversations, query.text, only)
         matches = await asyncio.to_thread(search.best, gathered, query.limit)
-        rows = await self.database.read(searchscope.around, matches, query.neighbours)
-        texts = await asyncio.to_thread(searchscope.messages, rows)
+        rows = await self.database.read(search.around, matches, query.neighbours)
+        texts = await asyncio.to_thread(search.messages, rows)
         hits = (
             Hit(
                 conversation=match.conversation,

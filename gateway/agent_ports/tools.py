@@ -1,4 +1,4 @@
-"""What the tools of one turn may use: the gateway's side of `agent.tools.services`.
+"""What the tools of one turn may use: the gateway's side of `agent.tools.context`.
 
 That is its notebook, a folder for its files, and its rights, which follow from whose words it
 reads. Not its own question alone counts: an order that a guest wrote an hour ago is still in view
@@ -40,7 +40,7 @@ class TurnNotebook:
     """Reads and writes for one turn; every write is one fenced transaction.
 
     Attributes:
-        scope: Whose notes these are (`gateway.storage.notebook.scope_of`).
+        scope: Whose notes these are (`gateway.storage.people.notebook.scope_of`).
         may_act: Whether everybody whose words the turn is about may act: else nobody's words may
             become notes, which others will read.
     """

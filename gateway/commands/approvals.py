@@ -85,7 +85,7 @@ class ReplyOutcome(CommandResult):
     30,
 )
 def approve(context: CommandContext) -> ReplyOutcome:
-    """Take "once", which goes without saying, or "conversation"."""
+    """Take "once", which is meant where nothing is said as well, or "conversation"."""
     return _by_command(context, "approval", lambda said: said.lower() or "once")
 
 

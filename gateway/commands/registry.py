@@ -154,6 +154,7 @@ class TurnContext:
     services: TurnServices
 
 
+# Compared by identity: two routes may have the same `when`.
 @dataclass(frozen=True, slots=True, eq=False)
 class Route(Generic[Given, Result]):
     """When a command is called, with what, and what it returns."""
@@ -219,8 +220,8 @@ def by_word() -> Mapping[str, AnyCommand]:
     files = pkgutil.iter_modules(gateway.commands.__path__, f"{gateway.commands.__name__}.")
     there = [each for file in files for each in vars(import_module(file.name)).values()]
     found: dict[str, AnyCommand] = {}
-    commands = (each for each in there if isinstance(each, Command))
-    for command in sorted(commands, key=lambda each: (each.position, each.name)):
+    named = (each for each in there if isinstance(each, Command))
+    for command in sorted(named, key=lambda each: (each.position, each.name)):
         for word in (command.name, *command.aliases):
             if found.setdefault(word, command) is not command:
                 raise ValueError(f"two commands are called /{word}")

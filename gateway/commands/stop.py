@@ -15,6 +15,7 @@ from gateway.storage.reports import history
 def stop(context: CommandContext) -> CommandResult:
     """Stop all that stands before the command in its conversation."""
     conn, conversation_id = context.conn, context.conversation
+    # Both are read before anything changes: they say what there was to stop.
     waiting = inbox.queued(conn, conversation_id)
     was_running = history.status(conn, conversation_id).turn_running
     dropped = inbox.cancel_queued(conn, conversation_id)

@@ -1,8 +1,7 @@
 """Memory providers and the hook `turn_finished`, beside the path of a turn.
 
-Before a turn begins the providers are asked what bears on the question; after its
-commit (step 7) they are told how it went, in the background. Where there is no plugin for it,
-neither costs anything.
+Before a turn begins the providers are asked what bears on the question; after its commit they are
+told how it went, in the background. Where there is no plugin for it, neither costs anything.
 """
 
 import asyncio
@@ -99,9 +98,9 @@ class Recall:
         await self._waiting.join()
 
     async def _tell(self, ended: Finished) -> None:
-        standing = await self._database.read(rights_of_turn, self._access, ended.turn)
-        may_act = standing.may_act
-        exchange = _exchange(ended, standing.scope)
+        rights = await self._database.read(rights_of_turn, self._access, ended.turn)
+        may_act = rights.may_act
+        exchange = _exchange(ended, rights.scope)
         event = _event(ended, exchange, may_act=may_act)
         remembered = self._plugins.providers if may_act and exchange.answer else ()
         with structlog.contextvars.bound_contextvars(

@@ -127,6 +127,7 @@ class OperatorFiles:
         """Return the files as they were within the last 2 s."""
         now = time.monotonic()
         if now - self._looked_at >= REFRESH_S:
+            # Before the wait: turns that begin meanwhile do not look as well.
             self._looked_at = now
             await asyncio.to_thread(self.read)
         return self.current

@@ -1,8 +1,8 @@
 """Summaries that are written ahead of need, in the background.
 
 The transcript is append-only, so a summary of its settled part stays valid; the compaction that
-needs it commits it without waiting. It costs least while the provider's cache still
-holds the conversation. What goes wrong here ends no turn.
+needs it commits it without waiting. It costs least while the provider's cache still holds the
+conversation. What goes wrong here ends no turn.
 """
 
 import asyncio

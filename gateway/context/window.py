@@ -64,6 +64,7 @@ class ContextParts:
         """
         engine = self.make_engine(self.limits_for(agent))
         engine.attach(store.archive())
+        # A lineage that `/new` or a reset has begun, in which no call was reported (decision 071).
         if session.number == 1 and session.plan.first_seq > 1 and session.prompt_tokens is None:
             engine.on_session_reset()
         engine.on_session_start(str(session.id))

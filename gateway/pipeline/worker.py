@@ -123,6 +123,7 @@ class Worker:
                     log.warning("claim_failed", error=str(exc))
                 await self._wait_for_work()
             await self._slots.wait_idle()
+            # Not before: it keeps the leases of the last turns.
             beats.cancel()
 
     def stop(self) -> None:
@@ -170,6 +171,7 @@ class Worker:
             log.warning("release_failed", conversation=lease.conversation, error=str(exc))
             await asyncio.sleep(delay_s)
         finally:
+            # Where this lease was lost the conversation may be served under a newer one by now.
             if self._serving.get(lease.conversation) == lease.epoch:
                 del self._serving[lease.conversation]
             if more or self._full:
