@@ -176,6 +176,7 @@ class Pruner:
                     gone = await steps.take(len(some), retention.erase, sweep, old_s, some)
                     before = before.plus(gone)
                 yield before
+                # Where none of them may go any more, the next look would find the same rows.
                 if found < retention.FOUND_ROWS or not before.rows:
                     break
 
@@ -195,6 +196,7 @@ class Pruner:
             return None
         batch = await asyncio.to_thread(retention.prepared, conversation, session, rows)
         gone: Pruned = await steps.take(len(rows), retention.take_out, batch, old_s)
+        # Where nothing could go, the next look would find the same messages.
         return gone if gone.rows else None
 
     async def _words(self, days: int) -> AsyncIterator[Pruned]:

@@ -167,6 +167,7 @@ def check_target(report: Path) -> None:
         if report.is_file() and not _is_report(report):
             raise SettingsError(f"--report {report}: the file is there and is no report of Parley")
         existed = report.exists()
+        # For appending: an earlier report stays as it is until there is a new one.
         report.open("ab").close()
         if not existed:
             report.resolve().unlink()

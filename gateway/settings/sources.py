@@ -173,6 +173,7 @@ class Sources:
                 return
             inner = path[end + 1 : end + 2]
             frame: Any = [] if inner and isinstance(inner[0], int) else {}
+            # A copy: keys are put into it, and the entry of a frame must stay empty (`_is_frame`).
             node = _enter(node, step, frame if inner else copy(value))
 
 

@@ -131,6 +131,7 @@ class Scrubber:
         """
         header = os.pread(self._file, _HEADER_BYTES, 0)
         page_bytes = int.from_bytes(header[16:18], "big")
+        # Two bytes cannot hold 65,536: a 1 stands for it here, a 0 in the header of a page.
         page_bytes = 65_536 if page_bytes == 1 else page_bytes
         count = os.fstat(self._file).st_size // page_bytes
         if count >= MOST_PAGES:
@@ -179,6 +180,7 @@ def _unused(content: bytes, offset: int, *, is_first: bool) -> tuple[int, int]:
         return offset, offset
     cells = content[head + 3] << 8 | content[head + 4]
     first_cell = (content[head + 5] << 8 | content[head + 6]) or 65_536
+    # The header of an inner page has 12 bytes, of a leaf 8; two bytes for each cell follow.
     start = head + (12 if kind in _INTERIOR else 8) + 2 * cells
     end = offset + first_cell
     return (start, end) if start <= end <= len(content) else (offset, offset)

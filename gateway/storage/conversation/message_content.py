@@ -35,6 +35,7 @@ MAX_SIDE_PIXELS = 8000
 _SIZED_FRAMES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 """Markers of a JPEG that are followed by its size. Source: ITU-T T.81, table B.1."""
 _WITHOUT_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})
+"""Markers that no length follows. Source: as above."""
 
 
 class Picture(NamedTuple):
@@ -99,6 +100,7 @@ def _jpeg(content: bytes) -> Picture | None:
 MAX_BYTES_PER_CHAR = 4
 """Source: UTF-8."""
 LONGEST_MARK_BYTES = 3
+"""Of the marks in `_BYTE_ORDERS`: that of UTF-8."""
 PROBE_BYTES = 4096
 """Whether a file is a text shows itself in so much of it."""
 LEAST_CHARS = 500
@@ -116,6 +118,7 @@ _BYTE_ORDERS = {
     codecs.BOM_UTF16_BE: "utf-16-be",
 }
 _LEGACY = "cp1252"
+"""What a file is read as that says that it is text, and is no UTF-8."""
 _FENCES = re.compile("`+")
 _BRACKETS = str.maketrans("[]", "()")
 
@@ -171,6 +174,7 @@ class _File:
 def _seen(conn: Connection, row: MessageFile) -> _File:
     if row.state != "stored":
         return _File(row)
+    # One byte less than a part has: `beginning` reads the first part alone then.
     head = beginning(conn, row.id, PART_BYTES - 1)
     picture = look_at(head)
     if picture is not None or row.kind in _UNUSABLE:

@@ -17,6 +17,7 @@ from gateway.storage.statements import built_once
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
 INT64_DIGITS = 19
+"""A number with fewer digits fits into the database's integers."""
 READ_LIMIT = 2000
 """Most rows that one search for a text looks through; bounds a reader's time."""
 

@@ -256,6 +256,7 @@ def _enter(
 
 
 _NEWEST_SEQ = bindparam("newest_seq", type_=Integer)
+# `here` and not `conversation`: SQLAlchemy keeps the names of columns for what is set.
 # One that began with newer entries does not count: what is asked again is answered where it stands.
 _SPOKE_BELOW = (
     select(turn.c.upto_seq)

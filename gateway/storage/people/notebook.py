@@ -224,6 +224,7 @@ def remove_notes(conn: Connection, which: str) -> int:
     Raises:
         NotFound: There is none.
     """
+    # A number of 18 digits fits into the database's integers.
     is_id = re.fullmatch("[0-9]{1,18}", which)
     this = memory.c.id == int(which) if is_id else memory.c.scope == which
     removed = conn.execute(delete(memory).where(this)).rowcount

@@ -99,6 +99,7 @@ def find(conn: Connection, letter_id: str) -> DeadLetter:
 
 def _parsed(letter_id: str) -> tuple[str, int, int]:
     """Return kind, turn or conversation, and outbox seq; zeros for what is no id."""
+    # Numbers of 18 digits fit into the database's integers.
     match = re.fullmatch(r"(t|s)([0-9]{1,18})(?:\.([0-9]{1,18}))?", letter_id)
     return (match[1], int(match[2]), int(match[3] or 0)) if match else ("t", 0, 0)
 

@@ -105,6 +105,7 @@ def _turns(conn: Connection, wanted: AuditFilter, before: int) -> list[int]:
     ids: set[int] = set()
     for table, name in ((step, step.c.name), (inquiry, inquiry.c.tool)):
         query = select(table.c.turn_id).where(table.c.at >= wanted.since, table.c.turn_id < before)
+        # In the words of ix_step_tool: else SQLite would read the steps of models as well.
         if table is step:
             query = query.where(is_of_tool)
         if wanted.tool is not None:

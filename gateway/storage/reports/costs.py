@@ -115,6 +115,7 @@ def _dearest(
     recent = spent_by.c.slot >= _slot(since)
     query = select(named).where(recent).group_by(named)
     if page.after is not None:
+        # So `by_key` names the group that has no sender.
         last = "" if page.after == "?" else page.after
         found = conn.scalar(select(cost).where(recent, text == last))
         above = known_place(found, page.after)
@@ -153,6 +154,7 @@ def _added_up(
 
 def _part(row: Row[Any], rates: Rates, cached: set[tuple[str, str]]) -> Spent:
     money = Money(row.pico_usd / PICO, row.calls - row.priced, estimated=row.estimates > 0)
+    # Of size 0 are calls that are not compared with the least (schema.py).
     known = rates(row.model) if row.size else None
     compared = Compared()
     if known is not None and (known.rules.marked or (row.provider, row.model) in cached):

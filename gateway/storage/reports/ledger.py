@@ -81,6 +81,7 @@ def append(
     )
 
 
+# Its parameters have names of their own: SQLAlchemy keeps those of columns for what is set.
 _before = ledger.alias()
 _PROMPT_BEFORE = (
     # The newest answer in the same cache, which mostly is the newest call of all: in the order of

@@ -191,6 +191,7 @@ def _ranges(
     conn: Connection, conversations: Sequence[int] | None, only: SearchLimits
 ) -> list[Range]:
     if conversations is None:
+        # From conversation 1 on: row 0 is the mark of the index (index.py).
         return [(row_id(1, 0), row_id(END, END))]
     spans = ((each, _span(conn, each, only)) for each in conversations[:MAX_CONVERSATIONS])
     return [
