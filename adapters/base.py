@@ -126,6 +126,7 @@ class Recent(OrderedDict[K, V]):
     @override
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
+        # A key that is set again would keep its old place, and go too early.
         self.move_to_end(key)
         if len(self) > self.most:
             self.popitem(last=False)

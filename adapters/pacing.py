@@ -135,6 +135,7 @@ class Pacer:
         while (slot := self.try_signal(chat)) is None:
             now = self._clock()
             free_at = max(self._all.free_at(now), self._chat(chat).blocked_until)
+            # Later than now in any case: where only the line is in the way, the budget is free.
             at = max(free_at, now + self._all.interval_s)
             self._check(at, deadline, "overall")
             await self._sleep(at - now)

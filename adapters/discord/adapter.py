@@ -58,6 +58,7 @@ class DiscordAdapter:
 
     platform: str = "discord"
     idempotent_sends: bool = False
+    # Edits share the channel's budget of 5 messages in 5 s; the answer itself must find room.
     preview_interval_s: float = 1.5
 
     def __init__(

@@ -62,8 +62,10 @@ class Backfill:
         known = {name.removeprefix(prefix): at for name, at in positions.items()}
         last = max(known.values(), default=None)
         fresh = [name for name in newest if name not in known]
+        # One less: the first message of a forum post has the id of the post.
         opened = {name: int(name) - 1 for name in fresh if last is not None and int(name) > last}
         await self._begin({name: newest[name] for name in fresh if name not in opened})
+        # What the directory does not tell (direct chats, archived threads) may have news.
         stale = {name: at for name, at in known.items() if (newest.get(name) or at + 1) > at}
         left = [gap for gap in (stale | opened).items() if gap[0] not in self._gone]
         # Where somebody spoke lately somebody is likely to wait.

@@ -31,6 +31,8 @@ from adapters.wire import Text, WirePart, raw_json
 
 log = structlog.get_logger()
 
+# Source: https://discord.com/developers/docs/interactions/application-commands: the longest
+# description, the type of a slash command, the type of an option that is a text.
 _DESCRIPTION_CHARS = 100
 _CHAT_INPUT = 1
 _STRING = 3
@@ -38,11 +40,15 @@ OPTION = "text"
 """Name of a command's one option."""
 ANSWERABLE_S = 14 * 60.0
 """How long an answer may take the place of "thinking…". Source: tokens live 15 minutes."""
+# Ids count milliseconds from the beginning of 2015, above 22 bits of something else.
+# Source: https://discord.com/developers/docs/reference#snowflakes
 _EPOCH_MS = 1_420_070_400_000
 _PREFIX = "interaction:"
 _EPHEMERAL = 1 << 6
 # Source: https://discord.com/developers/docs/resources/message#create-message ("up to 2000")
 _MAX_TEXT_CHARS = 2000
+# Types of interactions, and of answers to them.
+# Source: https://discord.com/developers/docs/interactions/receiving-and-responding
 _COMMAND, _COMPONENT = 2, 3
 _MESSAGE, _DEFERRED, _UPDATE = 4, 5, 7
 _NOBODY: dict[str, list[str]] = {"parse": []}
@@ -276,7 +282,7 @@ class _Interaction(WirePart):
 def _text(decoded: _Interaction) -> str | None:
     if decoded.type == _COMPONENT:
         return decoded.data.custom_id or None
-    if decoded.type != _COMMAND or decoded.data.type != 1:
+    if decoded.type != _COMMAND or decoded.data.type != _CHAT_INPUT:
         return None
     given = [str(option.value) for option in decoded.data.options if option.value is not None]
     return " ".join([f"/{decoded.data.name}", *given])

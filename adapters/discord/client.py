@@ -61,6 +61,7 @@ _NO_SILENT_WAIT_S = 0.001
 discord.VoiceClient.warn_nacl = False
 discord.VoiceClient.warn_dave = False
 T = TypeVar("T")
+# Between the attempts of `answer_to`, where Discord does not say how long to wait.
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 PAGE = 100
@@ -179,146 +180,6 @@ class Http(HTTPClient):
             return
         if "X-RateLimit-Global" in answer.headers or (await _said(answer)).get("global") is True:
             self._pacer.block_all(await _retry_after_s(answer))
-
-
-class _Bucket(Ratelimit):
-    """One budget of a route, as Discord told it.
-
-    The SDK's own refuses as soon as the budget's period is longer than the longest wait, however
-    much of it is left, and it holds back the answer that used the budget up until that is full
-    again. This one waits before a request, and only where nothing is left.
-    """
-
-    __slots__ = ()
-
-    @override
-    async def acquire(self) -> None:
-        self._last_request = self._loop.time()
-        while not self._has_room():
-            wait_s = None if self.expires is None else self.expires - self._loop.time()
-            # Who asked goes back to the outbox, which can wait for hours.
-            if wait_s is not None and wait_s > BUCKET_WAIT_S:
-                raise discord.RateLimited(wait_s)
-            await self._wait(wait_s)
-        self.remaining -= 1
-        self.outgoing += 1
-
-    @override
-    async def __aexit__(self, *_: object) -> None:
-        self.outgoing -= 1
-        if self.expires is None:
-            self.reset()  # type: ignore[no-untyped-call]
-        self._wake(max(self.remaining, 1))
-
-    def _has_room(self) -> bool:
-        if self.is_expired():
-            self.reset()  # type: ignore[no-untyped-call]
-        return self.remaining > 0
-
-    async def _wait(self, seconds: float | None) -> None:
-        """Wait until a request ends, or until the budget is full again."""
-        turn = self._loop.create_future()
-        self._pending_requests.append(turn)
-        timeout_s = BUCKET_WAIT_S if seconds is None else max(seconds, 0.0) + _CLOCK_GRAIN_S
-        try:
-            await asyncio.wait([turn], timeout=timeout_s)
-        finally:
-            turn.cancel()
-
-
-async def _retry_after_s(answer: Any) -> float:
-    """Return what a 429 asks for: in its body, else in its header."""
-    said = await _said(answer)
-    try:
-        return float(said.get("retry_after", answer.headers.get("Retry-After")))
-    except (TypeError, ValueError):
-        return UNSAID_RETRY_S
-
-
-async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
-    """Return the body of an answer; empty where that is no JSON object."""
-    try:
-        said = await answer.json(content_type=None)
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
-def _versioned(url: str) -> str:
-    """Complete `http://host` and `http://host/api` to the version that the SDK speaks."""
-    root = url.rstrip("/")
-    path = URL(root).path.rstrip("/")
-    return {"": f"{root}/api/v10", "/api": f"{root}/v10"}.get(path, root)
-
-
-def token_of(settings: DiscordSettings) -> str:
-    """Return the bot token, or raise AdapterRefused."""
-    return credential(settings.token, "platforms.discord.token")
-
-
-def use_servers(settings: DiscordSettings) -> None:
-    """Point the SDK at the configured servers; both hooks hold for the whole process."""
-    if settings.api_url:
-        Route.BASE = _versioned(settings.api_url)
-    if settings.gateway_url:
-        DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
-
-
-def intents_of(settings: DiscordSettings) -> discord.Intents:
-    """Return what the bot asks to be told."""
-    intents = discord.Intents.none()
-    intents.guilds = True
-    intents.guild_messages = True
-    intents.dm_messages = True
-    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
-    intents.message_content = settings.message_content
-    return intents
-
-
-async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
-    """Make a request about a channel until it succeeds or is refused, however long that takes.
-
-    Args:
-        request: Raises SendDelayed when it is to be made again.
-        channel: Whose work waits meanwhile, for the log.
-        action: What is asked for: "channel" (what it is) or "history".
-    """
-    pause_s = _FIRST_PAUSE_S
-    while True:
-        try:
-            return await request()
-        except SendDelayed as exc:
-            log.warning("discord_read_delayed", action=action, channel=channel, reason=str(exc))
-            await asyncio.sleep(exc.retry_after_s or pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-class PendingKeys:
-    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
-
-    A key is begun before the message is committed, so that an answer cannot come before it.
-    """
-
-    def __init__(self) -> None:
-        self._events: dict[str, asyncio.Event] = {}
-
-    def begin(self, key: str) -> None:
-        """Have others wait for the key."""
-        self._events.setdefault(key, asyncio.Event())
-
-    def end(self, key: str) -> None:
-        """Let those go on who wait for the key, however it ended; twice is fine."""
-        event = self._events.pop(key, None)
-        if event is not None:
-            event.set()
-
-    async def wait(self, key: str) -> None:
-        """Wait for the key's end, but not for longer than 5 s."""
-        event = self._events.get(key)
-        if event is not None:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_WAIT_S):
-                    await event.wait()
 
 
 class Api:
@@ -491,3 +352,143 @@ class Api:
                     await each.close()
 
         return shut
+
+
+class PendingKeys:
+    """Keys of things under way: a thread that is opened, an interaction that is acknowledged.
+
+    A key is begun before the message is committed, so that an answer cannot come before it.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[str, asyncio.Event] = {}
+
+    def begin(self, key: str) -> None:
+        """Have others wait for the key."""
+        self._events.setdefault(key, asyncio.Event())
+
+    def end(self, key: str) -> None:
+        """Let those go on who wait for the key, however it ended; twice is fine."""
+        event = self._events.pop(key, None)
+        if event is not None:
+            event.set()
+
+    async def wait(self, key: str) -> None:
+        """Wait for the key's end, but not for longer than 5 s."""
+        event = self._events.get(key)
+        if event is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT_S):
+                    await event.wait()
+
+
+def token_of(settings: DiscordSettings) -> str:
+    """Return the bot token, or raise AdapterRefused."""
+    return credential(settings.token, "platforms.discord.token")
+
+
+def use_servers(settings: DiscordSettings) -> None:
+    """Point the SDK at the configured servers; both hooks hold for the whole process."""
+    if settings.api_url:
+        Route.BASE = _versioned(settings.api_url)
+    if settings.gateway_url:
+        DiscordWebSocket.DEFAULT_GATEWAY = URL(settings.gateway_url)
+
+
+def intents_of(settings: DiscordSettings) -> discord.Intents:
+    """Return what the bot asks to be told."""
+    intents = discord.Intents.none()
+    intents.guilds = True
+    intents.guild_messages = True
+    intents.dm_messages = True
+    # Privileged: where the portal does not grant it Discord closes the connection with 4014.
+    intents.message_content = settings.message_content
+    return intents
+
+
+async def answer_to(request: Callable[[], Awaitable[T]], *, channel: str, action: str) -> T:
+    """Make a request about a channel until it succeeds or is refused, however long that takes.
+
+    Args:
+        request: Raises SendDelayed when it is to be made again.
+        channel: Whose work waits meanwhile, for the log.
+        action: What is asked for: "channel" (what it is) or "history".
+    """
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            return await request()
+        except SendDelayed as exc:
+            log.warning("discord_read_delayed", action=action, channel=channel, reason=str(exc))
+            await asyncio.sleep(exc.retry_after_s or pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _Bucket(Ratelimit):
+    """One budget of a route, as Discord told it.
+
+    The SDK's own refuses as soon as the budget's period is longer than the longest wait, however
+    much of it is left, and it holds back the answer that used the budget up until that is full
+    again. This one waits before a request, and only where nothing is left.
+    """
+
+    __slots__ = ()
+
+    @override
+    async def acquire(self) -> None:
+        self._last_request = self._loop.time()
+        while not self._has_room():
+            wait_s = None if self.expires is None else self.expires - self._loop.time()
+            # Who asked goes back to the outbox, which can wait for hours.
+            if wait_s is not None and wait_s > BUCKET_WAIT_S:
+                raise discord.RateLimited(wait_s)
+            await self._wait(wait_s)
+        self.remaining -= 1
+        self.outgoing += 1
+
+    @override
+    async def __aexit__(self, *_: object) -> None:
+        self.outgoing -= 1
+        if self.expires is None:
+            self.reset()  # type: ignore[no-untyped-call]
+        self._wake(max(self.remaining, 1))
+
+    def _has_room(self) -> bool:
+        if self.is_expired():
+            self.reset()  # type: ignore[no-untyped-call]
+        return self.remaining > 0
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait until a request ends, or until the budget is full again."""
+        turn = self._loop.create_future()
+        self._pending_requests.append(turn)
+        timeout_s = BUCKET_WAIT_S if seconds is None else max(seconds, 0.0) + _CLOCK_GRAIN_S
+        try:
+            await asyncio.wait([turn], timeout=timeout_s)
+        finally:
+            turn.cancel()
+
+
+async def _retry_after_s(answer: Any) -> float:
+    """Return what a 429 asks for: in its body, else in its header."""
+    said = await _said(answer)
+    try:
+        return float(said.get("retry_after", answer.headers.get("Retry-After")))
+    except (TypeError, ValueError):
+        return UNSAID_RETRY_S
+
+
+async def _said(answer: aiohttp.ClientResponse) -> dict[str, Any]:
+    """Return the body of an answer; empty where that is no JSON object."""
+    try:
+        said = await answer.json(content_type=None)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def _versioned(url: str) -> str:
+    """Complete `http://host` and `http://host/api` to the version that the SDK speaks."""
+    root = url.rstrip("/")
+    path = URL(root).path.rstrip("/")
+    return {"": f"{root}/api/v10", "/api": f"{root}/v10"}.get(path, root)

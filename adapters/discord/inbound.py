@@ -42,15 +42,14 @@ _COMMAND = re.compile(r"<(/[^:>]{1,100}):\d{1,20}>")
 _SNOWFLAKE = r"^\d{1,20}$"
 # What people say; every other type is a service message (pins, joins, opened threads, boosts).
 _SAID = {0, 19}
+# Of a message's reference: it is forwarded. A reply has another type.
 _FORWARD = 1
+# Source: https://discord.com/developers/docs/resources/message#message-object-message-flags
 _IS_VOICE = 1 << 13
 _HAS_THREAD = 1 << 5
+# Source: https://discord.com/developers/docs/resources/channel#channel-object-channel-types
 _DM = 1
-
-
 _THREADS = {10, 11, 12}
-
-
 # Text and announcement channels; in others no thread can be opened from a message.
 OPENS_THREADS = {0, 5}
 
@@ -60,7 +59,7 @@ def as_id(value: Any) -> Any:
     return str(value) if type(value) is int else value
 
 
-Id = Annotated[str, BeforeValidator(as_id), Field(pattern=r"^\d{1,20}$")]
+Id = Annotated[str, BeforeValidator(as_id), Field(pattern=_SNOWFLAKE)]
 
 
 class GuildMember(WirePart):
@@ -292,6 +291,7 @@ def _inbound(
     data: Any, message: Message, bot: Bot, context: MessageContext, *, edited: bool
 ) -> InboundMessage:
     addressed = _addressed(message, bot, context)
+    # An edit need not name the bot again: what opened a thread goes on in it.
     has_thread = addressed == "direct" or (edited and bool(message.flags & _HAS_THREAD))
     opens = has_thread and bot.threads and context.channel_kind.opens_threads
     address = address_in(

@@ -37,7 +37,9 @@ from adapters.pacing import Pacer
 
 log = structlog.get_logger()
 
+# How long the end of a connection waits until what it brought is committed.
 _SETTLE_S = 2.0
+# How long the start of one waits for the servers that READY names.
 _GUILDS_S = 2.0
 _GAPS_AT_ONCE = 16
 _WANTED = {
@@ -156,6 +158,7 @@ class Ingest:
                 # No event is waited for here: the reader of the socket must not stand still.
                 job = partial(self._message, data, edited=name == "MESSAGE_UPDATE")
                 self._lanes.put(_channel_of(data), partial(self._counted, job))
+                # The lane counts the frame as done when its job is.
                 continue
             elif name == "INTERACTION_CREATE":
                 # A lane of its own: it has 3 s, and the channel may be reading its history.
@@ -319,6 +322,7 @@ class Ingest:
         if not channel:
             return None
         known = self._parts.channel_kinds.known(channel)
+        # Asking may take longer than the 3 s that an interaction has.
         told = known is None and "type" in (data.get("channel") or ())
         return known if told else await self._parts.channel_kinds.of(channel)
 

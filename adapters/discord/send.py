@@ -42,11 +42,13 @@ from adapters.pacing import Pacer
 log = structlog.get_logger()
 
 _SUPPRESS_EMBEDS = 1 << 2
+# Source: https://discord.com/developers/docs/components/reference (types, styles, "up to 5")
 _BUTTONS_PER_ROW = 5
 _ROW, _BUTTON, _GREY = 1, 2, 2
 _MESSAGES = "/channels/{channel_id}/messages"
 _REMEMBERED = 1024
 _NOT_EDITABLE = {UNKNOWN_MESSAGE, THREAD_ARCHIVED}
+# What Discord says of an interaction that is too old to be answered.
 _EXPIRED = {UNKNOWN_MESSAGE, UNKNOWN_WEBHOOK, UNKNOWN_INTERACTION, INVALID_TOKEN}
 
 
@@ -208,6 +210,7 @@ class Sender:
         if await self._replace(message, message.preview_ref):
             return Receipt(message.preview_ref)
         receipt = await self._show_anew(message)
+        # The look-up may have found that very message: it is the answer then.
         if receipt.platform_ref != message.preview_ref:
             await self._take_away(message, message.preview_ref)
         return receipt
@@ -260,6 +263,7 @@ class Sender:
         ids = {"webhook_id": callback.application, "webhook_token": callback.token}
         try:
             with mapped_post():
+                # Before the request: also where its outcome is unknown the place is taken.
                 self._answered[callback.id] = message.nonce
                 shown = await self._api.callback("PATCH", path, body, **ids)
                 return str(shown["id"])

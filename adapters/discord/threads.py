@@ -34,6 +34,7 @@ from adapters.pacing import Pacer
 log = structlog.get_logger()
 
 AUTO_ARCHIVE_MIN = 1440
+"""Minutes without a message; Discord takes 60, 1440, 4320 and 10080."""
 _REMEMBERED = 10_000
 
 
@@ -102,6 +103,7 @@ def _from_directory(channel: Any) -> ChannelKind:
     if isinstance(channel, discord.abc.GuildChannel):
         opens = channel.type.value in OPENS_THREADS and _may_open_threads(channel)
         return ChannelKind(opens_threads=opens, guild=str(channel.guild.id))
+    # Bots cannot join group chats: what belongs to no server is a direct chat.
     return DM
 
 
@@ -189,6 +191,7 @@ class Threads:
         thread = address.thread or ""
         if thread in self._seen:
             return True
+        # Its cursor begins at its own id (`Ingest`), and moves with the first message in it.
         position = await self._intake.position(source_name(address.account, thread))
         return position is not None and position > int(thread)
 

@@ -22,13 +22,9 @@ _EXTENDING_CATEGORIES = frozenset({"Mn", "Me", "Mc"})
 # Longer sequences than any emoji are not worth a search.
 _MAX_GRAPHEME_CHARS = 32
 PREVIEW_END = " …"
-
-
 # How much markdown is read for each character that a message takes: formatting and link targets
 # need space, and parsing all of a long answer over and over would be slow.
 _MARKDOWN_RATIO = 2
-
-
 _FENCE_LINE = re.compile(r"[ \t>]*(?:`{1,2}|(?:`{3,}|~{3,})[^`]*)")
 
 

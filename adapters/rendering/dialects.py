@@ -279,6 +279,7 @@ class _MessageWriter:
             self._end_line()
         longest = self._dialect.fence_backticks
         text = _unbroken(text, longest - 1)
+        # Longer than any run inside: an equal one would end the block.
         fence = "`" * max(3, _longest_backticks(text) + 1)
         language = style.detail if style.detail.isascii() else ""
         prefix = "> " if style.is_quote else ""
@@ -338,6 +339,7 @@ def joined(runs: Sequence[Run]) -> str:
     if simple is not None:
         return simple
     runs = _without_edges(runs)
+    # What is left out may make other formats unwritable; in the end all but links are left out.
     for _ in range(3):
         spans = _spans(runs)
         unwritable = _unwritable(runs, spans)

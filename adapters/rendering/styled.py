@@ -42,6 +42,12 @@ BARE_LINK = Style("bare_link")
 BULLET = Style("bullet")
 INDENT = Style("indent")
 
+_EMPHASIS = {"strong_open": BOLD, "em_open": ITALIC, "s_open": STRIKETHROUGH}
+
+
+class TooDeep(Exception):
+    """The text is nested so deeply that the parser may have dropped a part of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conventions:
@@ -164,9 +170,11 @@ class _TokenWriter:
         frame, out = self._frames[-1], self._out
         before, frame.before = frame.before, token
         if before is None:
+            # Code and tables are not indented: as the first thing in an item they begin a line.
             if frame.indent and token.type in {"fence", "code_block", "table_open"}:
                 out.write("\n", frame.marks)
             return frame
+        # The parser hides the paragraphs of a list that has no empty lines.
         out.write("\n" if before.hidden else "\n\n", frame.marks)
         if len(self._frames) == 1 and before.type != "heading_open":
             out.block_starts.append(out.length)
@@ -245,37 +253,6 @@ class _TokenWriter:
         inlines.write(children, self._leaf_marks)
 
 
-def _is_loose(tokens: Sequence[Token], index: int) -> bool:
-    """Whether blank lines stand between the items of the list that begins at `index`."""
-    level = tokens[index].level
-    for place in range(index + 1, len(tokens)):
-        token = tokens[place]
-        if token.type == "paragraph_open" and token.level == level + 2:
-            return not token.hidden
-        if token.level == level:
-            break
-    return False
-
-
-_EMPHASIS = {"strong_open": BOLD, "em_open": ITALIC, "s_open": STRIKETHROUGH}
-
-
-class TooDeep(Exception):
-    """The text is nested so deeply that the parser may have dropped a part of it."""
-
-
-def write_indent(out: StyledText, indent: str, marks: Styles) -> None:
-    """Write what stands before a line inside of a list or an inner quote."""
-    out.write(indent, marks if ">" in indent else marks | {INDENT})
-
-
-def cell(tokens: Sequence[Token]) -> str:
-    """Return a table cell as one plain line; code cannot hold links, so targets are spelt out."""
-    out = StyledText()
-    Inlines(out, "", None).write(tokens, NO_STYLES)
-    return out.text.replace("\n", " ")
-
-
 class Inlines:
     """Writes the text of one block; without conventions no link is marked as one."""
 
@@ -315,6 +292,7 @@ class Inlines:
         if token.type == "code_inline":
             self._out.write(token.content, marks | {CODE})
         elif token.type == "image":
+            # No platform shows a picture inside of a text: it is a link to it.
             self._link(token, token.children or [], marks)
         else:
             self._out.write("\n", marks)
@@ -324,6 +302,7 @@ class Inlines:
         """Write a link; a target that the platform would not take stands behind its text."""
         target = str(token.attrs.get("href") or token.attrs.get("src") or "")
         label = _label(inside)
+        # `https://…` or `<https://…>`: the parser marks what is its own text.
         if token.info == "auto":
             self._target(label, marks)
         elif _has_link(marks) or not target or label in {target, target.removeprefix("mailto:")}:
@@ -350,6 +329,41 @@ class Inlines:
         return ways.unlinkable is None or not ways.unlinkable.search(label)
 
 
+def cell(tokens: Sequence[Token]) -> str:
+    """Return a table cell as one plain line; code cannot hold links, so targets are spelt out."""
+    out = StyledText()
+    Inlines(out, "", None).write(tokens, NO_STYLES)
+    return out.text.replace("\n", " ")
+
+
+def aligned(rows: list[list[str]]) -> str:
+    """Return a table, heading first, as lines with aligned columns; very wide cells stick out."""
+    columns = max(len(row) for row in rows)
+    widths = [
+        max(min(_width(row[column]), _MAX_COLUMN) for row in rows if column < len(row))
+        for column in range(columns)
+    ]
+    lines = [" │ ".join(map(_padded, row, widths)).rstrip() for row in rows]
+    return "\n".join([lines[0], "─┼─".join("─" * width for width in widths), *lines[1:]])
+
+
+def write_indent(out: StyledText, indent: str, marks: Styles) -> None:
+    """Write what stands before a line inside of a list or an inner quote."""
+    out.write(indent, marks if ">" in indent else marks | {INDENT})
+
+
+def _is_loose(tokens: Sequence[Token], index: int) -> bool:
+    """Whether blank lines stand between the items of the list that begins at `index`."""
+    level = tokens[index].level
+    for place in range(index + 1, len(tokens)):
+        token = tokens[place]
+        if token.type == "paragraph_open" and token.level == level + 2:
+            return not token.hidden
+        if token.level == level:
+            break
+    return False
+
+
 def _link_end(tokens: Sequence[Token], position: int) -> int:
     """Return where a link ends; there may be another one inside of its text."""
     depth = 1
@@ -367,17 +381,6 @@ def _has_link(marks: Styles) -> bool:
 
 def _label(tokens: Sequence[Token]) -> str:
     return "".join(_label(token.children) if token.children else token.content for token in tokens)
-
-
-def aligned(rows: list[list[str]]) -> str:
-    """Return a table, heading first, as lines with aligned columns; very wide cells stick out."""
-    columns = max(len(row) for row in rows)
-    widths = [
-        max(min(_width(row[column]), _MAX_COLUMN) for row in rows if column < len(row))
-        for column in range(columns)
-    ]
-    lines = [" │ ".join(map(_padded, row, widths)).rstrip() for row in rows]
-    return "\n".join([lines[0], "─┼─".join("─" * width for width in widths), *lines[1:]])
 
 
 def _padded(cell: str, width: int) -> str:

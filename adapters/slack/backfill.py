@@ -73,6 +73,7 @@ class Backfill:
             try:
                 stored += await self._close(client, gap)
             except CallRefused as exc:
+                # Nothing can be read there: let live messages move the cursor again.
                 log.info("slack_backfill_refused", channel=gap.channel, reason=exc.code)
             except CallFailed as exc:
                 # The cursor stays held, so that the next connection begins there again.

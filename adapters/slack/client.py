@@ -47,6 +47,7 @@ _PER_MIN = {
     STATUS: 50,
     USERS: 100,
 }
+# Pause after a 429 that does not say how long it holds.
 _BLOCKED_S = 30.0
 _ANSWER_TIMEOUT_S = 20
 # For a free connection or a new one; beyond it the request has not left.
@@ -60,6 +61,7 @@ _SLACK_DOMAINS = ("slack.com", "slack-gov.com")
 
 sdk_log = logging.getLogger("parley.slack_sdk")
 """For slack_sdk and Bolt: below WARNING they log texts, tokens and one-time socket addresses."""
+sdk_log.setLevel(logging.WARNING)
 T = TypeVar("T")
 
 
@@ -104,43 +106,6 @@ class RateLimits:
         if method == POST:
             return self._posts, channel
         return self._methods[method], method
-
-
-@contextmanager
-def _taken(pacer: Pacer, chat: str, slot: Slot) -> Iterator[None]:
-    """Tell the pacer when the call ends, and be quiet for as long as Slack asks for."""
-    try:
-        with slot, mapped():
-            yield
-    except Limited as exc:
-        pacer.block(chat, _BLOCKED_S if exc.retry_after_s is None else exc.retry_after_s)
-        raise
-
-
-def _tier(per_min: int) -> PaceLimits:
-    return PaceLimits(
-        per_s=per_min,
-        chat_interval_s=0.0,
-        chat_burst=per_min,
-        group_per_min=per_min,
-        group_preview_interval_s=0.0,
-        group_reserve=per_min // 4,
-    )
-
-
-sdk_log.setLevel(logging.WARNING)
-
-
-class _Web(AsyncWebClient):
-    """The SDK's client; every call of a method is carried out to its end."""
-
-    def __init__(self, outbound: Outbound, token: str, **options: Any) -> None:
-        super().__init__(token, **options)
-        self._outbound = outbound
-
-    @override
-    async def _request(self, **call: Any) -> dict[str, Any]:
-        return await self._outbound.run(super()._request(**call), _DEADLINE_S)
 
 
 class Client:
@@ -292,3 +257,38 @@ def signing_secret(settings: SlackSettings) -> str:
     """Return the secret that signs Slack's calls, empty if none is set."""
     secret = settings.signing_secret
     return secret.get_secret_value().strip() if secret else ""
+
+
+@contextmanager
+def _taken(pacer: Pacer, chat: str, slot: Slot) -> Iterator[None]:
+    """Tell the pacer when the call ends, and be quiet for as long as Slack asks for."""
+    try:
+        with slot, mapped():
+            yield
+    except Limited as exc:
+        pacer.block(chat, _BLOCKED_S if exc.retry_after_s is None else exc.retry_after_s)
+        raise
+
+
+def _tier(per_min: int) -> PaceLimits:
+    return PaceLimits(
+        per_s=per_min,
+        chat_interval_s=0.0,
+        chat_burst=per_min,
+        group_per_min=per_min,
+        group_preview_interval_s=0.0,
+        # What is best effort (`chance`) leaves a quarter to calls that must come (`turn`).
+        group_reserve=per_min // 4,
+    )
+
+
+class _Web(AsyncWebClient):
+    """The SDK's client; every call of a method is carried out to its end."""
+
+    def __init__(self, outbound: Outbound, token: str, **options: Any) -> None:
+        super().__init__(token, **options)
+        self._outbound = outbound
+
+    @override
+    async def _request(self, **call: Any) -> dict[str, Any]:
+        return await self._outbound.run(super()._request(**call), _DEADLINE_S)

@@ -38,6 +38,7 @@ log = structlog.get_logger()
 _SPOKEN = frozenset({"", "file_share", "thread_broadcast", "me_message", "bot_message"})
 # Files that are listed but cannot be had. Source: https://docs.slack.dev/reference/objects/file-object
 _GONE_FILES = frozenset({"tombstone", "hidden_by_limit"})
+# The app's verification token, and the address that anybody may answer a command at.
 _SECRETS = frozenset({"token", "response_url"})
 SLIP = 0.75
 """How alike a slip and a command are (0 to 1): "stauts" and "status" 0.83, "now" and "new" 0.67."""
@@ -49,7 +50,6 @@ _QUIET_S = 30.0
 _AT_ONCE = 20
 _REMEMBERED = 4096
 _FORGET_FAILURES_S = 600.0
-
 
 NameOf = Callable[[str], str | None]
 """Returns the name of a user, if it is known."""

@@ -106,6 +106,7 @@ class Ingest:
         said = in_order([each for each in messages if isinstance(each, InboundMessage)])
         bad = [each for each in messages if isinstance(each, Poison)]
         admissions = dict(zip(map(id, said), await self._commit(said, bad, self.held), strict=True))
+        # After the commit: who pressed is told what became of it.
         for press in read:
             if isinstance(press, Press):
                 admission = admissions[id(press.message)]

@@ -191,6 +191,7 @@ class Previews:
         chance = self._limits.chance(START, address.chat)
         if chance is None:
             return None
+        # Before the request: a killed process may leave a message that only this tells of.
         await intent.begin()
         try:
             with self._uncertain(address, intent), chance:
@@ -285,6 +286,7 @@ class Previews:
         chance = self._limits.chance(UPDATE, live.address.chat)
         if chance is None:
             return
+        # Before the request: one that fails counts, too, for the time until the next.
         live.changed = now
         with chance:
             await self._client.web.chat_update(

@@ -24,7 +24,9 @@ _REACTIONS: dict[Reaction, str] = {
     "answered": "white_check_mark",
     "failed": "warning",
 }
+# What was asked for is so already.
 _DONE = frozenset({"already_reacted", "no_reaction"})
+# Slack will not do it for this app, however often it is asked.
 _NEVER = frozenset({"missing_scope", "unknown_method"})
 
 

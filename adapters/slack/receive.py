@@ -37,8 +37,6 @@ _FRESH_FOR_S = 90.0
 _CHECK_INTERVAL_S = 45.0
 _SHORTEST_CONNECTION_S = 5.0
 _TITLE_CHARS = 80
-
-
 _NOT_FOR_YOU = "This button is not for you."
 
 
@@ -184,6 +182,7 @@ class Receiver:
     async def _greet(self, client: Client) -> None:
         identity = await self._identify(client)
         await self._backfill.hold()
+        # Only now: from here on updates can be read, and live ones move the cursors.
         self._ingest.identity = identity
         account = self._settings.name
         log.info("slack_connected", account=account, bot=identity.name, mode=self._settings.mode)

@@ -29,6 +29,7 @@ from adapters.slack.preview import PreviewGone, Previews, ts_of_preview
 
 log = structlog.get_logger()
 
+# Of a message with blocks only notifications show the text.
 _NOTICE_CHARS = 150
 # The bot is not where the command was given; only the command's own address leads there.
 _NOT_THERE = frozenset({"channel_not_found", "not_in_channel", "cannot_dm_bot", "user_is_bot"})

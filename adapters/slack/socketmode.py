@@ -52,6 +52,7 @@ _HELLO_S = 15.0
 _CLOSE_S = 2.0
 # No listener of the SDK is told of a connection that was cut, so it is looked at.
 _LOOK_S = 0.2
+# Envelopes that are handled, or wait, at a time; each waits for its commit.
 _AT_ONCE = 2000
 
 Envelope = dict[str, Any]
@@ -73,6 +74,7 @@ UNREADABLE = (
 It looks for ids in every corner of a payload and is not careful there: an event whose `user` is a
 number is a TypeError.
 """
+# Updates in one commit.
 _BATCH = 100
 
 

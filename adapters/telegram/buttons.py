@@ -21,6 +21,7 @@ from adapters.telegram.wire import Pressed
 
 log = structlog.get_logger()
 
+# Presses that wait for their answer, and requests that answer them at a time.
 _WAITING = 256
 _WORKERS = 16
 _REMEMBERED = 1024
@@ -152,7 +153,6 @@ class Buttons:
         notice = (admission.told or _NOT_FOR_YOU) if alarm else press.label
         with mapped_edit(self._client.token):
             await self._client.bot.answer_callback_query(
-                # Until it is answered the button spins.
                 press.query,
                 notice[:_MAX_NOTICE_CHARS] or None,
                 show_alert=alarm,

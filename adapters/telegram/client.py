@@ -223,6 +223,65 @@ class Client:
         await self.downloads.close()
 
 
+class RateLimits:
+    """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
+
+    Args:
+        pacer: The budgets of the bot.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, pacer: Pacer, clock: Clock = time.monotonic) -> None:
+        self._pacer = pacer
+        self._clock = clock
+        self._refused_at: OrderedDict[str, float] = OrderedDict()
+
+    def heed(self, chat: str, exc: AdapterError) -> None:
+        """Block what an error asks for, if it does."""
+        if not isinstance(exc, Flooded) or exc.retry_after_s is None:
+            return
+        self._pacer.block(chat, exc.retry_after_s)
+        if self._chats_refused(chat) >= _CHATS:
+            log.warning("telegram_flooded", seconds=exc.retry_after_s)
+            # Several chats refused within moments: it is the bot's own limit.
+            self._pacer.block_all(exc.retry_after_s)
+
+    @contextmanager
+    def best_effort(self, action: str, chat: str) -> Iterator[None]:
+        """Log the failure of a request that nothing depends on, and go on."""
+        try:
+            yield
+        except AdapterError as exc:
+            self.heed(chat, exc)
+            log.debug("telegram_signal_failed", action=action, chat=chat, reason=str(exc))
+
+    def _chats_refused(self, chat: str) -> int:
+        now = self._clock()
+        self._refused_at[chat] = now
+        self._refused_at.move_to_end(chat)
+        while now - next(iter(self._refused_at.values())) > _WITHIN_S:
+            self._refused_at.popitem(last=False)
+        return len(self._refused_at)
+
+
+def is_group(chat: str) -> bool:
+    """Groups and supergroups have negative ids."""
+    return chat.startswith("-")
+
+
+def topic(address: Address) -> int | None:
+    """Return the `message_thread_id`; without one, a message goes to the chat itself."""
+    return None if address.thread is None else int(address.thread)
+
+
+def reply_to(ref: str | None) -> ReplyParameters | None:
+    """Point at the message that is answered, if it still exists."""
+    if ref is None:
+        return None
+    # A question that was deleted must not bury its answer.
+    return ReplyParameters(int(ref), allow_sending_without_reply=True)
+
+
 @functools.lru_cache(maxsize=256)
 def _parsed(url: str) -> httpx.URL:
     """Parse the address of a method once: that takes 11 microseconds."""
@@ -286,62 +345,3 @@ def _check_flood(status: int, answer: dict[str, Any]) -> None:
     seconds = float(seconds) if isinstance(seconds, int | float) else None
     if status == HTTPStatus.TOO_MANY_REQUESTS or seconds is not None:
         raise TooManyRequests(seconds)
-
-
-class RateLimits:
-    """Keeps a chat quiet, or the whole bot, as long as Telegram asked for.
-
-    Args:
-        pacer: The budgets of the bot.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, pacer: Pacer, clock: Clock = time.monotonic) -> None:
-        self._pacer = pacer
-        self._clock = clock
-        self._refused_at: OrderedDict[str, float] = OrderedDict()
-
-    def heed(self, chat: str, exc: AdapterError) -> None:
-        """Block what an error asks for, if it does."""
-        if not isinstance(exc, Flooded) or exc.retry_after_s is None:
-            return
-        self._pacer.block(chat, exc.retry_after_s)
-        if self._chats_refused(chat) >= _CHATS:
-            log.warning("telegram_flooded", seconds=exc.retry_after_s)
-            # Several chats refused within moments: it is the bot's own limit.
-            self._pacer.block_all(exc.retry_after_s)
-
-    @contextmanager
-    def best_effort(self, action: str, chat: str) -> Iterator[None]:
-        """Log the failure of a request that nothing depends on, and go on."""
-        try:
-            yield
-        except AdapterError as exc:
-            self.heed(chat, exc)
-            log.debug("telegram_signal_failed", action=action, chat=chat, reason=str(exc))
-
-    def _chats_refused(self, chat: str) -> int:
-        now = self._clock()
-        self._refused_at[chat] = now
-        self._refused_at.move_to_end(chat)
-        while now - next(iter(self._refused_at.values())) > _WITHIN_S:
-            self._refused_at.popitem(last=False)
-        return len(self._refused_at)
-
-
-def is_group(chat: str) -> bool:
-    """Groups and supergroups have negative ids."""
-    return chat.startswith("-")
-
-
-def topic(address: Address) -> int | None:
-    """Return the `message_thread_id`; without one, a message goes to the chat itself."""
-    return None if address.thread is None else int(address.thread)
-
-
-def reply_to(ref: str | None) -> ReplyParameters | None:
-    """Point at the message that is answered, if it still exists."""
-    if ref is None:
-        return None
-    # A question that was deleted must not bury its answer.
-    return ReplyParameters(int(ref), allow_sending_without_reply=True)

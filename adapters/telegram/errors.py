@@ -48,6 +48,26 @@ _GONE = ("message to edit not found", "message can't be edited", "message_id_inv
 UNREADABLE = (LookupError, TypeError, ValueError, AttributeError)
 
 
+class TooManyRequests(TelegramError):
+    """Flood control (429); `retry_after_s` is what Telegram asked for, if it said so."""
+
+    def __init__(self, retry_after_s: float | None) -> None:
+        super().__init__(f"Too many requests: retry after {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class ServerTrouble(NetworkError):
+    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"The server answered with HTTP status {status}")
+        self.status = status
+
+
+class MalformedAnswer(TelegramError):
+    """The server reported success in a form that cannot be understood."""
+
+
 class Flooded(SendDelayed):
     """Telegram asked for a pause; the own budgets' delays are plain SendDelayed."""
 
@@ -139,6 +159,11 @@ def mapped_fetch(token: str) -> Iterator[None]:
         raise FetchDelayed("Telegram's answer cannot be understood") from exc
 
 
+def redact(text: str, token: str) -> str:
+    """Return the text without the token."""
+    return text.replace(token, "***")
+
+
 def _why_no_file(reason: str) -> str:
     if _TOO_BIG in reason.lower():
         return "Telegram lets bots have files of up to 20 MB only"
@@ -175,28 +200,3 @@ def _send_error(exc: TelegramError, reason: str) -> AdapterError:
         return Troubled(reason)
     # A revoked token is among these: it can be mended, so nothing is buried for it.
     return SendDelayed(reason)
-
-
-class TooManyRequests(TelegramError):
-    """Flood control (429); `retry_after_s` is what Telegram asked for, if it said so."""
-
-    def __init__(self, retry_after_s: float | None) -> None:
-        super().__init__(f"Too many requests: retry after {retry_after_s} s")
-        self.retry_after_s = retry_after_s
-
-
-class ServerTrouble(NetworkError):
-    """An error answer that is the server's own (413, 5xx) or not in the Bot API's form."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"The server answered with HTTP status {status}")
-        self.status = status
-
-
-class MalformedAnswer(TelegramError):
-    """The server reported success in a form that cannot be understood."""
-
-
-def redact(text: str, token: str) -> str:
-    """Return the text without the token."""
-    return text.replace(token, "***")

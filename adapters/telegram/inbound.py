@@ -340,6 +340,7 @@ def _command_target(message: Message) -> str | None:
 
 
 def _mentions(text: str, mark: Entity, bot: BotIdentity) -> bool:
+    # A mention of somebody without a user name tells who it is instead.
     if mark.type == "text_mention":
         return mark.user is not None and mark.user.id == bot.id
     named = marked(text, mark).casefold() == f"@{bot.username}".casefold()
@@ -424,6 +425,7 @@ def _file(message: Content) -> Attachment | None:
 def _photo(message: Content) -> Attachment | None:
     if not message.photo:
         return None
+    # Telegram lists a picture in several sizes.
     largest = max(message.photo, key=lambda size: (size.width * size.height, size.file_size or 0))
     return _attachment(largest, "image", f"photo_{message.message_id}.jpg", "image/jpeg")
 

@@ -111,6 +111,7 @@ class Previews:
 
     async def _post(self, question: MessageRef, text: str, intent: PreviewIntent) -> str | None:
         """Post a new preview; in a group it shows at once whom it answers."""
+        # Before the request: a killed process may leave a message that only this tells of.
         await intent.begin()
         address = question.address
         # In a private chat it would quote every question.

@@ -59,6 +59,7 @@ class WebAdapter:
 
     platform: str = "web"
     account: str = DEFAULT_ACCOUNT
+    # Pages read the database by position: a row that is sent twice is shown once.
     idempotent_sends = True
     preview_interval_s = 0.05
 

@@ -204,6 +204,7 @@ class _Stream:
 
     async def write_news(self, listener: Listener, preview: GrowingAnswer | None) -> None:
         if listener.stale:
+            # Before reading: what is committed meanwhile makes it stale again.
             listener.stale = False
             answered = await self._write_items()
             if answered or not self._synced:

@@ -284,6 +284,7 @@ class Guard:
             raise Refusal(401, "login_needed", "Log in with the token of this web chat.")
 
     def _knows_token(self, request: web.Request, token: bytes) -> bool:
+        # In headers, bytes that are no UTF-8 come as surrogates: `encode` alone would fail.
         scheme, _, offered = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return hmac.compare_digest(offered.strip().encode(errors="replace"), token)
