@@ -343,6 +343,7 @@ async def assembled(
     context = build_context(settings, agent)
     agent = with_pictures_of(database, with_engine_tools(agent, context))
     models = [*agent.models, *context.writers]
+    # Once more: now with the models that write summaries.
     refuse_unpriced(settings.budget, models)
     prompts = build_prompts(settings, plugins)
     facts = status_facts(agent, context, prompts)

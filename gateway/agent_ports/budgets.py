@@ -80,6 +80,7 @@ class Limit(NamedTuple):
     sender: str | None
 
 
+# Compared by identity: a set holds them, and two calls of a sender may cost the same.
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hold:
     """What a call in flight will cost at least."""
@@ -172,6 +173,7 @@ class Budgets:
         """Log that a budget is used up, once a day."""
         if (day.start, limit) in self._told:
             return
+        # What was told on earlier days is forgotten, so that the set does not grow with time.
         self._told = {told for told in self._told if told[0] == day.start}
         self._told.add((day.start, limit))
         log.warning(

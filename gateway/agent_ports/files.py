@@ -92,6 +92,7 @@ class Attachments:
         """
         async with asyncio.TaskGroup() as tasks:
             while True:
+                # Before the look: a hint that comes during it is not lost.
                 self._changed.clear()
                 await self._look(tasks)
                 await self._wait_for_change()
@@ -116,6 +117,7 @@ class Attachments:
                 await self._changed.wait()
 
     async def _drop_unwanted(self, lane: Lane) -> None:
+        """Cancel the downloads that no message waits for any more."""
         running = {wanted.id: task for wanted, task in lane.running.values()}
         if not running:
             return

@@ -50,6 +50,7 @@ class Indexer:
         self._database = database
         self._broken: set[int] = set()
         self._hinted = asyncio.Event()
+        # What an earlier process left is fed at once.
         self._hinted.set()
 
     def notify(self, _conversation: int = 0) -> None:

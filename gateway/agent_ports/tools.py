@@ -133,6 +133,7 @@ def rights_of_turn(conn: Connection, access: Access, turn: Turn) -> TurnRights:
     since it began anew last.
     """
     scope = notebook.scope_of(conn, turn.lease.conversation)
+    # The weakest decides: the model cannot keep the wishes of people apart (decision 089).
     everybody = set(turn.senders)
     if everybody and notebook.is_shared(scope):
         everybody |= turns.senders_since_root(conn, turn.lease.conversation, turn.session.id)

@@ -51,7 +51,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class SettledQuestion:
-    """A question that was answered, for the log; it counts once the transaction is committed."""
+    """A question that was answered; it is logged once the transaction is committed."""
 
     question: Question
     answer: str

@@ -332,6 +332,7 @@ class Prompts:
         """Write the prompt of a conversation with people."""
         here = conversations.get(conn, session.conversation)
         scope = notebook.scope_of(conn, session.conversation)
+        # USER.md is about the operator's own people: only direct chats of owners see it.
         owned = here.user is not None and self.access.weakest(conn, [scope]) == "owner"
         facts = replace(
             of_root(conn, session, self._of_files(fixed), self.timezone),
@@ -360,6 +361,7 @@ def _for_child(fixed: PromptFacts, conn: Connection, session: Session) -> System
 def _base(agent: Agent, write: Callable[[Connection, Session], SystemPrompt]) -> PromptBase:
     instructions = agent.settings.instructions or ""
     return PromptBase(
+        # With sorted keys, so that the same tools are the same bytes.
         tools=orjson.dumps(agent.tools.schemas, option=orjson.OPT_SORT_KEYS).decode(),
         inputs={
             "instructions": hashlib.sha256(instructions.encode()).hexdigest()[:16],

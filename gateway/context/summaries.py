@@ -135,6 +135,7 @@ class Preparations:
         prefix = session.prefix
         if prefix is None or not self._writes(self._agent.models[0]):
             return False
+        # As if it were sent now: would the provider keep it at all?
         again = replace(prefix, at=time.time())
         return bool(warm_tokens(again, self._agent)) and not warm_tokens(prefix, self._agent)
 

@@ -26,7 +26,7 @@ FEW_MESSAGES = 200
 
 @dataclass(frozen=True, slots=True)
 class ContextParts:
-    """The context side of the agent; shared by all turns.
+    """What keeps views within the window, for all turns; each turn gets its own engine and planner.
 
     Attributes:
         enabled: `compression.enabled`.
@@ -62,6 +62,7 @@ class ContextParts:
             store: Where compactions are committed.
             spending: The budgets that summaries count for; None for none.
         """
+        # An engine lives for one turn; what must outlive it stands in the plan (decision 071).
         engine = self.make_engine(self.limits_for(agent))
         engine.attach(store.archive())
         # A lineage that `/new` or a reset has begun, in which no call was reported (decision 071).

@@ -128,6 +128,7 @@ class AdmissionBatch:
         if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
             return self._overhear(message, rule) or Admission("ignored")
         role = self.rules.access.role_of(self.conn, message)
+        # A code of the first owner goes no further: the model must not read it (docs/access.md).
         code = None if role == "owner" else self.pairing.try_code(self.conn, message)
         if code == "right":
             return self._bind(message)
@@ -165,6 +166,7 @@ class AdmissionBatch:
 
     def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
         self.said = self.said.said_by(owner=role == "owner")
+        # A reply counts where its question was asked; its sender may have no conversation there.
         row = self._asked_in(message) or self._conversation(message)
         if self._is_over_rate(message, role):
             return self._refuse(_in_short(message), row.id, self._too_many(message))
@@ -207,7 +209,7 @@ class AdmissionBatch:
         return message.text if message.text.strip() or not files else files[0]
 
     def _asked_in(self, message: InboundMessage) -> Conversation | None:
-        """Return the conversation of the question that is answered: its sender may have none."""
+        """Return the conversation of the question that a reply names; None for all else."""
         if not self._is_reply():
             return None
         place = approvals.asked_in(self.conn, message, self.said.argument)

@@ -260,7 +260,7 @@ class _Child:
 
 @dataclass(slots=True)
 class _Unseen:
-    """`agent.models.base.TextSink`: what a child says as it goes is shown to nobody."""
+    """`agent.models.base.TextSink`: what a child says while it works is shown to nobody."""
 
     text: str = ""
 
@@ -280,7 +280,7 @@ class _NoneAhead:
         """Have none written."""
 
     def answered(self, session_id: int) -> None:
-        """Nothing waits for that."""
+        """Do nothing: no summary waits for a call."""
 
     async def ready(self, _session_id: int) -> Summary | None:
         """Return None."""

@@ -345,6 +345,7 @@ class LiveAnswer:
                     continue
                 status = self.status
                 text = "\n\n".join(part for part in (status, self.text) if part)
+                # Lines of tools change above the answer: then it does not only grow.
                 ref = await self._adapter.preview(
                     self._question,
                     text,

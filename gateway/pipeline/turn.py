@@ -113,6 +113,7 @@ class TurnRunner:
         """Make a dead letter of a turn and tell its chat."""
         parts = await self.chats.of(turn).parts("buried", notices.GAVE_UP)
         await self.database.write(turn_journal.bury, turn, parts, end)
+        # The attempt that was counted for this run is not made.
         tell_buried(self.chats.wakeups, turn, max(turn.attempt - 1, turn.deaths), end.error)
 
     async def _answer(self, turn: Turn, started: float) -> None:
