@@ -116,7 +116,7 @@ class _DialectSplitter(Splitter):
     def __init__(self, text: StyledText, dialect: Dialect) -> None:
         super().__init__(text)
         self._dialect = dialect
-        self._styles: dict[Styles, _Style] = {}
+        self._styles: dict[Styles, _RunStyle] = {}
 
     @override
     def window(self, start: int) -> int:
@@ -128,7 +128,7 @@ class _DialectSplitter(Splitter):
         for text, marks in self.pieces_between(start, end):
             style = self._styles.get(marks)
             if style is None:
-                style = self._styles[marks] = _style(marks, self._dialect)
+                style = self._styles[marks] = _run_style(marks, self._dialect)
             message.write(text, style)
         return self._dialect.defuse(message.finished())
 
@@ -141,7 +141,7 @@ class _DialectSplitter(Splitter):
 
 
 @dataclass(frozen=True, slots=True)
-class _Style:
+class _RunStyle:
     """A set of marks, sorted out; `kind` is "text" or the type of the mark that replaces it."""
 
     kind: str
@@ -156,7 +156,7 @@ class _Style:
         return self.kind == "text" and not self.inline
 
 
-def _style(marks: Styles, dialect: Dialect) -> _Style:
+def _run_style(marks: Styles, dialect: Dialect) -> _RunStyle:
     kind, detail, heading = "text", "", ""
     inline = {mark for mark in marks if mark in _EMPHASIS}
     for mark in marks:
@@ -170,7 +170,7 @@ def _style(marks: Styles, dialect: Dialect) -> _Style:
             heading = "#" * int(mark.detail) + " "
     if kind == BARE_LINK.type:
         inline.clear()
-    return _Style(kind, detail, QUOTE in marks, heading, frozenset(inline))
+    return _RunStyle(kind, detail, QUOTE in marks, heading, frozenset(inline))
 
 
 class _MessageWriter:
@@ -185,12 +185,12 @@ class _MessageWriter:
         self._begin_line()
 
     def _begin_line(self) -> None:
-        self._runs: list[tuple[str, _Style]] = []
+        self._runs: list[tuple[str, _RunStyle]] = []
         self._lead = ""
         self._indent = 0
         self._is_quote = False
 
-    def write(self, text: str, style: _Style) -> None:
+    def write(self, text: str, style: _RunStyle) -> None:
         if style.kind == "pre" and text.strip():
             self._fence(text, style)
         elif "\n" not in text:
@@ -206,7 +206,7 @@ class _MessageWriter:
         self._end_line()
         return "\n".join(self._lines)
 
-    def _add(self, text: str, style: _Style) -> None:
+    def _add(self, text: str, style: _RunStyle) -> None:
         self._is_quote = self._is_quote or style.is_quote
         is_first = not self._runs
         if style.kind == "indent" and is_first and not self._lead:
@@ -273,7 +273,7 @@ class _MessageWriter:
         following = self._runs[place + 1 : place + 3]
         return "".join("`" if style.kind == "code" else text for text, style in following)
 
-    def _fence(self, text: str, style: _Style) -> None:
+    def _fence(self, text: str, style: _RunStyle) -> None:
         """Write a code block; it stands outside of lists, which could not hold it everywhere."""
         if self._runs or self._lead:
             self._end_line()
@@ -290,7 +290,7 @@ class _MessageWriter:
         self._begin_line()
 
 
-def _formats(text: str, style: _Style) -> Styles:
+def _formats(text: str, style: _RunStyle) -> Styles:
     """Return the formats around a text; Discord takes signs inside for their end.
 
     Source: its client's rules for `**` and `*` look into code, that for `~~` ignores escapes.

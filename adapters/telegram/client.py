@@ -58,8 +58,8 @@ _DOWNLOADS = 8
 T = TypeVar("T")
 # Telegram does not say whom a 429 is for: one of a chat comes alone, one of the bot hits whatever
 # is under way.
-_CHATS = 3
-_WITHIN_S = 5.0
+_FLOODED_CHATS = 3
+_FLOODED_WITHIN_S = 5.0
 
 
 class CheckedRequest(HTTPXRequest):
@@ -241,7 +241,7 @@ class RateLimits:
         if not isinstance(exc, Flooded) or exc.retry_after_s is None:
             return
         self._pacer.block(chat, exc.retry_after_s)
-        if self._chats_refused(chat) >= _CHATS:
+        if self._chats_refused(chat) >= _FLOODED_CHATS:
             log.warning("telegram_flooded", seconds=exc.retry_after_s)
             # Several chats refused within moments: it is the bot's own limit.
             self._pacer.block_all(exc.retry_after_s)
@@ -259,7 +259,7 @@ class RateLimits:
         now = self._clock()
         self._refused_at[chat] = now
         self._refused_at.move_to_end(chat)
-        while now - next(iter(self._refused_at.values())) > _WITHIN_S:
+        while now - next(iter(self._refused_at.values())) > _FLOODED_WITHIN_S:
             self._refused_at.popitem(last=False)
         return len(self._refused_at)
 
