@@ -14,7 +14,7 @@ AgentError
 ├── SpendLimitReached      a budget is used up: no call is made, the user is told
 ├── SummaryFailed          the summary model gave nothing usable: the extractor's summary is used
 │   └── SummaryTooLong     ask once more for a shorter one
-├── PluginRefused          a context engine cannot be used: the built-in takes its place
+├── PluginRefused          a plugin is left out; a context engine is replaced by the built-in
 ├── ToolError              its text goes to the model as the tool's result
 ├── AttemptEnds            no tool's failure, even if raised within one: leave the turn as it is
 │   └── TurnSuspended          a person must answer first: give the lease back
@@ -117,7 +117,7 @@ class SummaryTooLong(SummaryFailed):
 
 
 class PluginRefused(AgentError):
-    """An engine cannot be used; the text says why and how to mend it."""
+    """A plugin, or a context engine, cannot be used; the text says why and how to mend it."""
 
 
 class ToolError(AgentError):

@@ -21,9 +21,8 @@ ToolStatus = Literal[
 """What became of a call. The last three did not run: the sender may not, a plugin said no, a person
 did or nobody said yes."""
 
-
 CALL_ID_BYTES = 6
-"""Ids are compared within one turn."""
+"""Enough, since ids are compared within one turn."""
 
 
 def _new_id() -> str:
@@ -79,14 +78,14 @@ class TurnJournal(Protocol):
         ...
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book calls that made no message; nothing is done for none."""
+        """Book calls that made no message; an empty list does nothing."""
         ...
 
     def begin_call(self, call: ModelCall | None) -> None:
         """Take note of a call that is under way, or of an answer that is not recorded yet.
 
-        As it would be booked if the turn ended now, which then does so; a call that is on record
-        by then is not booked again. None: it is over. Returns at once.
+        If the turn ends before it is recorded or booked, `call` is booked as it stands here. None:
+        nothing is under way any more. Returns at once.
         """
         ...
 
@@ -211,19 +210,19 @@ class CompactionStore(Protocol):
         ...
 
     async def book(self, calls: Sequence[ModelCall]) -> None:
-        """Book the calls of the summary model; nothing is done for none."""
+        """Book the calls of the summary model; an empty list does nothing."""
         ...
 
     async def prepared(self) -> Summary | None:
         """Return the summary that was written in the background for the segment in force."""
         ...
 
-    def archive(self) -> Archive:
-        """Return the records of the conversation, for its engine."""
+    def prepare(self) -> None:
+        """Ask for such a summary to be written in the background; returns at once."""
         ...
 
-    def prepare(self) -> None:
-        """Ask for one to be written in the background; returns at once."""
+    def archive(self) -> Archive:
+        """Return the records of the conversation, for its engine."""
         ...
 
     async def tell(self, what: Literal["clipped", "floor"]) -> None:

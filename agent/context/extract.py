@@ -20,6 +20,7 @@ from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
 
 NARRATIVE_SHARE = 0.12
+"""How much of the budget the narrative takes."""
 LEAST_TOLD_TOKENS = 80
 """The newest request and the last state are told also where there is little room."""
 EARLIER_SHARE = 0.5
@@ -62,14 +63,16 @@ _EARLIER = "## Earlier summary"
 _ALSO = "Also mentioned:"
 _GROUP_WORDS = 15
 
-
 Sections = dict[str, list[str]]
+"""Lines by the title of their section."""
 
 SECTION_SHARES = {"Asked": 0.45, "Decided": 0.2, "Files": 0.1, "Errors": 0.1, "Last state": 0.15}
 """Sections in their order, with their shares of the narrative's tokens."""
 
 SECTION_LINES = 30
+"""Most lines that one extraction adds to a section."""
 SECTION_PIECES = 150
+"""How many of the newest texts are looked at for a section."""
 LINE_CHARS = 240
 
 _LINE = re.compile(r"^(?:## (.+)|- (#\d+ .+))$", re.MULTILINE)
@@ -163,7 +166,7 @@ def merged(texts: Sequence[str], budget_tokens: int) -> str:
 def key_facts(entries: Sequence[Entry], *, focus: str | None = None) -> tuple[str, ...]:
     """Return the most telling terms of what leaves the view, most telling first.
 
-    They are what a model's summary is held against. Less is read than for an extract: a sample of
+    A model's summary is checked against them. Less is read than for an extract: a sample of
     many messages, half of it from people.
     """
     sample = _sampled(entries)

@@ -202,7 +202,7 @@ def _replayed_thinking(message: ChatMessage, model: str) -> int:
     """Return what thinking takes that is sent back to who thought it.
 
     Signed blocks go to Claude (agent/models/anthropic/wire.py), reasoning to servers that are like
-    OpenAI's (agent/models/reasoning.py).
+    OpenAI's (agent/models/openai/wire.py).
     What is encrypted cannot be estimated.
     """
     opaque = message.get("opaque")

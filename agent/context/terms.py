@@ -36,12 +36,13 @@ MANY_TEXTS = 5_000
 
 _BORDER = "\x1f"
 
-
 MAX_TERM_CHARS = 40
 LINE_TERMS = 70
+"""Terms of one line of the index."""
 LINE_TOKENS = 6
+"""What a line takes beside its terms."""
 
-# What a word is worth; see tests/bench/retention.py.
+# What a word is worth, by who wrote it and by its form: tuned with tests/bench/retention.py.
 WEIGHTS = {"user": 1.0, "assistant": 0.6, "tool": 0.2, "call": 0.2, "system": 0.1}
 LENGTH_POWER = 0.75
 DIGITS = 2.0
@@ -66,8 +67,8 @@ _RUN = re.compile(f"[{_SCRIPT}]{{1,4}}|[^\\W{_SCRIPT}]+")
 _GARBAGE = re.compile(r"(?=.*\d)(?=.*[a-z])[0-9a-z+/=]{17,}|[0-9a-f]{13,}")
 _LINE = re.compile(r"^#(\d+): (.+)$", re.MULTILINE)
 
-
 Index = list[tuple[int, list[str]]]
+"""Lines of (seq of the message where a stretch begins, its terms)."""
 
 
 class Excerpt(NamedTuple):
@@ -322,7 +323,10 @@ def telling(key: str) -> bool:
 
 
 def _tokens(text: str, key: str) -> float:
-    """Return about how many tokens a term and its separator take; see agent/tokens/estimate.py."""
+    """Return about how many tokens a term and its separator take.
+
+    By figures like those of agent/tokens/byte_classes.py, but without looking at bytes.
+    """
     size = len(text)
     if not text.isascii():
         return 0.8 * size + 0.61

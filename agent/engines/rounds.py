@@ -36,15 +36,17 @@ from agent.tokens.estimate import estimate_tokens
 from agent.view.view import Entry
 
 _MUST_SHRINK: frozenset[Trigger] = frozenset({"overflow", "hygiene", "manual"})
-
-
+"""For these the built-in compressor takes over where there is no round to archive."""
 HEADING = "## Archived Session Summary"
 """Source: HelloAgents' HistoryManager."""
 PARTS = ("Task Goal", "Key Decisions", "Finished Work", "Open Items", "Important Findings")
 """Source: the prompt of HelloAgents."""
 PART_LINES = 3
+"""Longest part of a summary; further lines of an answer are dropped."""
 MAX_ANSWER_TOKENS = 2_000
+"""Most tokens that the model may answer with."""
 QUOTED_CHARS = 200
+"""How much of a request is quoted where rounds are only counted."""
 
 _CUT = "\n[… shortened …]\n"
 _LEAST_TOKENS = 50
@@ -194,7 +196,7 @@ def is_ask(entry: Entry) -> bool:
 
 
 def without_heading(text: str) -> str:
-    """Return a summary's text without our heading; any other text as it is."""
+    """Return a summary's text without `HEADING`; any other text as it is."""
     return text.removeprefix(HEADING).strip()
 
 

@@ -43,8 +43,9 @@ PING_PATIENCE = 5
 """So many times `idle_timeout_s` a stream may consist of pings and comments alone."""
 
 CHARS_PER_TOKEN = 32
+"""How many characters an answer may have for each token that was asked for (`answer_chars`)."""
 LEAST_ANSWER_CHARS = 100_000
-"""Some servers do not count what a model thinks."""
+"""What an answer may have in any case: some servers do not count what a model thinks."""
 
 MAX_BYTES = 8_000_000
 """Of one event, or of a body that is no stream of events: eight times the longest known list of
@@ -60,7 +61,8 @@ _LONGEST_REASON = 300
 _UNAVAILABLE = 503
 _FORBIDDEN = 403
 _RESERVED = frozenset({"model", "messages", "system", "tools", "stream", "cache_control"})
-"""`cache_control` at the top would be a breakpoint beside the four that Parley sets."""
+"""What `extra_body` must not set; `cache_control` at the top would be a fifth breakpoint beside the
+four that Parley sets."""
 UNREADABLE = (httpx2.HTTPError, json.JSONDecodeError, UnicodeDecodeError)
 """What the SDKs let through where a connection breaks, or a body is not what it says it is."""
 # What these say is clear, whatever else the answer holds.

@@ -1,8 +1,7 @@
 """The table of models: windows, prices and cache rules, before any provider says something.
 
-A provider's own word comes first (`ChatModel.look_up`), the operator's settings before both.
-
-What is known about a model beside its window: prices, and the rules of its prompt cache.
+The operator's settings come first, then a provider's own word (`ChatModel.look_up`), then the
+table.
 """
 
 import re
@@ -17,7 +16,7 @@ class ModelFacts:
     """One model.
 
     Attributes:
-        name: In the spelling of the table (agent/models/catalog.py).
+        name: In the spelling of the table.
         context_length: Tokens; None where the table does not know the model.
         max_output_tokens: Most that one call may ask for; None for not known.
         min_cache_tokens: Shorter prefixes are not cached, and no error says so.
@@ -39,6 +38,7 @@ class ModelFacts:
 _READ_ON = "autumn 2026"
 _DOCUMENTED = "Anthropic's documentation and price list"
 _DISPUTED = f"{_DOCUMENTED}; of the cacheable minimum others say {{}}: the larger one is taken"
+# Window and longest output, in tokens.
 _LARGE = (1_000_000, 128_000)
 _SMALL = (200_000, 64_000)
 

@@ -57,24 +57,6 @@ def resolve_provider(settings: ModelSettings) -> Provider:
     return "openai" if settings.base_url else "offline"
 
 
-def _build(settings: ModelSettings, key: str | None, number: int = 1) -> ChatModel:
-    provider = resolve_provider(settings)
-    # By name: an SDK takes long to import, and only one of them is needed.
-    module, _, class_name = _CLASSES[provider].partition(":")
-    build: Any = getattr(import_module(module), class_name)
-    chosen = {"provider": provider, "api_key": None if key is None else SecretStr(key)}
-    counted = {"key_number": number} if number > 1 else {}
-    model: ChatModel = build(settings.model_copy(update=chosen), **counted)
-    return model
-
-
-def _keys(settings: ModelSettings) -> list[str]:
-    """Return the configured keys without repetitions and empty ones."""
-    secrets = (settings.api_key, *settings.api_keys)
-    found = (secret.get_secret_value().strip() for secret in secrets if secret)
-    return list(dict.fromkeys(key for key in found if key))
-
-
 def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
     """Return the models by the name under which they are chosen, in their order.
 
@@ -91,3 +73,21 @@ def choices(models: Sequence[ChatModel]) -> dict[str, list[ChatModel]]:
             model
         )
     return found
+
+
+def _build(settings: ModelSettings, key: str | None, number: int = 1) -> ChatModel:
+    provider = resolve_provider(settings)
+    # By name: an SDK takes long to import, and only one of them is needed.
+    module, _, class_name = _CLASSES[provider].partition(":")
+    build: Any = getattr(import_module(module), class_name)
+    chosen = {"provider": provider, "api_key": None if key is None else SecretStr(key)}
+    counted = {"key_number": number} if number > 1 else {}
+    model: ChatModel = build(settings.model_copy(update=chosen), **counted)
+    return model
+
+
+def _keys(settings: ModelSettings) -> list[str]:
+    """Return the configured keys without repetitions and empty ones."""
+    secrets = (settings.api_key, *settings.api_keys)
+    found = (secret.get_secret_value().strip() for secret in secrets if secret)
+    return list(dict.fromkeys(key for key in found if key))

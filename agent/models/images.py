@@ -1,9 +1,9 @@
 """Pictures on their way to a model: a stored message holds a handle, a request holds the bytes.
 
-The bytes are put in just before a call, in agent/turn/. So transcripts, token counts and the watch
-over the prefix all work on the handle. What cannot be shown becomes a label; the text beside it
-names the picture. A picture that a provider refuses becomes one as well: it stands in every later
-request, and none of them would be answered.
+The bytes are put in just before a call, by agent/turn/request.py. So transcripts, token counts and
+the watch over the prefix all work on the handle. What cannot be shown becomes a label; the text
+beside it names the picture. A picture that a provider refuses becomes one as well: it stands in
+every later request, and none of them would be answered.
 """
 
 import re
@@ -21,7 +21,7 @@ ImageLoader = Callable[[str, int], Awaitable[str | None]]
 MAX_IMAGES = 20
 """Source: Anthropic's vision guide: beyond 20 a request's pictures must be smaller."""
 LEAP = 10
-"""How many of them leave at a time: each time the request begins otherwise than the one before."""
+"""How many of them leave at a time: each time the prefix moves, and its cache is lost."""
 MAX_REQUEST_CHARS = 20_000_000
 """Most that the pictures of a request take. Source: Anthropic's API takes 32 MB altogether."""
 MEMO_CHARS = 32_000_000

@@ -1,1 +1,1 @@
-"""Money."""
+"""What calls of models cost, and what a provider's prompt cache bills for them."""

@@ -30,6 +30,7 @@ IMAGES = frozenset({"image", "image_url", "input_image"})
 KEY_BYTES = 16
 
 _VERSION = re.compile(r"claude-(opus|sonnet)-(\d+)(?:-(\d{1,2})(?!\d))?")
+# See `strips_thoughts`.
 _KEEPS_THOUGHTS_FROM = {"opus": (4, 5), "sonnet": (4, 6)}
 _OLD_STYLE = re.compile(r"claude-\d")
 _AUTO = {"type": "auto"}

@@ -1,1 +1,1 @@
-"""Processes."""
+"""Child processes: started, confined, ended with all that they started; threads that may hang."""

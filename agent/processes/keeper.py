@@ -122,7 +122,7 @@ def _wait(lifeline: int, program: int) -> None:
 
 
 def _reap(program: int) -> None:
-    """The program itself stays, so that its group keeps its id."""
+    """Take leave of dead orphans; the program itself stays, so that its group keeps its id."""
     # Elsewhere orphans do not come here, and some systems lack waitid.
     if sys.platform != "linux":
         return

@@ -36,10 +36,12 @@ MEASURE_EVERY_S = 1.0
 SPARE_DISK_BYTES = 500_000_000
 """How much more than the directory may hold the disk may lose meanwhile: others write too."""
 END_WITHIN_S = 5.0
+"""How long killed descendants may take to be gone."""
 SPARE_PROCESSES = 512
 """Above what the user's processes are at the start: the kernel's limit is for all of them, and is
 only the second line behind the count."""
 MAX_FILES = 256
+"""Files that each process of a command may have open."""
 NICENESS = 10
 
 

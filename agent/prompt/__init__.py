@@ -1,1 +1,1 @@
-"""Prompt."""
+"""What the model is told before a conversation: the system prompt and skills."""

@@ -65,7 +65,7 @@ class SkillShelf:
     def names(self) -> list[str]:
         """Return the names of all folders, in order; hidden ones are left out.
 
-        None where the directory is not there.
+        The list is empty where the directory is not there.
 
         Raises:
             OSError: It cannot be read.

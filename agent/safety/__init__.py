@@ -1,1 +1,1 @@
-"""Safety."""
+"""What protects the model and its readers: the threat scan, and the masking of secrets."""

@@ -1,1 +1,1 @@
-"""Tokens."""
+"""How many tokens a text has, before a provider reports it."""

@@ -105,6 +105,7 @@ def _last(body: bytes, lines: int, size: int) -> str:
 
 
 STEM_CHARS = 5
+"""How much of a word is looked for where the text has another form of it."""
 _UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Thai and Lao, kana, Han, Hangul: words have no spaces between them, or grow together."""
 _WORD = re.compile(rf"[{_UNSPACED}]{{2}}|[^\W{_UNSPACED}]+")

@@ -52,6 +52,7 @@ ANSWER_SHARE = 0.125
 PARTIAL_SHARE = 0.25
 """Largest part of a prompt's room that the summary of a part may be: several have to fit."""
 LEAST_ROOM_TOKENS = 512
+"""With less room for material in a prompt no summary is tried."""
 MOST_PARTS = 400
 """More calls of the summary model than this for one compaction are no use to anybody."""
 LEAST_DECREASE = 0.9
@@ -157,12 +158,13 @@ class SummaryOrder:
 
 _redactor = Redactor()
 
-
 _HEADING = re.compile(r"^#{1,4} +\S", re.MULTILINE)
+# Headings near the beginning and the end: an answer that lacks one of them was cut.
 _NEEDED = (
     re.compile(r"^#{1,4} +[*_]*goal\b", re.MULTILINE | re.IGNORECASE),
     re.compile(r"^#{1,4} +[*_]*critical context\b.*\n\s*\S", re.MULTILINE | re.IGNORECASE),
 )
+# How messages begin that Parley itself writes about a compaction.
 _OURS = re.compile(
     rf"\[(?=\s*(?:{re.escape(MARKER[1:-1])}|{re.escape(NOTE.strip()[1:40])}))", re.IGNORECASE
 )
@@ -214,7 +216,9 @@ def write_summary(
             raise SummaryFailed("there is nothing to summarise", cooldown_s=0)
         return Written(previous, retained_share(facts, previous))
     text = _Writer.of(request, budget_tokens, brief=brief).write(entries, previous)
-    return _accepted(text, facts, budget_tokens, request, partial(_is_longer, entries, previous))
+    return _accepted(
+        text, facts, budget_tokens, request, partial(_is_source_longer, entries, previous)
+    )
 
 
 def merge_summaries(
@@ -244,20 +248,23 @@ def _accepted(
     facts: Sequence[str],
     budget_tokens: int,
     request: CompressionRequest,
-    is_longer: Callable[[int], bool],
+    is_source_longer: Callable[[int], bool],
 ) -> Written:
-    """Return a summary with its date and the facts that it lacks, if it is short enough."""
+    """Return a summary with its date and the facts that it lacks, if it is short enough.
+
+    `is_source_longer` tells whether its source has more than so many tokens.
+    """
     if request.today:
         text = f"As of {request.today}:\n\n{text}"
     tokens = estimate_tokens(text)
     if tokens > budget_tokens * LENGTH_TOLERANCE:
         raise SummaryTooLong(f"the summary has {tokens} tokens instead of {budget_tokens}")
-    if not is_longer(tokens):
+    if not is_source_longer(tokens):
         raise SummaryTooLong(f"the summary has {tokens} tokens, its source no more")
     return _with_facts(text, facts, tokens, budget_tokens)
 
 
-def _is_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
+def _is_source_longer(entries: Sequence[Entry], previous: str, tokens: int) -> bool:
     """Whether the source has more than so many tokens; counts no further than needed."""
     source = estimate_tokens(previous)
     for entry in entries:

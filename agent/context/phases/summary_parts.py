@@ -22,11 +22,12 @@ by anybody in full beyond that."""
 LEAST_BASE64_CHARS = 64
 """Shorter data URIs may be text that matters."""
 MAX_NAME_CHARS = 40
+"""Of the name of a tool in a label."""
 
 _redactor = Redactor()
 _PARTS_OF_TOKEN = 20
 # Twentieths of a token for each byte; those that continue a character count nothing.
-# Source: the classes of agent/tokens/estimate.py, rounded up.
+# Source: the classes of agent/tokens/byte_classes.py, rounded up.
 _CLASSES = (
     (range(0x20), 21),  # newline, tab, control
     (range(0x20, 0x21), 9),  # space: with most of the weight of the word behind it

@@ -1,7 +1,8 @@
 """The tools of the engine `lcm`: `lcm_grep`, `lcm_describe` and `lcm_expand`.
 
-They read the records of one conversation (`agent.ports.Archive`) and nothing else: the rows that
-views are made of. What stands in them is data written by strangers and goes to the model as it is.
+They read the records of one conversation (`agent.context_engine.Archive`) and nothing else: the
+rows that views are made of. What stands in them is data written by strangers and goes to the model
+as it is.
 """
 
 import math
@@ -23,22 +24,27 @@ from agent.tools.truncate import place_of
 
 MOST_PATTERN_CHARS = 200
 PATTERN_TIMEOUT_S = 1.0
-"""For all texts of one call together."""
+"""How long a pattern may search in all texts of one call together."""
 MOST_REPEATED = 10_000
-"""The counted repetitions of a pattern multiplied: they are unrolled, and so take memory."""
+"""Largest product of a pattern's counted repetitions: they are unrolled, and so take memory."""
 MATCHED_CHARS = 200_000
-"""Of one message that a pattern is held against."""
+"""How much of one message a pattern is matched against."""
 MOST_FOUND = 200
+"""How many messages one call of `lcm_grep` asks for at most, over all its pages."""
 SCANNED_ROWS = 2_000
 SCANNED_CHARS = 4_000_000
-"""How much one regex looks through; the answer says where to go on."""
+"""How many messages and characters one pattern looks through; the answer says where to go on."""
 EXCERPT_CHARS = 300
 PAGE_TOKENS = 8_000
 CHARS_PER_TOKEN = 4
-"""Most of a page: 8,000 tokens are 32,000 characters at most, which the loop does not cut off."""
+"""A page has at most 8,000 tokens, and 4 characters for each: the loop cuts off no result of
+32,000 characters."""
 LAST_SEQ = 2**31 - 1
+"""Behind every message."""
 ROWS_AT_ONCE = 100
+"""How many messages are read from the archive in one call."""
 TITLE_CHARS = 120
+"""How much of a node's text stands in its line."""
 
 
 class GrepArguments(Arguments):

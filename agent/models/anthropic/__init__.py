@@ -1,1 +1,1 @@
-"""Anthropic."""
+"""Claude over Anthropic's Messages API."""

@@ -1,1 +1,1 @@
-"""Openai."""
+"""Models of servers that speak OpenAI's Chat Completions."""

@@ -12,7 +12,7 @@ Fields that only the server understands are kept, and are sent back verbatim.
   want it back beside tool calls); the text itself is `message["reasoning"]`;
 - `extra_content`: by the id of a tool call what belongs to it (Gemini's thought signature).
 
-The wire calls `with_opaque` for each assistant message, before markers are set.
+`OpaqueParts` collects them from a stream, `with_opaque` sends them back.
 """
 
 import re
@@ -62,7 +62,7 @@ def request_body(
         model: The provider's name of the model.
         limit_key: What this server calls the output limit.
         layout: "envelope" where the model takes breakpoints; without it markers are left out.
-        origin: Who it goes to, see agent/models/openai/wire.py; "" for no opaque fields.
+        origin: Who it goes to, see `origin_of`; "" for no opaque fields.
     """
     wired = _in_parts(request.messages) if layout else _in_texts(request.messages)
     if origin:

@@ -38,10 +38,11 @@ from agent.tools.mcp.transports import Watched
 log = structlog.get_logger()
 
 LONGEST_PAUSE_S = 60.0
+"""Longest wait before the next attempt to connect."""
 STABLE_S = 60.0
 """A connection that held this long begins its back-off anew."""
 MAX_PAGES = 20
-"""Of a listing; a page may be empty."""
+"""How many pages of a listing are read: they may be empty, and so without an end."""
 _ERROR_CHARS = 2_000
 _SESSION_GONE = "Session terminated"
 
@@ -187,7 +188,7 @@ async def _open(read: Watched, write: Any) -> AsyncIterator[Any]:
 
 
 async def _list(client: Client) -> None:
-    """Read all pages of the list of tools."""
+    """Ask for all pages of the list of tools; `Watched` takes what comes."""
     cursor = None
     seen = 0
     for _ in range(MAX_PAGES):

@@ -29,10 +29,23 @@ from agent.settings import McpServerSettings
 from agent.tools.mcp.listing import MAX_DEFINITIONS, misfit
 from agent.tools.truncate import end_of
 
+log = structlog.get_logger()
+
 MAX_MESSAGE_BYTES = 8_000_000
 """Longest message of a server; a longer one ends the connection, or fails the call."""
 MAX_PARTS = 1_000
 """Of a result: the SDK takes seconds for those of a message that is nothing but parts."""
+ENDS_WITHIN_S = 2.0
+"""How long a child has to end after its stdin was closed, and again after SIGTERM.
+
+Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
+"""
+CONNECT_WITHIN_S = 30.0
+"""How long connecting over HTTP may take."""
+_INHERITED = ("PATH", "HOME")
+"""What a program gets of Parley's own environment."""
+_STDERR_CHUNK = 4_096
+_TAIL_CHARS = 500
 
 Incoming: TypeAlias = SessionMessage | Exception
 
@@ -117,18 +130,6 @@ def _bare(tool: dict[str, Any]) -> dict[str, Any]:
     return {"name": tool["name"], "inputSchema": {"type": "object", "properties": sections}}
 
 
-log = structlog.get_logger()
-
-ENDS_WITHIN_S = 2.0
-"""How long a child has to end after its stdin was closed, and again after SIGTERM.
-
-Source: https://modelcontextprotocol.io/specification/2025-11-25/basic/lifecycle#shutdown
-"""
-_INHERITED = ("PATH", "HOME")
-_STDERR_CHUNK = 4_096
-_TAIL_CHARS = 500
-
-
 class Tail:
     """The end of what a program said to stderr."""
 
@@ -137,7 +138,7 @@ class Tail:
 
     @property
     def text(self) -> str:
-        """It, cut between words."""
+        """The end of what was added, from a word on."""
         return end_of(self._kept, _TAIL_CHARS)
 
     def add(self, text: str) -> None:
@@ -234,9 +235,6 @@ async def _listen(name: str, pipe: asyncio.StreamReader, tail: Tail) -> None:
         text = data.decode("utf-8", "replace")
         tail.add(text)
         log.debug("mcp_server_wrote", server=name, text=text)
-
-
-CONNECT_WITHIN_S = 30.0
 
 
 @asynccontextmanager

@@ -1,1 +1,1 @@
-"""Sandbox."""
+"""Tools that touch the world: files and commands in a conversation's workspace, web pages."""

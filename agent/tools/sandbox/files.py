@@ -26,9 +26,9 @@ from agent.tools.context import ToolContext
 from agent.tools.registry import Arguments, Tool
 
 TIME_LIMIT_S = 10.0
-"""Of a search."""
+"""How long a search may take."""
 MAX_ANSWER_BYTES = 1_000_000
-"""Of a search: what its process may write."""
+"""How much the process of a search may write."""
 MAX_READ_BYTES = 200_000
 """Text of one answer; more than `tools.output` shows, since that keeps the rest readable."""
 MAX_LINE_BYTES = 20_000
@@ -131,7 +131,7 @@ def make_list_files(_settings: ToolSettings) -> Tool:
 
 
 def of(context: ToolContext) -> Workspace:
-    """Return the workspace of a turn.
+    """Return the workspace of the turn that a tool runs in.
 
     Raises:
         ToolError: It has none.
@@ -285,7 +285,7 @@ class FileSearchArguments(Arguments):
 
 
 def make_search_files(_settings: ToolSettings) -> Tool:
-    """Return the tool."""
+    """Return the tool that searches."""
     return Tool(
         name="search_files",
         description="Finds lines in text files of the workspace.",
