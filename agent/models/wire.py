@@ -53,8 +53,7 @@ class Remembered(Generic[K, V]):
     def _new(self, asked: K) -> V:
         self._known_bytes += ENTRY_BYTES + self._text_bytes(asked)
         if self._known_bytes > KNOWN_BYTES:
-            # All at once: what is oldest is not known, and the views of a turn are built again
-            # anyway.
+            # All at once: what is oldest is not known, and a new turn builds its view anew anyway.
             self._known.clear()
             self._known_bytes = 0
         # The object is kept with it: its id is its own only as long as it lives.

@@ -195,8 +195,7 @@ class PromptCache:
                 old.ready_s = min(old.ready_s, fresh.ready_s)
             return
         if read is not None:
-            # Rule 5: what was read for 5 minutes does not live for an hour, whatever the marker
-            # says.
+            # Rule 5: no marker makes an hour of what was read for 5 minutes.
             fresh.lifetime_s = min(fresh.lifetime_s, self._entries[read].lifetime_s)
         self._entries[prefix] = fresh
 

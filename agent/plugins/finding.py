@@ -174,7 +174,7 @@ def _problems(shelf: Shelf, folder: Path, about: Mapping[str, Any]) -> Iterator[
         yield f"{folder} has neither {' nor '.join(shelf.sources)}"
     if about.get("name", folder.name) != folder.name:
         yield f"its plugin.yaml calls it {str(about['name'])[:64]!r}, its folder {folder.name!r}"
-    if shelf.kinds and not _is_lists(about.get("provides", {}), shelf.kinds):
+    if shelf.kinds and not _is_map_of_lists(about.get("provides", {}), shelf.kinds):
         yield f"`provides` in its plugin.yaml must be lists of {', '.join(shelf.kinds)}"
 
 
@@ -182,7 +182,7 @@ def _is_in(folder: Path, name: str) -> bool:
     return (folder / name).is_file()
 
 
-def _is_lists(provides: object, kinds: tuple[str, ...]) -> bool:
+def _is_map_of_lists(provides: object, kinds: tuple[str, ...]) -> bool:
     return isinstance(provides, dict) and all(
         kind in kinds and isinstance(names, list) for kind, names in provides.items()
     )

@@ -241,7 +241,7 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
         hooks=hooks,
         prompt="\n\n".join(filter(None, prompts)),
     )
-    # Last, when nothing can fail any more: a plugin that is refused leaves no engine behind.
+    # Last: a plugin that is refused for anything else leaves no engine behind.
     for engine in registry.engines:
         register_context_engine(engine)
     return plugin

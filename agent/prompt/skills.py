@@ -126,8 +126,7 @@ class SkillShelf:
             raise ToolError(f"the text has more than {MAX_SKILL_BYTES:,} bytes")
         skill = parse_skill(text, name)
         if skill.findings:
-            # What the model writes is read by later conversations: an attack must not plant itself
-            # there.
+            # Later conversations read what the model writes: no attack must plant itself there.
             raise ToolError(f"the text was refused: {described(skill.findings)}")
         if new == self._is_there(name):
             raise ToolError(f"there is {'a' if new else 'no'} skill {name!r}{_already(new)}")

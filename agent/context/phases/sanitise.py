@@ -98,8 +98,7 @@ def _grouped(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
             if waiting.pop(message.get("tool_call_id", ""), None):
                 grouped.append(message)
         elif message["role"] == "assistant":
-            # Providers want results directly behind their calls: what came between goes behind
-            # them.
+            # Providers want results directly behind their calls: what came between goes after.
             grouped += [*_stubs(waiting), *behind]
             behind = []
             asking, waiting = _with_own_ids(message)

@@ -219,8 +219,7 @@ class LcmCompaction:
             run = next_run(request, self.sizes, self.frontier, min(limit, upto), 10**9)
             if run and not run.before and (run.first_seq, run.last_seq) == span_of(self.ahead[:1]):
                 return run
-            # Each text begins where the one before it ends: where one does not fit, none behind it
-            # does.
+            # Each text begins where the one before it ends: if one does not fit, nor do the next.
             self.ahead = []
         return next_run(request, self.sizes, self.frontier, limit, most)
 

@@ -58,8 +58,7 @@ def request_body(request: ModelRequest, model: str) -> dict[str, Any]:
     if request.tools:
         body["tools"] = [_tool(tool) for tool in request.tools]
         if not request.allow_tools:
-            # The tools stay: without them the prefix would be another one, and calls in it would be
-            # refused.
+            # The tools stay: without them the prefix would be another, and calls in it be refused.
             body["tool_choice"] = {"type": "none"}
     if request.conversation:
         # An id that tells nothing about the person: the API asks for that.
@@ -98,8 +97,7 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
         role = _ROLES[message["role"]]
         if role == "system":
             system += blocks
-        # The API wants user and assistant by turns, and all results of a message's calls in the
-        # next.
+        # The API wants user and assistant by turns, and all results of a message in the next one.
         elif blocks and turns and turns[-1]["role"] == role:
             newest += blocks
         elif blocks:
@@ -108,8 +106,7 @@ def _laid_out(messages: Iterable[ChatMessage]) -> tuple[list[Block], list[dict[s
             turns.append({"role": role, "content": newest})
     for asked, answered in pairwise(turns):
         if answered["role"] == "user" and len(answered["content"]) > 1:
-            # The API wants results first; their order is free, but must be the same on every
-            # request.
+            # The API wants results first; their order is free, but must not change: the prefix.
             answered["content"] = _in_call_order(asked["content"], answered["content"])
     if marked > MAX_BREAKPOINTS:
         drop_surplus([*system, *(block for turn in turns for block in turn["content"])])

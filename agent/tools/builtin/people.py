@@ -17,6 +17,7 @@ from agent.tools.registry import Arguments, Tool
 
 MOST_CHOICES = 5
 LABEL_CHARS = 60
+"""Of a choice, which is the label of a button."""
 QUESTION_CHARS = 1_500
 NOBODY_ANSWERED = (
     "Nobody answered in time. Go on without an answer: use your best judgement and say what you"

@@ -37,9 +37,11 @@ MAX_SKIPPED_BYTES = 500_000_000
 """How far into a file a line is looked for."""
 _SKIP_CHUNK_BYTES = 1_000_000
 MAX_LISTED = 500
+"""Entries of one directory that are shown."""
 MAX_SCANNED = 20_000
 """Entries of one directory that are sorted; there may be millions."""
 _LOOKED_AT_BYTES = 8_192
+"""How much of a file's beginning is looked at to tell whether it is text."""
 _KINDS = {
     stat.S_IFDIR: "directory",
     stat.S_IFLNK: "link, not followed",

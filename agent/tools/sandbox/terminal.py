@@ -62,8 +62,7 @@ def make_terminal(settings: ToolSettings) -> Tool:
         arguments=TerminalArguments,
         run=terminal.run,
         exclusive=True,
-        # Beyond the limit of the supervisor, which tells how the command ended; this one cuts it
-        # off.
+        # Beyond the limit of the supervisor: that one can still tell how the command ended.
         timeout_s=options.timeout_s + 3 * GRACE_S,
         restricted=True,
     )
