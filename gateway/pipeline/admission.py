@@ -1,7 +1,7 @@
 """What becomes of one inbound message, in the admitting transaction.
 
-The order of the checks: known already? an edit? for the bot? allowed? too many? a command? Else it
-waits for a turn.
+The order of the checks: known already? an edit? for the bot? allowed? too many? a command? an
+answer to a question? Else it waits for a turn.
 """
 
 from collections.abc import Callable, Mapping
@@ -91,9 +91,385 @@ class AfterCommit:
     stops: list[tuple[int, int]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
 class AdmissionBatch:
-    """Admits messages in one transaction, one after another.
+    """Admits messages in one transaction, one after another."""
+
+    def __init__(
+        self,
+        conn: Connection,
+        rules: IntakeRules,
+        pairing: Pairing,
+        renderers: Mapping[tuple[str, str], Renderer],
+    ) -> None:
+        self._desk = _Desk(conn, rules, pairing, renderers)
+        self._edits = _Edits(self._desk)
+        self._strangers = _Strangers(self._desk)
+        self._answers = _Answers(self._desk)
+
+    @property
+    def after(self) -> AfterCommit:
+        """What is to be done once the transaction is committed; it grows with each message."""
+        return self._desk.after
+
+    def admit(self, message: InboundMessage) -> Admission:
+        """Decide about one message and enter what is to be kept of it."""
+        desk = self._desk
+        desk.said = registry.parse(message.text)
+        if inbox.is_known(desk.conn, inbox.source_of(message), message.dedupe_key):
+            return self._answers.again(message)
+        rule = desk.rules.access.rule(message)
+        if message.kind == "edit":
+            role = desk.rules.access.role_of(desk.conn, message)
+            edited = self._edits.revise(message, rule, role)
+            # What nobody answered is asked once more, as if it were new.
+            return edited or self._take(replace(message, kind="message"), role)
+        if not self._is_for_bot(message, rule):
+            return desk.overhear(message, rule) or Admission("ignored")
+        role = desk.rules.access.role_of(desk.conn, message)
+        return self._strangers.meet(message, rule, role) or self._take(message, role)
+
+    def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
+        """Take what somebody says who may: too many? a command? an answer? else it is queued."""
+        desk = self._desk
+        desk.said = desk.said.said_by(owner=role == "owner")
+        # A reply counts where its question was asked; its sender may have no conversation there.
+        row = self._answers.asked_in(message) or desk.conversation(message)
+        if desk.is_over_rate(message, role):
+            return desk.refuse(_in_short(message), row.id, desk.too_many(message))
+        command = desk.said.command
+        if command is not None and command.route.when == "at once":
+            return self._run(command, message, row, role)
+        if word := self._unknown():
+            return self._correct(message, row, word)
+        return self._answers.in_words(message, row, role) or self._queue(message, row)
+
+    def _is_for_bot(self, message: InboundMessage, rule: GroupRule | None) -> bool:
+        if self._is_for_another(message):
+            return False
+        return is_for_bot(rule, message, in_thread=self._is_in_thread(message))
+
+    def _is_for_another(self, message: InboundMessage) -> bool:
+        """Whether a command in a group is another bot's: it names one, or no command is like it.
+
+        In a group a command without a name reaches every bot that is there.
+        """
+        command = self._desk.said.command
+        if message.chat_kind != "group" or (command is not None and command.owner_only):
+            return False
+        word = self._unknown()
+        return self._desk.said.names_a_bot or (bool(word) and nearest(word) is None)
+
+    def _unknown(self) -> str:
+        """Return the word of an unknown command that is not to go to the model; else nothing."""
+        return "" if self._desk.rules.commands.unknown == "model" else self._desk.said.unknown
+
+    def _is_in_thread(self, message: InboundMessage) -> bool:
+        """Whether the bot has a conversation in a thread where nobody was addressed."""
+        if message.addressed != "thread":
+            return False
+        return conversations.find(self._desk.conn, address_key(message.address)) is not None
+
+    def _run(
+        self,
+        command: AnyCommand,
+        message: InboundMessage,
+        row: Conversation,
+        role: SenderRole,
+    ) -> Admission:
+        """Carry out a command that is answered at once, past the queue."""
+        seq = self._desk.append_done(message, row, command.name)
+        services = CommandServices(
+            self._desk.rules.model, self._desk.rules.money, self._desk.pairing
+        )
+        is_owner, argument = role == "owner", self._desk.said.argument
+        result = command.run(
+            CommandContext(self._desk.conn, message, row.id, seq, argument, is_owner, services)
+        )
+        text = f"{result.text}\n\n{FILE_NOT_READ}" if message.attachments else result.text
+        if isinstance(result, ReplyOutcome):
+            return self._answers.take(message, row.id, seq, result, text)
+        self._note(result, row.id, seq)
+        self._desk.reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
+        """Note what counts once the transaction is committed."""
+        self._desk.after.marks += [(ref, "failed") for ref in result.dropped]
+        self._desk.after.happened += [result.happened] if result.happened else []
+        self._desk.after.stops += [(conversation_id, seq)] if result.stops else []
+        self._desk.after.wake |= result.wake
+
+    def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
+        """Answer a command that there is not; nothing of it reaches the model."""
+        seq = self._desk.append_done(message, row)
+        text = unknown_text(word)
+        if message.attachments:
+            text += f"\n\n{FILE_NOT_READ}"
+        self._desk.reply(message, row.id, seq, text)
+        return Admission("command", row.id, seq)
+
+    def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
+        if not message.text.strip() and not message.attachments:
+            return self._desk.refuse(message, row.id, _unreadable_text(message))
+        if inbox.count_pending(self._desk.conn, row.id) >= self._desk.rules.queue.max_pending:
+            return self._desk.refuse(message, row.id, self._full_text())
+        return self._enqueue(message, row)
+
+    def _full_text(self) -> str:
+        most = self._desk.rules.queue.max_pending
+        return (
+            f"I did not take this message: {most} are waiting already."
+            " Please send it again when I have answered, or send /stop to drop what waits."
+        )
+
+    def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
+        command = self._desk.said.command
+        name = command.name if command else None
+        begins_anew = command is not None and command.route is NEW_BEGINNING
+        kind: InboxKind = "command" if command else "message"
+        told = _with_unread(message)
+        seq = inbox.append(self._desk.conn, row.id, told, kind=kind, state="queued", command=name)
+        if command is None or begins_anew:
+            limit_bytes = self._desk.rules.attachments.max_bytes
+            attachments.append(self._desk.conn, row.id, seq, message.attachments, limit_bytes)
+        elif message.attachments:
+            self._desk.tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
+            self._desk.after.wake.add(row.id)
+        if kind == "message" and not row.title:
+            conversations.set_title(self._desk.conn, row.id, self._desk.title(message))
+        if self._desk.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
+            # A new beginning waits for nobody: what is said behind it would count as the answer.
+            turn_journal.cancel_running(self._desk.conn, row.id)
+        if row.waits and (waiting := questions.pending(self._desk.conn, row.id)):
+            # Said once for each inquiry: the key is the same.
+            text = approvals.waiting_text(waiting)
+            is_told = self._desk.tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
+            self._desk.after.wake.add(row.id)
+            return Admission("queued", row.id, seq, silent=not is_told)
+        conversations.make_ready(self._desk.conn, row.id)
+        return Admission("queued", row.id, seq)
+
+
+class _Edits:
+    """Edits of messages that came before."""
+
+    def __init__(self, desk: "_Desk") -> None:
+        self._desk = desk
+
+    def revise(
+        self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
+    ) -> Admission | None:
+        """Give a waiting message its new wording; None to ask a stopped or failed one again.
+
+        Of an edit of what was answered, or is being answered, the next turn is told; what was
+        answered can be asked again with a button. The same wording once more changes nothing.
+        """
+        if role == "stranger":
+            return Admission("denied")
+        place = conversations.find(self._desk.conn, session_key(message, self._desk.rules.groups))
+        is_silent = rule is not None and rule.respond == "never"
+        if place is None or message.message_ref is None or is_silent:
+            return Admission("ignored")
+        fate = inbox.fate(self._desk.conn, place, message)
+        if fate is None:
+            return Admission("ignored")
+        if _with_unread(message).text == fate.text:
+            # Platforms report edits that no person made: a link is shown, a reaction is added.
+            return Admission("updated", place)
+        return self._reword(message, role, place, fate)
+
+    def _reword(
+        self, message: InboundMessage, role: SenderRole, place: int, fate: inbox.Fate
+    ) -> Admission | None:
+        """Take a new wording; what it leads to depends on what became of the message."""
+        told = _with_unread(message)
+        waits = bool(questions.pending(self._desk.conn, place))
+        if _is_unanswered(fate) and told.text.strip() and not waits:
+            return None
+        if self._desk.is_over_rate(message, role):
+            return self._desk.refuse(_in_short(message), place, self._desk.too_many(message))
+        revised = inbox.revise(self._desk.conn, place, told)
+        # The entry of the edit itself: "done" where the message still waits and has the new words
+        # now, else a note for the next question (decision 084).
+        if revised == "emptied":
+            question = MessageRef(message.address, message.sender, message.message_ref)
+            self._desk.after.marks.append((question, "failed"))
+        if revised is not None:
+            seq = inbox.append(self._desk.conn, place, told, kind="edit", state="done")
+        else:
+            seq = inbox.note(self._desk.conn, place, told, "edit")
+            if _is_answered(fate) and told.text.strip():
+                self._offer_again(told, place, seq, fate)
+        return Admission("updated", place, seq)
+
+    def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
+        """Offer to answer the new wording; once until there is another turn."""
+        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self._desk.conn, place)}"
+        render, again = self._desk.renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
+        parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
+        if outbox.append(self._desk.conn, place, parts, inbox_seq=seq):
+            self._desk.after.wake.add(place)
+
+
+class _Strangers:
+    """Those whom nobody has let in, and the codes that let them in."""
+
+    def __init__(self, desk: "_Desk") -> None:
+        self._desk = desk
+
+    def meet(
+        self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
+    ) -> Admission | None:
+        """Take a code, or turn a stranger away; None where the sender is allowed."""
+        desk = self._desk
+        # A code of the first owner goes no further: the model must not read it (docs/access.md).
+        code = None if role == "owner" else desk.pairing.try_code(desk.conn, message)
+        if code == "right":
+            return self._bind(message)
+        if role != "stranger":
+            return self._refuse_code(message, role) if code == "refused" else None
+        if message.addressed != "direct":
+            return desk.overhear(message, rule) or Admission("denied")
+        return self._deny(message, code)
+
+    def _bind(self, message: InboundMessage) -> Admission:
+        row = self._desk.conversation(replace(message, text=""))
+        seq = self._desk.append_done(message, row)
+        self._desk.pairing.bind(self._desk.conn, message)
+        self._desk.happens("bound", message)
+        self._desk.reply(message, row.id, seq, pairing.OWNER_BOUND)
+        self._desk.after.wake |= self._desk.pairing.announce(self._desk.conn)
+        return Admission("command", row.id, seq)
+
+    def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
+        """Keep what may be the owner's code from the model while no code is taken."""
+        # Without its text: a code must not become the title of a conversation.
+        row = self._desk.conversation(replace(message, text=""))
+        is_over = self._desk.is_over_rate(message, role)
+        text = self._desk.too_many(message) if is_over else pairing.CODES_REFUSED
+        return self._desk.refuse(replace(message, text="", raw=""), row.id, text)
+
+    def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
+        """Keep the key of a stranger's message, and give them a code where that is due."""
+        source = inbox.source_of(message)
+        if self._desk.pairing.limits.strangers.count(source, message.dedupe_key):
+            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
+            inbox.set_aside(self._desk.conn, [kept], message.address.chat)
+        if self._desk.pairing.takes_request(self._desk.conn, message):
+            # What a stranger wrote is not read, and is no title either.
+            row = self._desk.conversation(replace(message, text="", attachments=()))
+            self._desk.after.wake |= self._desk.pairing.ask(self._desk.conn, message, row)
+            self._desk.happens("requested", message)
+        elif message.chat_kind != "dm":
+            place = self._desk.pairing.point_to_door(self._desk.conn, message)
+            self._desk.after.wake |= set() if place is None else {place}
+        elif code == "wrong":
+            self._tell_stranger(message, pairing.WRONG_CODE)
+        elif code == "refused" and self._desk.pairing.limits.refusals.count(*_counted(message)):
+            self._tell_stranger(message, pairing.CODES_REFUSED)
+        return Admission("denied")
+
+    def _tell_stranger(self, message: InboundMessage, text: str) -> None:
+        """Say something to a stranger who was spoken to before, and who may be the owner."""
+        key = session_key(message, self._desk.rules.groups)
+        if conversations.find(self._desk.conn, key) is None:
+            return
+        row = self._desk.conversation(message)
+        told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
+        parts = parts_of(self._desk.renderer(message), told, text)
+        outbox.append(self._desk.conn, row.id, parts, inbox_seq=row.inbox_head)
+        self._desk.after.wake.add(row.id)
+
+
+class _Answers:
+    """Replies to questions that a turn waits for."""
+
+    def __init__(self, desk: "_Desk") -> None:
+        self._desk = desk
+
+    def again(self, message: InboundMessage) -> Admission:
+        """Return the admission of a duplicate; a press is told what became of the first one."""
+        answer = None
+        if message.pressed and self._is_reply():
+            answer = approvals.again(self._desk.conn, message, self._desk.said.argument)
+        over = questions.ENDED["answered"] if answer == "over" else ""
+        return Admission("duplicate", answer=answer, over=over)
+
+    def asked_in(self, message: InboundMessage) -> Conversation | None:
+        """Return the conversation of the question that a reply names; None for all else."""
+        if not self._is_reply():
+            return None
+        place = approvals.asked_in(self._desk.conn, message, self._desk.said.argument)
+        return None if place is None else conversations.locked(self._desk.conn, place)
+
+    def take(
+        self,
+        message: InboundMessage,
+        conversation_id: int,
+        seq: int,
+        outcome: ReplyOutcome,
+        text: str,
+    ) -> Admission:
+        """Take an answer that is a command, or a press of a button."""
+        kind = f":{TAKEN}" if outcome.settled else ""
+        # A press is answered by the adapter, with what the admission says.
+        if not message.pressed:
+            key = f"reply:{conversation_id}:{seq}{kind}"
+            self._desk.tell(message, conversation_id, seq, key, text)
+        self._settle(message, seq, outcome.settled)
+        told, over = outcome.text, outcome.over
+        return Admission("command", conversation_id, seq, outcome.answer, told, over)
+
+    def in_words(
+        self, message: InboundMessage, row: Conversation, role: SenderRole
+    ) -> Admission | None:
+        """Take a plain message as the answer to a question; None where it is none."""
+        if not row.waits:
+            return None
+        told = _with_unread(message)
+        if self._desk.said.command or message.attachments or not told.text.strip():
+            return None
+        taken = approvals.in_words(self._as_reply(told, row, role))
+        if not taken:
+            return None
+        seen = MessageRef(message.address, message.sender, message.message_ref)
+        self._desk.after.marks.append((seen, "answered"))
+        seq = inbox.append(self._desk.conn, row.id, told, kind="message", state="done")
+        self._settle(message, seq, taken)
+        return Admission("command", row.id, seq)
+
+    def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
+        sender = f"{message.address.platform}:{message.sender}"
+        is_owner = role == "owner"
+        may_act = is_owner or self._desk.rules.access.may_act(self._desk.conn, [sender])
+        return Reply(self._desk.conn, message, row.id, is_owner=is_owner, may_act=may_act)
+
+    def _settle(
+        self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
+    ) -> None:
+        """Have the turn that waited go on below its answer, or tell what it still waits for."""
+        self._desk.after.settled += settled
+        for place in {each.question.conversation for each in settled}:
+            turn_journal.go_on_from(self._desk.conn, place, seq)
+            text = approvals.still_waits(self._desk.conn, place)
+            if text and not message.pressed:
+                self._desk.reply(message, place, seq, text)
+                self._desk.after.wake.add(place)
+        for each in settled:
+            question = each.question
+            if not approvals.is_pressed(message, self._desk.said.argument, question):
+                note = approvals.note_of(each)
+                questions.withdraw(self._desk.conn, question.id, question.conversation, note)
+                self._desk.after.wake.add(question.conversation)
+
+    def _is_reply(self) -> bool:
+        command = self._desk.said.command
+        return command is not None and command.route is REPLY
+
+
+@dataclass(slots=True)
+class _Desk:
+    """The transaction and the rules: what every step writes with, and counts messages by.
 
     Attributes:
         after: Grows with each message.
@@ -107,98 +483,14 @@ class AdmissionBatch:
     after: AfterCommit = field(default_factory=AfterCommit)
     said: Parsed = field(default_factory=Parsed)
 
-    def admit(self, message: InboundMessage) -> Admission:
-        """Decide about one message and enter what is to be kept of it."""
-        self.said = registry.parse(message.text)
-        if inbox.is_known(self.conn, inbox.source_of(message), message.dedupe_key):
-            return self._known(message)
-        rule = self.rules.access.rule(message)
-        return (self._revise if message.kind == "edit" else self._hear)(message, rule)
-
-    def _known(self, message: InboundMessage) -> Admission:
-        """Return the admission of a duplicate; a press is told what became of the first one."""
-        answer = None
-        if message.pressed and self._is_reply():
-            answer = approvals.again(self.conn, message, self.said.argument)
-        over = questions.ENDED["answered"] if answer == "over" else ""
-        return Admission("duplicate", answer=answer, over=over)
-
-    def _hear(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
-        is_ours = not self._is_for_another(message)
-        if not (is_ours and is_for_bot(rule, message, in_thread=self._is_in_thread(message))):
-            return self._overhear(message, rule) or Admission("ignored")
-        role = self.rules.access.role_of(self.conn, message)
-        # A code of the first owner goes no further: the model must not read it (docs/access.md).
-        code = None if role == "owner" else self.pairing.try_code(self.conn, message)
-        if code == "right":
-            return self._bind(message)
-        if role != "stranger":
-            is_code = code == "refused"
-            return (self._refuse_code if is_code else self._take)(message, role)
-        if message.addressed != "direct":
-            return self._overhear(message, rule) or Admission("denied")
-        return self._deny(message, code)
-
-    def _is_for_another(self, message: InboundMessage) -> bool:
-        """Whether a command in a group is another bot's: it names one, or no command is like it.
-
-        In a group a command without a name reaches every bot that is there.
-        """
-        command = self.said.command
-        if message.chat_kind != "group" or (command is not None and command.owner_only):
-            return False
-        word = self._unknown()
-        return self.said.names_a_bot or (bool(word) and nearest(word) is None)
-
-    def _unknown(self) -> str:
-        """Return the word of an unknown command that is not to go to the model; else nothing."""
-        return "" if self.rules.commands.unknown == "model" else self.said.unknown
-
-    def _is_reply(self) -> bool:
-        command = self.said.command
-        return command is not None and command.route is REPLY
-
-    def _is_in_thread(self, message: InboundMessage) -> bool:
-        """Whether the bot has a conversation in a thread where nobody was addressed."""
-        if message.addressed != "thread":
-            return False
-        return conversations.find(self.conn, address_key(message.address)) is not None
-
-    def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
-        self.said = self.said.said_by(owner=role == "owner")
-        # A reply counts where its question was asked; its sender may have no conversation there.
-        row = self._asked_in(message) or self._conversation(message)
-        if self._is_over_rate(message, role):
-            return self._refuse(_in_short(message), row.id, self._too_many(message))
-        command = self.said.command
-        if command is not None and command.route.when == "at once":
-            return self._run(command, message, row, role)
-        if word := self._unknown():
-            return self._correct(message, row, word)
-        return self._answer_in_words(message, row, role) or self._queue(message, row)
-
-    def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
-        if not message.text.strip() and not message.attachments:
-            return self._refuse(message, row.id, _unreadable_text(message))
-        if inbox.count_pending(self.conn, row.id) >= self.rules.queue.max_pending:
-            return self._refuse(message, row.id, self._full_text())
-        return self._enqueue(message, row)
-
-    def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
-        """Keep what may be the owner's code from the model while no code is taken."""
-        # Without its text: a code must not become the title of a conversation.
-        row = self._conversation(replace(message, text=""))
-        is_over = self._is_over_rate(message, role)
-        text = self._too_many(message) if is_over else pairing.CODES_REFUSED
-        return self._refuse(replace(message, text="", raw=""), row.id, text)
-
-    def _conversation(self, message: InboundMessage) -> Conversation:
+    def conversation(self, message: InboundMessage) -> Conversation:
+        """Return the conversation that a message belongs to, locked; it may be new."""
         groups = self.rules.groups
         key, user = session_key(message, groups), sole_sender(message, groups)
-        titled = replace(message, text=self._title(message))
+        titled = replace(message, text=self.title(message))
         return inbox.find_or_create(self.conn, key, titled, user)
 
-    def _title(self, message: InboundMessage) -> str:
+    def title(self, message: InboundMessage) -> str:
         """Return what a conversation is named after; a command is no title.
 
         Nor is a message whose text is not kept: that is the name of its first file.
@@ -208,147 +500,7 @@ class AdmissionBatch:
         files = [each.name for each in message.attachments]
         return message.text if message.text.strip() or not files else files[0]
 
-    def _asked_in(self, message: InboundMessage) -> Conversation | None:
-        """Return the conversation of the question that a reply names; None for all else."""
-        if not self._is_reply():
-            return None
-        place = approvals.asked_in(self.conn, message, self.said.argument)
-        return None if place is None else conversations.locked(self.conn, place)
-
-    def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
-        command = self.said.command
-        name = command.name if command else None
-        begins_anew = command is not None and command.route is NEW_BEGINNING
-        kind: InboxKind = "command" if command else "message"
-        told = _with_unread(message)
-        seq = inbox.append(self.conn, row.id, told, kind=kind, state="queued", command=name)
-        if command is None or begins_anew:
-            limit_bytes = self.rules.attachments.max_bytes
-            attachments.append(self.conn, row.id, seq, message.attachments, limit_bytes)
-        elif message.attachments:
-            self._tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
-            self.after.wake.add(row.id)
-        if kind == "message" and not row.title:
-            conversations.set_title(self.conn, row.id, self._title(message))
-        if self.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
-            # A new beginning waits for nobody: what is said behind it would count as the answer.
-            turn_journal.cancel_running(self.conn, row.id)
-        if row.waits and (waiting := questions.pending(self.conn, row.id)):
-            # Said once for each inquiry: the key is the same.
-            text = approvals.waiting_text(waiting)
-            is_told = self._tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
-            self.after.wake.add(row.id)
-            return Admission("queued", row.id, seq, silent=not is_told)
-        conversations.make_ready(self.conn, row.id)
-        return Admission("queued", row.id, seq)
-
-    def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
-        """Answer a command that there is not; nothing of it reaches the model."""
-        seq = self._append_done(message, row)
-        text = unknown_text(word)
-        if message.attachments:
-            text += f"\n\n{FILE_NOT_READ}"
-        self._reply(message, row.id, seq, text)
-        return Admission("command", row.id, seq)
-
-    def _run(
-        self,
-        command: AnyCommand,
-        message: InboundMessage,
-        row: Conversation,
-        role: SenderRole,
-    ) -> Admission:
-        """Carry out a command that is answered at once, past the queue."""
-        seq = self._append_done(message, row, command.name)
-        services = CommandServices(self.rules.model, self.rules.money, self.pairing)
-        is_owner, argument = role == "owner", self.said.argument
-        result = command.run(
-            CommandContext(self.conn, message, row.id, seq, argument, is_owner, services)
-        )
-        text = f"{result.text}\n\n{FILE_NOT_READ}" if message.attachments else result.text
-        if isinstance(result, ReplyOutcome):
-            return self._take_reply(message, row.id, seq, result, text)
-        self._note(result, row.id, seq)
-        self._reply(message, row.id, seq, text)
-        return Admission("command", row.id, seq)
-
-    def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
-        """Note what counts once the transaction is committed."""
-        self.after.marks += [(ref, "failed") for ref in result.dropped]
-        self.after.happened += [result.happened] if result.happened else []
-        self.after.stops += [(conversation_id, seq)] if result.stops else []
-        self.after.wake |= result.wake
-
-    def _take_reply(
-        self,
-        message: InboundMessage,
-        conversation_id: int,
-        seq: int,
-        outcome: ReplyOutcome,
-        text: str,
-    ) -> Admission:
-        """Take an answer that is a command, or a press of a button."""
-        kind = f":{TAKEN}" if outcome.settled else ""
-        # A press is answered by the adapter, with what the admission says.
-        if not message.pressed:
-            key = f"reply:{conversation_id}:{seq}{kind}"
-            self._tell(message, conversation_id, seq, key, text)
-        self._settle(message, seq, outcome.settled)
-        told, over = outcome.text, outcome.over
-        return Admission("command", conversation_id, seq, outcome.answer, told, over)
-
-    def _settle(
-        self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
-    ) -> None:
-        """Have the turn that waited go on below its answer, or tell what it still waits for."""
-        self.after.settled += settled
-        for place in {each.question.conversation for each in settled}:
-            turn_journal.go_on_from(self.conn, place, seq)
-            text = approvals.still_waits(self.conn, place)
-            if text and not message.pressed:
-                self._reply(message, place, seq, text)
-                self.after.wake.add(place)
-        for each in settled:
-            question = each.question
-            if not approvals.is_pressed(message, self.said.argument, question):
-                note = approvals.note_of(each)
-                questions.withdraw(self.conn, question.id, question.conversation, note)
-                self.after.wake.add(question.conversation)
-
-    def _answer_in_words(
-        self, message: InboundMessage, row: Conversation, role: SenderRole
-    ) -> Admission | None:
-        """Take a plain message as the answer to a question; None where it is none."""
-        if not row.waits:
-            return None
-        told = _with_unread(message)
-        if self.said.command or message.attachments or not told.text.strip():
-            return None
-        taken = approvals.in_words(self._as_reply(told, row, role))
-        if not taken:
-            return None
-        seen = MessageRef(message.address, message.sender, message.message_ref)
-        self.after.marks.append((seen, "answered"))
-        seq = inbox.append(self.conn, row.id, told, kind="message", state="done")
-        self._settle(message, seq, taken)
-        return Admission("command", row.id, seq)
-
-    def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
-        sender = f"{message.address.platform}:{message.sender}"
-        is_owner = role == "owner"
-        may_act = is_owner or self.rules.access.may_act(self.conn, [sender])
-        return Reply(self.conn, message, row.id, is_owner=is_owner, may_act=may_act)
-
-    def _bind(self, message: InboundMessage) -> Admission:
-        row = self._conversation(replace(message, text=""))
-        seq = self._append_done(message, row)
-        self.pairing.bind(self.conn, message)
-        self._happens("bound", message)
-        self._reply(message, row.id, seq, pairing.OWNER_BOUND)
-        self.after.wake |= self.pairing.announce(self.conn)
-        return Admission("command", row.id, seq)
-
-    def _overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
+    def overhear(self, message: InboundMessage, rule: GroupRule | None) -> Admission | None:
         """Note what was said to others, where the operator wants that; None if it was not noted."""
         told = _with_files(_with_unread(message))
         window = self.pairing.limits.overheard
@@ -359,90 +511,7 @@ class AdmissionBatch:
         conversation_id = inbox.hear(self.conn, told)
         return None if conversation_id is None else Admission("noted", conversation_id)
 
-    def _revise(self, message: InboundMessage, rule: GroupRule | None) -> Admission:
-        """Give a waiting message its new wording; ask a stopped or failed one again.
-
-        Of an edit of what was answered, or is being answered, the next turn is told; what was
-        answered can be asked again with a button. The same wording once more changes nothing.
-        """
-        role = self.rules.access.role_of(self.conn, message)
-        if role == "stranger":
-            return Admission("denied")
-        place = conversations.find(self.conn, session_key(message, self.rules.groups))
-        is_silent = rule is not None and rule.respond == "never"
-        if place is None or message.message_ref is None or is_silent:
-            return Admission("ignored")
-        fate = inbox.fate(self.conn, place, message)
-        if fate is None:
-            return Admission("ignored")
-        if _with_unread(message).text == fate.text:
-            # Platforms report edits that no person made: a link is shown, a reaction is added.
-            return Admission("updated", place)
-        return self._reword(message, role, place, fate)
-
-    def _reword(
-        self, message: InboundMessage, role: SenderRole, place: int, fate: inbox.Fate
-    ) -> Admission:
-        """Take a new wording; what it leads to depends on what became of the message."""
-        told = _with_unread(message)
-        waits = bool(questions.pending(self.conn, place))
-        if _is_unanswered(fate) and told.text.strip() and not waits:
-            return self._take(replace(message, kind="message"), role)
-        if self._is_over_rate(message, role):
-            return self._refuse(_in_short(message), place, self._too_many(message))
-        revised = inbox.revise(self.conn, place, told)
-        # The entry of the edit itself: "done" where the message still waits and has the new words
-        # now, else a note for the next question (decision 084).
-        if revised == "emptied":
-            question = MessageRef(message.address, message.sender, message.message_ref)
-            self.after.marks.append((question, "failed"))
-        if revised is not None:
-            seq = inbox.append(self.conn, place, told, kind="edit", state="done")
-        else:
-            seq = inbox.note(self.conn, place, told, "edit")
-            if _is_answered(fate) and told.text.strip():
-                self._offer_again(told, place, seq, fate)
-        return Admission("updated", place, seq)
-
-    def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
-        """Offer to answer the new wording; once until there is another turn."""
-        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self.conn, place)}"
-        render, again = self._renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
-        parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
-        if outbox.append(self.conn, place, parts, inbox_seq=seq):
-            self.after.wake.add(place)
-
-    def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
-        """Keep the key of a stranger's message, and give them a code where that is due."""
-        source = inbox.source_of(message)
-        if self.pairing.limits.strangers.count(source, message.dedupe_key):
-            kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            inbox.set_aside(self.conn, [kept], message.address.chat)
-        if self.pairing.takes_request(self.conn, message):
-            # What a stranger wrote is not read, and is no title either.
-            row = self._conversation(replace(message, text="", attachments=()))
-            self.after.wake |= self.pairing.ask(self.conn, message, row)
-            self._happens("requested", message)
-        elif message.chat_kind != "dm":
-            place = self.pairing.point_to_door(self.conn, message)
-            self.after.wake |= set() if place is None else {place}
-        elif code == "wrong":
-            self._tell_stranger(message, pairing.WRONG_CODE)
-        elif code == "refused" and self.pairing.limits.refusals.count(*_counted(message)):
-            self._tell_stranger(message, pairing.CODES_REFUSED)
-        return Admission("denied")
-
-    def _tell_stranger(self, message: InboundMessage, text: str) -> None:
-        """Say something to a stranger who was spoken to before, and who may be the owner."""
-        if conversations.find(self.conn, session_key(message, self.rules.groups)) is None:
-            return
-        row = self._conversation(message)
-        told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
-        parts = parts_of(self._renderer(message), told, text)
-        outbox.append(self.conn, row.id, parts, inbox_seq=row.inbox_head)
-        self.after.wake.add(row.id)
-
-    def _is_over_rate(self, message: InboundMessage, role: SenderRole) -> bool:
+    def is_over_rate(self, message: InboundMessage, role: SenderRole) -> bool:
         limits = self.pairing.limits
         command = self.said.command
         is_urgent = command is not None and command.urgent
@@ -451,20 +520,14 @@ class AdmissionBatch:
             return False
         return not window.count(*_counted(message))
 
-    def _too_many(self, message: InboundMessage) -> str | None:
+    def too_many(self, message: InboundMessage) -> str | None:
         """Return what a sender over the limit is told; None where they were told already."""
         if not self.pairing.limits.notices.count(*_counted(message)):
             return None
-        self._happens("limited", message)
+        self.happens("limited", message)
         return TOO_MANY
 
-    def _full_text(self) -> str:
-        return (
-            f"I did not take this message: {self.rules.queue.max_pending} are waiting already."
-            " Please send it again when I have answered, or send /stop to drop what waits."
-        )
-
-    def _append_done(
+    def append_done(
         self, message: InboundMessage, row: Conversation, command: str | None = None
     ) -> int:
         """Enter a command that is answered at once; returns its place in the inbox."""
@@ -472,27 +535,27 @@ class AdmissionBatch:
             self.conn, row.id, message, kind="command", state="done", command=command
         )
 
-    def _refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:
+    def refuse(self, message: InboundMessage, conversation_id: int, text: str | None) -> Admission:
         kind: InboxKind = "edit" if message.kind == "edit" else "message"
         seq = inbox.append(self.conn, conversation_id, message, kind=kind, state="refused")
         if text is not None:
-            self._reply(message, conversation_id, seq, text)
+            self.reply(message, conversation_id, seq, text)
         return Admission("refused", conversation_id, seq)
 
-    def _reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
-        self._tell(message, conversation_id, seq, f"reply:{conversation_id}:{seq}", text)
+    def reply(self, message: InboundMessage, conversation_id: int, seq: int, text: str) -> None:
+        self.tell(message, conversation_id, seq, f"reply:{conversation_id}:{seq}", text)
 
-    def _tell(
+    def tell(
         self, message: InboundMessage, conversation_id: int, seq: int, key: str, text: str
     ) -> bool:
         """Say something once for each key; return whether it is said now."""
-        parts = parts_of(self._renderer(message), key, text, reply_to=message.message_ref)
+        parts = parts_of(self.renderer(message), key, text, reply_to=message.message_ref)
         return outbox.append(self.conn, conversation_id, parts, inbox_seq=seq)
 
-    def _renderer(self, message: InboundMessage) -> Renderer:
+    def renderer(self, message: InboundMessage) -> Renderer:
         return self.renderers[message.address.platform, message.address.account]
 
-    def _happens(self, kind: Kind, message: InboundMessage) -> None:
+    def happens(self, kind: Kind, message: InboundMessage) -> None:
         self.after.happened.append(Happening(kind, message.address.platform, message.sender))
 
 
