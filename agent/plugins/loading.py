@@ -31,7 +31,7 @@ from agent.plugins.finding import (
     may_guard,
     plugin_shelf,
 )
-from agent.plugins.registry import PluginRegistry, register_context_engine
+from agent.plugins.registry import PluginRegistry, register_context_engine, usable_engine
 from agent.plugins.supervision import Caller, supervised_tool
 from agent.settings import PluginSettings
 from agent.tools.registry import Tool
@@ -241,8 +241,8 @@ def _accepted(registry: PluginRegistry, caller: Caller) -> LoadedPlugin:
         hooks=hooks,
         prompt="\n\n".join(filter(None, prompts)),
     )
-    # Last: a plugin that is refused for anything else leaves no engine behind.
-    for engine in registry.engines:
+    # Last, and only where all of them can be: a plugin that is refused leaves no engine behind.
+    for engine in [usable_engine(each) for each in registry.engines]:
         register_context_engine(engine)
     return plugin
 

@@ -47,14 +47,24 @@ def register_context_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
     Raises:
         PluginRefused: It is no usable engine, or its name is that of the default.
     """
+    made = usable_engine(engine)
+    registered[made.name] = made
+    return engine
+
+
+def usable_engine(engine: type[ContextEngine]) -> type[ContextEngine]:
+    """Return an engine that may be registered.
+
+    Raises:
+        PluginRefused: It is no usable engine, or its name is that of the default.
+    """
     name = getattr(engine, "name", None)
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise PluginRefused(f"{name!r} cannot be the name of an engine: {NAME_RULE}")
     if name == DEFAULT:
         # What replaces a broken engine must be known to work.
         raise PluginRefused(f"{name!r} is the name of the built-in engine")
-    registered[name] = engine_class(engine, name)
-    return engine
+    return engine_class(engine, name)
 
 
 @dataclass(slots=True)

@@ -175,7 +175,8 @@ def supervised_engine(
     """Return a plugin's engine for one turn, supervised; the built-in one if it cannot be made."""
     try:
         plugin = engine(built_in.limits, as_plain(dict(options)))
-    except Exception as exc:  # noqa: BLE001 - supervision of plugins
+    # SystemExit too: a plugin that calls sys.exit() must not end the gateway.
+    except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
         _report(engine.name, "__init__", exc)
         return built_in
     return HostedEngine(plugin, built_in, threads)
@@ -372,7 +373,7 @@ class HostedEngine(ContextEngine):
         try:
             with self._alone():
                 return ask()
-        except Exception as exc:  # noqa: BLE001 - supervision of plugins
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - supervision of plugins
             if call not in self._reported:
                 self._reported.add(call)
                 _report(self.name, call, exc)
@@ -389,6 +390,6 @@ class HostedEngine(ContextEngine):
             self._busy.release()
 
 
-def _report(engine: str, call: str, failure: Exception) -> None:
+def _report(engine: str, call: str, failure: BaseException) -> None:
     reason = f"{type(failure).__name__}: {failure}"
     log.warning("engine_failed", engine=engine, call=call, reason=reason, exc_info=failure)

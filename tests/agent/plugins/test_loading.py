@@ -100,6 +100,16 @@ def test_a_plugin_offers_all_kinds(tmp_path: Path) -> None:
     assert [each["event"] for each in logs] == ["plugin_loaded"]
 
 
+def test_a_refused_plugin_leaves_no_engine_behind(tmp_path: Path) -> None:
+    """Not even the one that could be used."""
+    good, bad = "first_engine", "no name!"
+    named = FULL.replace('name = "from_plugin"', f'name = "{good}"')
+    also = f'    registry.register_context_engine(type("Bad", (Engine,), {{"name": "{bad}"}}))\n'
+    write_plugin(tmp_path, "full", named + also)
+    assert "cannot be the name of an engine" in refusal(tmp_path, "full")[0]
+    assert engines.resolve(good, tmp_path, {}).name != good
+
+
 def test_nothing_runs_that_is_not_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither when plugins are listed, nor when others are loaded."""
     write_plugin(tmp_path, "full", FULL)

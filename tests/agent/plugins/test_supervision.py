@@ -264,10 +264,18 @@ class Plugin(ContextEngine):
 class Broken(Plugin):
     """Raises wherever it is asked."""
 
+    failure: ClassVar[type[BaseException]] = ValueError
+
     def __getattribute__(self, name: str) -> Any:
         if name in {*QUICK_CALLS, "get_tool_schemas"}:
-            raise ValueError(f"no {name}")
+            raise type(self).failure(f"no {name}")
         return super().__getattribute__(name)
+
+
+class Leaving(Broken):
+    """Calls `sys.exit` wherever it is asked."""
+
+    failure = SystemExit
 
 
 def hosted(plugin: ContextEngine, time_limit_s: float = 5) -> HostedEngine:
@@ -416,15 +424,16 @@ def test_the_smaller_plan_wins() -> None:
 
 
 @pytest.mark.parametrize("call", QUICK_CALLS)
-def test_a_failing_question_is_answered_by_the_built_in(call: str) -> None:
+@pytest.mark.parametrize("plugin", [Broken, Leaving])
+def test_a_failing_question_is_answered_by_the_built_in(plugin: type[Broken], call: str) -> None:
     """With one warning per turn and method."""
     own = ContextCompressor(LIMITS, {})
-    engine = HostedEngine(Broken(), own)
+    engine = HostedEngine(plugin(), own)
     with capture_logs() as logs:
         answers = [QUICK_CALLS[call](engine) for _ in range(2)]
     assert answers == [QUICK_CALLS[call](own)] * 2
     assert [event["call"] for event in logs] == [call]
-    assert logs[0]["reason"] == f"ValueError: no {call}"
+    assert logs[0]["reason"] == f"{plugin.failure.__name__}: no {call}"
 
 
 def test_both_engines_are_told() -> None:
