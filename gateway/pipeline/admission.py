@@ -101,42 +101,42 @@ class AdmissionBatch:
         pairing: Pairing,
         renderers: Mapping[tuple[str, str], Renderer],
     ) -> None:
-        self._desk = _Desk(conn, rules, pairing, renderers)
-        self._edits = _Edits(self._desk)
-        self._strangers = _Strangers(self._desk)
-        self._answers = _Answers(self._desk)
+        self._tx = _Transaction(conn, rules, pairing, renderers)
+        self._edits = _Edits(self._tx)
+        self._strangers = _Strangers(self._tx)
+        self._answers = _Answers(self._tx)
 
     @property
     def after(self) -> AfterCommit:
         """What is to be done once the transaction is committed; it grows with each message."""
-        return self._desk.after
+        return self._tx.after
 
     def admit(self, message: InboundMessage) -> Admission:
         """Decide about one message and enter what is to be kept of it."""
-        desk = self._desk
-        desk.said = registry.parse(message.text)
-        if inbox.is_known(desk.conn, inbox.source_of(message), message.dedupe_key):
+        tx = self._tx
+        tx.said = registry.parse(message.text)
+        if inbox.is_known(tx.conn, inbox.source_of(message), message.dedupe_key):
             return self._answers.again(message)
-        rule = desk.rules.access.rule(message)
+        rule = tx.rules.access.rule(message)
         if message.kind == "edit":
-            role = desk.rules.access.role_of(desk.conn, message)
+            role = tx.rules.access.role_of(tx.conn, message)
             edited = self._edits.revise(message, rule, role)
             # What nobody answered is asked once more, as if it were new.
             return edited or self._take(replace(message, kind="message"), role)
         if not self._is_for_bot(message, rule):
-            return desk.overhear(message, rule) or Admission("ignored")
-        role = desk.rules.access.role_of(desk.conn, message)
+            return tx.overhear(message, rule) or Admission("ignored")
+        role = tx.rules.access.role_of(tx.conn, message)
         return self._strangers.meet(message, rule, role) or self._take(message, role)
 
     def _take(self, message: InboundMessage, role: SenderRole) -> Admission:
         """Take what somebody says who may: too many? a command? an answer? else it is queued."""
-        desk = self._desk
-        desk.said = desk.said.said_by(owner=role == "owner")
+        tx = self._tx
+        tx.said = tx.said.said_by(owner=role == "owner")
         # A reply counts where its question was asked; its sender may have no conversation there.
-        row = self._answers.asked_in(message) or desk.conversation(message)
-        if desk.is_over_rate(message, role):
-            return desk.refuse(_in_short(message), row.id, desk.too_many(message))
-        command = desk.said.command
+        row = self._answers.asked_in(message) or tx.conversation(message)
+        if tx.is_over_rate(message, role):
+            return tx.refuse(_in_short(message), row.id, tx.too_many(message))
+        command = tx.said.command
         if command is not None and command.route.when == "at once":
             return self._run(command, message, row, role)
         if word := self._unknown():
@@ -153,21 +153,21 @@ class AdmissionBatch:
 
         In a group a command without a name reaches every bot that is there.
         """
-        command = self._desk.said.command
+        command = self._tx.said.command
         if message.chat_kind != "group" or (command is not None and command.owner_only):
             return False
         word = self._unknown()
-        return self._desk.said.names_a_bot or (bool(word) and nearest(word) is None)
+        return self._tx.said.names_a_bot or (bool(word) and nearest(word) is None)
 
     def _unknown(self) -> str:
         """Return the word of an unknown command that is not to go to the model; else nothing."""
-        return "" if self._desk.rules.commands.unknown == "model" else self._desk.said.unknown
+        return "" if self._tx.rules.commands.unknown == "model" else self._tx.said.unknown
 
     def _is_in_thread(self, message: InboundMessage) -> bool:
         """Whether the bot has a conversation in a thread where nobody was addressed."""
         if message.addressed != "thread":
             return False
-        return conversations.find(self._desk.conn, address_key(message.address)) is not None
+        return conversations.find(self._tx.conn, address_key(message.address)) is not None
 
     def _run(
         self,
@@ -177,84 +177,82 @@ class AdmissionBatch:
         role: SenderRole,
     ) -> Admission:
         """Carry out a command that is answered at once, past the queue."""
-        seq = self._desk.append_done(message, row, command.name)
-        services = CommandServices(
-            self._desk.rules.model, self._desk.rules.money, self._desk.pairing
-        )
-        is_owner, argument = role == "owner", self._desk.said.argument
+        seq = self._tx.append_done(message, row, command.name)
+        services = CommandServices(self._tx.rules.model, self._tx.rules.money, self._tx.pairing)
+        is_owner, argument = role == "owner", self._tx.said.argument
         result = command.run(
-            CommandContext(self._desk.conn, message, row.id, seq, argument, is_owner, services)
+            CommandContext(self._tx.conn, message, row.id, seq, argument, is_owner, services)
         )
         text = f"{result.text}\n\n{FILE_NOT_READ}" if message.attachments else result.text
         if isinstance(result, ReplyOutcome):
             return self._answers.take(message, row.id, seq, result, text)
         self._note(result, row.id, seq)
-        self._desk.reply(message, row.id, seq, text)
+        self._tx.reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
     def _note(self, result: CommandResult, conversation_id: int, seq: int) -> None:
         """Note what counts once the transaction is committed."""
-        self._desk.after.marks += [(ref, "failed") for ref in result.dropped]
-        self._desk.after.happened += [result.happened] if result.happened else []
-        self._desk.after.stops += [(conversation_id, seq)] if result.stops else []
-        self._desk.after.wake |= result.wake
+        self._tx.after.marks += [(ref, "failed") for ref in result.dropped]
+        self._tx.after.happened += [result.happened] if result.happened else []
+        self._tx.after.stops += [(conversation_id, seq)] if result.stops else []
+        self._tx.after.wake |= result.wake
 
     def _correct(self, message: InboundMessage, row: Conversation, word: str) -> Admission:
         """Answer a command that there is not; nothing of it reaches the model."""
-        seq = self._desk.append_done(message, row)
+        seq = self._tx.append_done(message, row)
         text = unknown_text(word)
         if message.attachments:
             text += f"\n\n{FILE_NOT_READ}"
-        self._desk.reply(message, row.id, seq, text)
+        self._tx.reply(message, row.id, seq, text)
         return Admission("command", row.id, seq)
 
     def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
         if not message.text.strip() and not message.attachments:
-            return self._desk.refuse(message, row.id, _unreadable_text(message))
-        if inbox.count_pending(self._desk.conn, row.id) >= self._desk.rules.queue.max_pending:
-            return self._desk.refuse(message, row.id, self._full_text())
+            return self._tx.refuse(message, row.id, _unreadable_text(message))
+        if inbox.count_pending(self._tx.conn, row.id) >= self._tx.rules.queue.max_pending:
+            return self._tx.refuse(message, row.id, self._full_text())
         return self._enqueue(message, row)
 
     def _full_text(self) -> str:
-        most = self._desk.rules.queue.max_pending
+        most = self._tx.rules.queue.max_pending
         return (
             f"I did not take this message: {most} are waiting already."
             " Please send it again when I have answered, or send /stop to drop what waits."
         )
 
     def _enqueue(self, message: InboundMessage, row: Conversation) -> Admission:
-        command = self._desk.said.command
+        command = self._tx.said.command
         name = command.name if command else None
         begins_anew = command is not None and command.route is NEW_BEGINNING
         kind: InboxKind = "command" if command else "message"
         told = _with_unread(message)
-        seq = inbox.append(self._desk.conn, row.id, told, kind=kind, state="queued", command=name)
+        seq = inbox.append(self._tx.conn, row.id, told, kind=kind, state="queued", command=name)
         if command is None or begins_anew:
-            limit_bytes = self._desk.rules.attachments.max_bytes
-            attachments.append(self._desk.conn, row.id, seq, message.attachments, limit_bytes)
+            limit_bytes = self._tx.rules.attachments.max_bytes
+            attachments.append(self._tx.conn, row.id, seq, message.attachments, limit_bytes)
         elif message.attachments:
-            self._desk.tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
-            self._desk.after.wake.add(row.id)
+            self._tx.tell(message, row.id, seq, f"file:{row.id}:{seq}", FILE_NOT_READ)
+            self._tx.after.wake.add(row.id)
         if kind == "message" and not row.title:
-            conversations.set_title(self._desk.conn, row.id, self._desk.title(message))
-        if self._desk.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
+            conversations.set_title(self._tx.conn, row.id, self._tx.title(message))
+        if self._tx.rules.queue.mode == "interrupt" or (begins_anew and row.waits):
             # A new beginning waits for nobody: what is said behind it would count as the answer.
-            turn_journal.cancel_running(self._desk.conn, row.id)
-        if row.waits and (waiting := questions.pending(self._desk.conn, row.id)):
+            turn_journal.cancel_running(self._tx.conn, row.id)
+        if row.waits and (waiting := questions.pending(self._tx.conn, row.id)):
             # Said once for each inquiry: the key is the same.
             text = approvals.waiting_text(waiting)
-            is_told = self._desk.tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
-            self._desk.after.wake.add(row.id)
+            is_told = self._tx.tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
+            self._tx.after.wake.add(row.id)
             return Admission("queued", row.id, seq, silent=not is_told)
-        conversations.make_ready(self._desk.conn, row.id)
+        conversations.make_ready(self._tx.conn, row.id)
         return Admission("queued", row.id, seq)
 
 
 class _Edits:
     """Edits of messages that came before."""
 
-    def __init__(self, desk: "_Desk") -> None:
-        self._desk = desk
+    def __init__(self, tx: "_Transaction") -> None:
+        self._tx = tx
 
     def revise(
         self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
@@ -266,11 +264,11 @@ class _Edits:
         """
         if role == "stranger":
             return Admission("denied")
-        place = conversations.find(self._desk.conn, session_key(message, self._desk.rules.groups))
+        place = conversations.find(self._tx.conn, session_key(message, self._tx.rules.groups))
         is_silent = rule is not None and rule.respond == "never"
         if place is None or message.message_ref is None or is_silent:
             return Admission("ignored")
-        fate = inbox.fate(self._desk.conn, place, message)
+        fate = inbox.fate(self._tx.conn, place, message)
         if fate is None:
             return Admission("ignored")
         if _with_unread(message).text == fate.text:
@@ -283,115 +281,115 @@ class _Edits:
     ) -> Admission | None:
         """Take a new wording; what it leads to depends on what became of the message."""
         told = _with_unread(message)
-        waits = bool(questions.pending(self._desk.conn, place))
+        waits = bool(questions.pending(self._tx.conn, place))
         if _is_unanswered(fate) and told.text.strip() and not waits:
             return None
-        if self._desk.is_over_rate(message, role):
-            return self._desk.refuse(_in_short(message), place, self._desk.too_many(message))
-        revised = inbox.revise(self._desk.conn, place, told)
+        if self._tx.is_over_rate(message, role):
+            return self._tx.refuse(_in_short(message), place, self._tx.too_many(message))
+        revised = inbox.revise(self._tx.conn, place, told)
         # The entry of the edit itself: "done" where the message still waits and has the new words
         # now, else a note for the next question (decision 084).
         if revised == "emptied":
             question = MessageRef(message.address, message.sender, message.message_ref)
-            self._desk.after.marks.append((question, "failed"))
+            self._tx.after.marks.append((question, "failed"))
         if revised is not None:
-            seq = inbox.append(self._desk.conn, place, told, kind="edit", state="done")
+            seq = inbox.append(self._tx.conn, place, told, kind="edit", state="done")
         else:
-            seq = inbox.note(self._desk.conn, place, told, "edit")
+            seq = inbox.note(self._tx.conn, place, told, "edit")
             if _is_answered(fate) and told.text.strip():
                 self._offer_again(told, place, seq, fate)
         return Admission("updated", place, seq)
 
     def _offer_again(self, message: InboundMessage, place: int, seq: int, fate: inbox.Fate) -> None:
         """Offer to answer the new wording; once until there is another turn."""
-        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self._desk.conn, place)}"
-        render, again = self._desk.renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
+        key = f"edit:{place}:{fate.seq}:{inbox.newest_turn(self._tx.conn, place)}"
+        render, again = self._tx.renderer(message), Choice(ASK_AGAIN, f"/retry {fate.seq}")
         parts = parts_of(render, key, EDITED, reply_to=message.message_ref, choices=(again,))
-        if outbox.append(self._desk.conn, place, parts, inbox_seq=seq):
-            self._desk.after.wake.add(place)
+        if outbox.append(self._tx.conn, place, parts, inbox_seq=seq):
+            self._tx.after.wake.add(place)
 
 
 class _Strangers:
     """Those whom nobody has let in, and the codes that let them in."""
 
-    def __init__(self, desk: "_Desk") -> None:
-        self._desk = desk
+    def __init__(self, tx: "_Transaction") -> None:
+        self._tx = tx
 
     def meet(
         self, message: InboundMessage, rule: GroupRule | None, role: SenderRole
     ) -> Admission | None:
         """Take a code, or turn a stranger away; None where the sender is allowed."""
-        desk = self._desk
+        tx = self._tx
         # A code of the first owner goes no further: the model must not read it (docs/access.md).
-        code = None if role == "owner" else desk.pairing.try_code(desk.conn, message)
+        code = None if role == "owner" else tx.pairing.try_code(tx.conn, message)
         if code == "right":
             return self._bind(message)
         if role != "stranger":
             return self._refuse_code(message, role) if code == "refused" else None
         if message.addressed != "direct":
-            return desk.overhear(message, rule) or Admission("denied")
+            return tx.overhear(message, rule) or Admission("denied")
         return self._deny(message, code)
 
     def _bind(self, message: InboundMessage) -> Admission:
-        row = self._desk.conversation(replace(message, text=""))
-        seq = self._desk.append_done(message, row)
-        self._desk.pairing.bind(self._desk.conn, message)
-        self._desk.happens("bound", message)
-        self._desk.reply(message, row.id, seq, pairing.OWNER_BOUND)
-        self._desk.after.wake |= self._desk.pairing.announce(self._desk.conn)
+        row = self._tx.conversation(replace(message, text=""))
+        seq = self._tx.append_done(message, row)
+        self._tx.pairing.bind(self._tx.conn, message)
+        self._tx.happens("bound", message)
+        self._tx.reply(message, row.id, seq, pairing.OWNER_BOUND)
+        self._tx.after.wake |= self._tx.pairing.announce(self._tx.conn)
         return Admission("command", row.id, seq)
 
     def _refuse_code(self, message: InboundMessage, role: SenderRole) -> Admission:
         """Keep what may be the owner's code from the model while no code is taken."""
         # Without its text: a code must not become the title of a conversation.
-        row = self._desk.conversation(replace(message, text=""))
-        is_over = self._desk.is_over_rate(message, role)
-        text = self._desk.too_many(message) if is_over else pairing.CODES_REFUSED
-        return self._desk.refuse(replace(message, text="", raw=""), row.id, text)
+        row = self._tx.conversation(replace(message, text=""))
+        is_over = self._tx.is_over_rate(message, role)
+        text = self._tx.too_many(message) if is_over else pairing.CODES_REFUSED
+        return self._tx.refuse(replace(message, text="", raw=""), row.id, text)
 
     def _deny(self, message: InboundMessage, code: Literal["wrong", "refused"] | None) -> Admission:
         """Keep the key of a stranger's message, and give them a code where that is due."""
         source = inbox.source_of(message)
-        if self._desk.pairing.limits.strangers.count(source, message.dedupe_key):
+        if self._tx.pairing.limits.strangers.count(source, message.dedupe_key):
             kept = Poison(source, message.dedupe_key, message.raw, "stranger")
-            inbox.set_aside(self._desk.conn, [kept], message.address.chat)
-        if self._desk.pairing.takes_request(self._desk.conn, message):
+            inbox.set_aside(self._tx.conn, [kept], message.address.chat)
+        if self._tx.pairing.takes_request(self._tx.conn, message):
             # What a stranger wrote is not read, and is no title either.
-            row = self._desk.conversation(replace(message, text="", attachments=()))
-            self._desk.after.wake |= self._desk.pairing.ask(self._desk.conn, message, row)
-            self._desk.happens("requested", message)
+            row = self._tx.conversation(replace(message, text="", attachments=()))
+            self._tx.after.wake |= self._tx.pairing.ask(self._tx.conn, message, row)
+            self._tx.happens("requested", message)
         elif message.chat_kind != "dm":
-            place = self._desk.pairing.point_to_door(self._desk.conn, message)
-            self._desk.after.wake |= set() if place is None else {place}
+            place = self._tx.pairing.point_to_door(self._tx.conn, message)
+            self._tx.after.wake |= set() if place is None else {place}
         elif code == "wrong":
             self._tell_stranger(message, pairing.WRONG_CODE)
-        elif code == "refused" and self._desk.pairing.limits.refusals.count(*_counted(message)):
+        elif code == "refused" and self._tx.pairing.limits.refusals.count(*_counted(message)):
             self._tell_stranger(message, pairing.CODES_REFUSED)
         return Admission("denied")
 
     def _tell_stranger(self, message: InboundMessage, text: str) -> None:
         """Say something to a stranger who was spoken to before, and who may be the owner."""
-        key = session_key(message, self._desk.rules.groups)
-        if conversations.find(self._desk.conn, key) is None:
+        key = session_key(message, self._tx.rules.groups)
+        if conversations.find(self._tx.conn, key) is None:
             return
-        row = self._desk.conversation(message)
+        row = self._tx.conversation(message)
         told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
-        parts = parts_of(self._desk.renderer(message), told, text)
-        outbox.append(self._desk.conn, row.id, parts, inbox_seq=row.inbox_head)
-        self._desk.after.wake.add(row.id)
+        parts = parts_of(self._tx.renderer(message), told, text)
+        outbox.append(self._tx.conn, row.id, parts, inbox_seq=row.inbox_head)
+        self._tx.after.wake.add(row.id)
 
 
 class _Answers:
     """Replies to questions that a turn waits for."""
 
-    def __init__(self, desk: "_Desk") -> None:
-        self._desk = desk
+    def __init__(self, tx: "_Transaction") -> None:
+        self._tx = tx
 
     def again(self, message: InboundMessage) -> Admission:
         """Return the admission of a duplicate; a press is told what became of the first one."""
         answer = None
         if message.pressed and self._is_reply():
-            answer = approvals.again(self._desk.conn, message, self._desk.said.argument)
+            answer = approvals.again(self._tx.conn, message, self._tx.said.argument)
         over = questions.ENDED["answered"] if answer == "over" else ""
         return Admission("duplicate", answer=answer, over=over)
 
@@ -399,8 +397,8 @@ class _Answers:
         """Return the conversation of the question that a reply names; None for all else."""
         if not self._is_reply():
             return None
-        place = approvals.asked_in(self._desk.conn, message, self._desk.said.argument)
-        return None if place is None else conversations.locked(self._desk.conn, place)
+        place = approvals.asked_in(self._tx.conn, message, self._tx.said.argument)
+        return None if place is None else conversations.locked(self._tx.conn, place)
 
     def take(
         self,
@@ -415,7 +413,7 @@ class _Answers:
         # A press is answered by the adapter, with what the admission says.
         if not message.pressed:
             key = f"reply:{conversation_id}:{seq}{kind}"
-            self._desk.tell(message, conversation_id, seq, key, text)
+            self._tx.tell(message, conversation_id, seq, key, text)
         self._settle(message, seq, outcome.settled)
         told, over = outcome.text, outcome.over
         return Admission("command", conversation_id, seq, outcome.answer, told, over)
@@ -427,48 +425,48 @@ class _Answers:
         if not row.waits:
             return None
         told = _with_unread(message)
-        if self._desk.said.command or message.attachments or not told.text.strip():
+        if self._tx.said.command or message.attachments or not told.text.strip():
             return None
         taken = approvals.in_words(self._as_reply(told, row, role))
         if not taken:
             return None
         seen = MessageRef(message.address, message.sender, message.message_ref)
-        self._desk.after.marks.append((seen, "answered"))
-        seq = inbox.append(self._desk.conn, row.id, told, kind="message", state="done")
+        self._tx.after.marks.append((seen, "answered"))
+        seq = inbox.append(self._tx.conn, row.id, told, kind="message", state="done")
         self._settle(message, seq, taken)
         return Admission("command", row.id, seq)
 
     def _as_reply(self, message: InboundMessage, row: Conversation, role: SenderRole) -> Reply:
         sender = f"{message.address.platform}:{message.sender}"
         is_owner = role == "owner"
-        may_act = is_owner or self._desk.rules.access.may_act(self._desk.conn, [sender])
-        return Reply(self._desk.conn, message, row.id, is_owner=is_owner, may_act=may_act)
+        may_act = is_owner or self._tx.rules.access.may_act(self._tx.conn, [sender])
+        return Reply(self._tx.conn, message, row.id, is_owner=is_owner, may_act=may_act)
 
     def _settle(
         self, message: InboundMessage, seq: int, settled: tuple[SettledQuestion, ...]
     ) -> None:
         """Have the turn that waited go on below its answer, or tell what it still waits for."""
-        self._desk.after.settled += settled
+        self._tx.after.settled += settled
         for place in {each.question.conversation for each in settled}:
-            turn_journal.go_on_from(self._desk.conn, place, seq)
-            text = approvals.still_waits(self._desk.conn, place)
+            turn_journal.go_on_from(self._tx.conn, place, seq)
+            text = approvals.still_waits(self._tx.conn, place)
             if text and not message.pressed:
-                self._desk.reply(message, place, seq, text)
-                self._desk.after.wake.add(place)
+                self._tx.reply(message, place, seq, text)
+                self._tx.after.wake.add(place)
         for each in settled:
             question = each.question
-            if not approvals.is_pressed(message, self._desk.said.argument, question):
+            if not approvals.is_pressed(message, self._tx.said.argument, question):
                 note = approvals.note_of(each)
-                questions.withdraw(self._desk.conn, question.id, question.conversation, note)
-                self._desk.after.wake.add(question.conversation)
+                questions.withdraw(self._tx.conn, question.id, question.conversation, note)
+                self._tx.after.wake.add(question.conversation)
 
     def _is_reply(self) -> bool:
-        command = self._desk.said.command
+        command = self._tx.said.command
         return command is not None and command.route is REPLY
 
 
 @dataclass(slots=True)
-class _Desk:
+class _Transaction:
     """The transaction and the rules: what every step writes with, and counts messages by.
 
     Attributes:

@@ -102,9 +102,9 @@ def _partial_index(name: str, *columns: Column[Any], where: str, unique: bool = 
 
     SQLite matches it by its words: a condition that is to find it has literals, no parameters.
     """
-    # `postgresql_where` comes with PostgreSQL: to name it loads that dialect at each start. The
-    # migrations name it.
-    Index(name, *columns, unique=unique, sqlite_where=text(where))
+    # Without the second a unique index would hold for all rows of PostgreSQL, and nothing would say so.
+    condition = text(where)
+    Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 replica = Table(

@@ -70,6 +70,6 @@ BARS = {
     "`Row[` annotations": Bar(None, now=44),
     "… outside of storage, or that leave it": Bar(0),
     HELLO: Bar(70, now=98),
-    APP: Bar(460, now=850),
+    APP: Bar(460, now=870),
     HELP: Bar(295, now=340),
 }
