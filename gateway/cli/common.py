@@ -59,7 +59,8 @@ def step_back() -> None:
 def _becomes_idle_work() -> bool:
     """Have Linux take a processor that does only this for a free one, if it lets us.
 
-    Where none has been free for a minute such work might never end: there it is not done.
+    Where none has been free for a minute such work might never end: there it is not done (decision
+    039).
     """
     is_busy = os.getloadavg()[0] >= (os.cpu_count() or 1)
     if sys.platform != "linux" or is_busy:

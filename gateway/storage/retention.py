@@ -208,6 +208,7 @@ def count(conn: Connection, sweep: Sweep, age_s: float) -> Pruned:
 
 def find(conn: Connection, sweep: Sweep, age_s: float) -> list[Key]:
     """Return the keys of rows that may go, at most `FOUND_ROWS`."""
+    # No index of times: it would cost each message, and readers look once an hour (decision 027).
     keys = select(*sweep.table.primary_key.columns)
     found = keys.where(_old(sweep.table, age_s), sweep.may_go).limit(FOUND_ROWS)
     return [tuple(row) for row in conn.execute(found)]
@@ -280,6 +281,7 @@ def _with_old(conn: Connection, table: Table, age_s: float, after: int) -> list[
 
 def begin_anew(conn: Connection, conversation_id: int, age_s: float) -> None:
     """Have a conversation show nothing that was said, if nobody has written for so long."""
+    # Asked in this transaction: it may be in use again since a reader found it (decision 027).
     if not _is_idle(conn, conversation_id, age_s):
         return
     active = sessions.active(conn, conversation_id)

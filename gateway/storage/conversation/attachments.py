@@ -31,6 +31,7 @@ from gateway.storage.schema import (
 from gateway.storage.statements import built_once
 
 PART_BYTES = 1_048_576
+"""A file that is fetched is stored in a transaction for each such part (decision 085)."""
 NAME_CHARS = 120
 _MIME = re.compile(r"[a-z0-9][a-z0-9.+-]{0,63}/[a-z0-9][a-z0-9.+-]{0,95}")
 _UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}

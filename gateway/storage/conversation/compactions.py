@@ -64,6 +64,7 @@ def compact(
         TurnCancelled: Its user stopped the turn; nothing was written.
     """
     turns.proceed(conn, current)
+    # Read before the split, which drops it with the segment that ends.
     only_pruned = compaction.plan.summaries == current.session.plan.summaries
     ahead = candidate(conn, current.session.id) if only_pruned else None
     child = sessions.split(conn, current.session, "compression", compaction.plan, state)

@@ -115,6 +115,7 @@ def take_over(
     """Charge the turns that ran when the earlier process ended, and take everything from it."""
     at = now(conn)
     died_at = at if death.died_at is None else min(death.died_at, at)
+    # Before the leases are taken from it: they tell which turns ran (decision 015).
     rows = _ran(conn, replica_id)
     before = [_standing(conn, row) for row in rows]
     after = judged(before, replace(death, died_at=died_at), at, give_up_after_s)

@@ -271,6 +271,7 @@ def mark_sending(conn: Connection, message: Outgoing, replica_id: int) -> bool:
 
     A row that this replica marked before, and whose receipt could not be stored, is taken again.
     """
+    # Compared and set in one statement: delivery has no lease (decision 064).
     marked = conn.execute(
         _this(message)
         .where(or_(outbox.c.state.in_(("pending", "unknown")), outbox.c.sender == replica_id))
