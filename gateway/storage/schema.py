@@ -102,7 +102,7 @@ def _partial_index(name: str, *columns: Column[Any], where: str, unique: bool = 
 
     SQLite matches it by its words: a condition that is to find it has literals, no parameters.
     """
-    # Without the second a unique index would hold for all rows of PostgreSQL, and nothing would say so.
+    # Without the second a unique index would hold for all rows of PostgreSQL, unnoticed.
     condition = text(where)
     Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
