@@ -427,7 +427,7 @@ def test_the_library_is_imported_when_it_is_asked_for() -> None:
         "from agent import compact_messages\n"
         "assert compact_messages.__module__ == 'agent.library'"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_package_has_no_other_names() -> None:

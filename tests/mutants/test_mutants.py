@@ -21,7 +21,12 @@ from tests.mutants.patches import DoesNotApply, Patch, all_patches, read
 ROOT = Path(__file__).parents[2]
 PARTS = ("adapters", "agent", "gateway", "migrations", "tests", "pyproject.toml")
 PATCHES = all_patches()
-ASSERTED = {"builtins.AssertionError", "builtins.Failed"}
+ASSERTED = {
+    "builtins.AssertionError",
+    "builtins.Failed",
+    # The model was asked once more than the test's script allows.
+    "tests.support.scripted_model.ScriptExhausted",
+}
 OURS = {"adapters", "agent", "gateway"}
 
 AT_MOST_S = 900
@@ -218,6 +223,7 @@ def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
     ("end", "verdict"),
     [
         (("call", "builtins.AssertionError", ""), ""),
+        (("call", "tests.support.scripted_model.ScriptExhausted", ""), ""),
         (("call", "builtins.Failed", "DID NOT RAISE"), ""),
         (("call", "adapters.errors.SendDelayed", "busy"), ""),
         (("call", "", ""), "survives"),

@@ -66,7 +66,7 @@ def script(url: str) -> Callable[[ModelRequest], Step]:
     def step(request: ModelRequest) -> Step:
         newest = request.messages[-1]
         if newest["role"] == "tool":
-            return text_of(newest)[-100:]
+            return text_of(newest)[-200:]
         asked = text_of(newest).split()[-1]
         if asked == "links":
             # All at the same time: the paths are read while the command swaps them.

@@ -1,6 +1,6 @@
 """The exceptions of client libraries: a table of outcomes is held against all of their classes."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,3 +77,12 @@ def missing_in(table: Collection[type[BaseException]], *bases: type[BaseExceptio
     """Return which classes at or below these bases a table leaves out."""
     known = {each for base in bases for each in below(base)}
     return sorted(each.__name__ for each in known - set(table))
+
+
+def raised_by(function: Callable[..., object], *arguments: object) -> type[Exception] | None:
+    """Return the class of what a call raises; None where it returns."""
+    try:
+        function(*arguments)
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the test compares it
+        return type(exc)
+    return None

@@ -1,7 +1,5 @@
 """What becomes of what the SDK raises."""
 
-from contextlib import nullcontext
-
 import aiohttp
 import pytest
 from slack_sdk.errors import (
@@ -38,7 +36,7 @@ from adapters.slack.errors import (
 )
 from adapters.slack.files import check_download, check_upload
 from adapters.slack.send import check_response
-from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in
+from tests.support.exceptions import MAYBE_SENT, NOT_SENT, missing_in, raised_by
 
 
 def answer(code: str | None, status: int = 200, **headers: str) -> SlackApiError:
@@ -283,9 +281,8 @@ RESPONSES: dict[int, type[CallFailed] | None] = {
 @pytest.mark.parametrize("status", DOWNLOADS)
 def test_what_the_file_server_means(status: int) -> None:
     """A file that Slack does not hand out is not asked for again."""
-    wanted, text = DOWNLOADS[status], Attachment(name="a.txt", kind="file", mime="text/plain")
-    with nullcontext() if wanted is None else pytest.raises(wanted):
-        check_download(status, "text/plain", text)
+    text = Attachment(name="a.txt", kind="file", mime="text/plain")
+    assert raised_by(check_download, status, "text/plain", text) is DOWNLOADS[status]
 
 
 def test_a_login_page_is_no_file() -> None:
@@ -300,17 +297,13 @@ def test_a_login_page_is_no_file() -> None:
 @pytest.mark.parametrize("status", UPLOADS)
 def test_what_the_end_of_an_upload_means(status: int) -> None:
     """Nothing is shown before the last step, so nothing is in doubt."""
-    wanted = UPLOADS[status]
-    with nullcontext() if wanted is None else pytest.raises(wanted):
-        check_upload(status)
+    assert raised_by(check_upload, status) is UPLOADS[status]
 
 
 @pytest.mark.parametrize("status", RESPONSES)
 def test_what_the_address_of_a_command_answers(status: int) -> None:
     """It is closed after 30 minutes; a server's error may hide an answer."""
-    wanted = RESPONSES[status]
-    with nullcontext() if wanted is None else pytest.raises(wanted):
-        check_response(status, {"Retry-After": "7"})
+    assert raised_by(check_response, status, {"Retry-After": "7"}) is RESPONSES[status]
 
 
 @pytest.mark.parametrize(
