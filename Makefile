@@ -58,14 +58,16 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# One worker more than this project's machines have cores: the end-to-end tests wait for platforms.
-WORKERS := -n 3 --dist worksteal
+# More workers than this project's machines have cores (2): the end-to-end tests wait for platforms.
+# Fewer where coverage is measured, which slows what must be done in time.
+WORKERS := -n 4 --dist worksteal
 test: setup
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint compile
 	$(BIN)/python -m pytest $(WORKERS) tests
 
 # Tests that assert nothing fail here. Their asserts are compiled in another way for that.
 ASSERTED := -o enable_assertion_pass_hook=true
+test-all: WORKERS := -n 3 --dist worksteal
 test-all: setup
 	@$(BIN)/python -m pytest $(ASSERTED) --collect-only --quiet tests > /dev/null 2>&1 || true
 	PARLEY_TEST_ALL=1 $(BIN)/python -m pytest $(WORKERS) $(ASSERTED) --cov --cov-report=term tests
