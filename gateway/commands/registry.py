@@ -176,6 +176,7 @@ TURN: Route[TurnContext, Awaitable[tuple[str, TurnEnd]]] = Route("as a turn")
 
 
 def _unwritten(_: Any) -> Any:
+    """Stand where a `Command` decorates nothing; `by_word` refuses such a one at the start."""
     raise NotImplementedError
 
 
@@ -215,13 +216,15 @@ def by_word() -> Mapping[str, AnyCommand]:
     """Return all commands by names and aliases, in the order of lists.
 
     Raises:
-        ValueError: Two commands have the same word.
+        ValueError: Two commands have the same word, or one decorates no function.
     """
     files = pkgutil.iter_modules(gateway.commands.__path__, f"{gateway.commands.__name__}.")
     there = [each for file in files for each in vars(import_module(file.name)).values()]
     found: dict[str, AnyCommand] = {}
     named = (each for each in there if isinstance(each, Command))
     for command in sorted(named, key=lambda each: (each.position, each.name)):
+        if command.run is _unwritten:
+            raise ValueError(f"/{command.name} has no function")
         for word in (command.name, *command.aliases):
             if found.setdefault(word, command) is not command:
                 raise ValueError(f"two commands are called /{word}")

@@ -1,5 +1,6 @@
 """A chat command is a file: one that the product does not know is one with no other edit."""
 
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -54,17 +55,33 @@ def test_it_is_not_here() -> None:
     assert "roll" not in registry.by_word()
 
 
-def test_a_word_that_two_commands_claim_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+TOY = Path("tests/support/toy_command/commands/roll.py").read_text()
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (TOY.replace('("roll"', '("stop"'), "two commands are called /stop"),
+        (
+            """from gateway.commands.registry import QUEUED, Command
+ROLL = Command("roll", "rolls", QUEUED)
+""",
+            "/roll has no function",
+        ),
+    ],
+)
+def test_a_command_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
     """At the first look at the register, which is at the start."""
-    toy = Path("tests/support/toy_command/commands/roll.py").read_text()
-    (tmp_path / "stopping.py").write_text(toy.replace('("roll"', '("stop"'))
+    (tmp_path / "mistaken.py").write_text(source)
     folders = [*gateway.commands.__path__, str(tmp_path)]
     monkeypatch.setattr(gateway.commands, "__path__", folders)
+    monkeypatch.delitem(sys.modules, "gateway.commands.mistaken", raising=False)
     registry.by_word.cache_clear()
     try:
-        with pytest.raises(ValueError, match="two commands are called /stop"):
+        with pytest.raises(ValueError, match=reason):
             registry.by_word()
     finally:
         registry.by_word.cache_clear()
+        sys.modules.pop("gateway.commands.mistaken", None)
