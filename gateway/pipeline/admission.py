@@ -115,7 +115,8 @@ class AdmissionBatch:
         """Decide about one message and enter what is to be kept of it."""
         tx = self._tx
         tx.said = registry.parse(message.text)
-        if inbox.is_known(tx.conn, inbox.source_of(message), message.dedupe_key):
+        known, tx.place = inbox.arrival(tx.conn, tx.key(message), message)
+        if known:
             return self._answers.again(message)
         rule = tx.rules.access.rule(message)
         if message.kind == "edit":
@@ -209,7 +210,7 @@ class AdmissionBatch:
     def _queue(self, message: InboundMessage, row: Conversation) -> Admission:
         if not message.text.strip() and not message.attachments:
             return self._tx.refuse(message, row.id, _unreadable_text(message))
-        if inbox.count_pending(self._tx.conn, row.id) >= self._tx.rules.queue.max_pending:
+        if row.pending >= self._tx.rules.queue.max_pending:
             return self._tx.refuse(message, row.id, self._full_text())
         return self._enqueue(message, row)
 
@@ -244,7 +245,9 @@ class AdmissionBatch:
             is_told = self._tx.tell(message, row.id, seq, f"inquiry:{waiting[0].id}:waits", text)
             self._tx.after.wake.add(row.id)
             return Admission("queued", row.id, seq, silent=not is_told)
-        conversations.make_ready(self._tx.conn, row.id)
+        if row.waits:
+            # Not any more: what it waited for was withdrawn just now.
+            conversations.make_ready(self._tx.conn, row.id)
         return Admission("queued", row.id, seq)
 
 
@@ -264,10 +267,10 @@ class _Edits:
         """
         if role == "stranger":
             return Admission("denied")
-        place = conversations.find(self._tx.conn, session_key(message, self._tx.rules.groups))
         is_silent = rule is not None and rule.respond == "never"
-        if place is None or message.message_ref is None or is_silent:
+        if self._tx.place is None or message.message_ref is None or is_silent:
             return Admission("ignored")
+        place = self._tx.place.id
         fate = inbox.fate(self._tx.conn, place, message)
         if fate is None:
             return Admission("ignored")
@@ -369,10 +372,9 @@ class _Strangers:
 
     def _tell_stranger(self, message: InboundMessage, text: str) -> None:
         """Say something to a stranger who was spoken to before, and who may be the owner."""
-        key = session_key(message, self._tx.rules.groups)
-        if conversations.find(self._tx.conn, key) is None:
+        row = self._tx.place
+        if row is None:
             return
-        row = self._tx.conversation(message)
         told = f"code:{inbox.source_of(message)}:{message.dedupe_key}"
         parts = parts_of(self._tx.renderer(message), told, text)
         outbox.append(self._tx.conn, row.id, parts, inbox_seq=row.inbox_head)
@@ -472,6 +474,7 @@ class _Transaction:
     Attributes:
         after: Grows with each message.
         said: The current message, parsed as a command.
+        place: Its conversation, locked; None where there is none yet.
     """
 
     conn: Connection
@@ -480,13 +483,18 @@ class _Transaction:
     renderers: Mapping[tuple[str, str], Renderer]
     after: AfterCommit = field(default_factory=AfterCommit)
     said: Parsed = field(default_factory=Parsed)
+    place: Conversation | None = None
+
+    def key(self, message: InboundMessage) -> str:
+        return session_key(message, self.rules.groups)
 
     def conversation(self, message: InboundMessage) -> Conversation:
-        """Return the conversation that a message belongs to, locked; it may be new."""
-        groups = self.rules.groups
-        key, user = session_key(message, groups), sole_sender(message, groups)
-        titled = replace(message, text=self.title(message))
-        return inbox.find_or_create(self.conn, key, titled, user)
+        """Return the conversation of the current message, locked; it is entered where it is new."""
+        if self.place is None:
+            titled = replace(message, text=self.title(message))
+            user = sole_sender(message, self.rules.groups)
+            self.place = inbox.create(self.conn, self.key(message), titled, user)
+        return self.place
 
     def title(self, message: InboundMessage) -> str:
         """Return what a conversation is named after; a command is no title.

@@ -15,6 +15,7 @@ from sqlalchemy import (
     ScalarSelect,
     Select,
     Update,
+    and_,
     case,
     delete,
     func,
@@ -29,6 +30,7 @@ from gateway.storage.schema import (
     conversation,
     inbox,
     inquiry,
+    is_pending,
     is_running,
     is_unanswered,
     now_s,
@@ -51,6 +53,7 @@ class Conversation(NamedTuple):
         cancel_upto_seq: Newest entry of its inbox that a `/stop` was about.
         parent_turn_id: Of a delegated child: the turn that waits for it.
         waits: Whether anything waits for a person's answer; only where that is asked for.
+        pending: How many entries of its inbox wait or are being answered, likewise.
         session_key: One of its keys, likewise.
     """
 
@@ -68,6 +71,7 @@ class Conversation(NamedTuple):
     cancel_upto_seq: int
     parent_turn_id: int | None
     waits: bool = False
+    pending: int = 0
     session_key: str = ""
 
     @property
@@ -81,14 +85,21 @@ class Conversation(NamedTuple):
         return self.platform, self.account
 
 
-# Without the last two fields: these are read from other tables, where they are asked for.
-_COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-2])
-_waits = (
+# Without the last three fields: these are read from other tables, where they are asked for.
+_COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
+_is_asking = (
     select(inquiry.c.id)
     .where(inquiry.c.conversation == conversation.c.id, is_unanswered)
     .correlate(conversation)
     .exists()
-    .label("waits")
+)
+_waits = _is_asking.label("waits")
+_pending = (
+    select(func.count())
+    .where(inbox.c.conversation == conversation.c.id, is_pending)
+    .correlate(conversation)
+    .scalar_subquery()
+    .label("pending")
 )
 
 
@@ -113,13 +124,13 @@ def _exists(conversation_id: int) -> Any:
 
 
 def locked(conn: Connection, conversation_id: int) -> Conversation:
-    """Return a conversation, locked, with its `waits`."""
+    """Return a conversation, locked, with its `waits` and `pending`."""
     return Conversation(*conn.execute(*_locked(conversation_id)).one())
 
 
 @built_once
 def _locked(conversation_id: int) -> Any:
-    found = select(*_COLUMNS, _waits).where(conversation.c.id == conversation_id)
+    found = select(*_COLUMNS, _waits, _pending).where(conversation.c.id == conversation_id)
     # For PostgreSQL. SQLite has no such clause and needs none: one thread writes.
     return found.with_for_update(of=conversation)
 
@@ -130,14 +141,19 @@ def locked_by_key(conn: Connection, session_key: str) -> Conversation | None:
     return None if row is None else Conversation(*row)
 
 
-@built_once
-def _of_key(session_key: str) -> Any:
+def of_key(session_key: Any, *beside: Any) -> Select[Any]:
+    """Select the conversation of a session key, locked, and what else is asked beside it."""
     return (
-        select(*_COLUMNS, _waits)
+        select(*_COLUMNS, _waits, _pending, *beside)
         .join(alias, alias.c.conversation == conversation.c.id)
         .where(alias.c.session_key == session_key)
         .with_for_update(of=conversation)
     )
+
+
+@built_once
+def _of_key(session_key: str) -> Any:
+    return of_key(session_key)
 
 
 def find(conn: Connection, session_key: str) -> int | None:
@@ -332,9 +348,13 @@ def outlive_stops(conn: Connection, conversation_id: int, first_seq: int) -> Non
     conn.execute(update(conversation).where(*here).values(cancel_upto_seq=first_seq - 1))
 
 
-def take_inbox_seq(conn: Connection, conversation_id: int) -> int:
-    """Return the next seq of the inbox, which is taken by this."""
-    return int(conn.scalar(*_take_inbox_seq(conversation_id)) or 0)
+def take_inbox_seq(conn: Connection, conversation_id: int, *, is_work: bool = False) -> int:
+    """Return the next seq of the inbox, which is taken by this.
+
+    One of work also makes the conversation ready, unless it waits for a person's answer.
+    """
+    taking = _take_seq_of_work if is_work else _take_inbox_seq
+    return int(conn.scalar(*taking(conversation_id)) or 0)
 
 
 @built_once
@@ -343,6 +363,18 @@ def _take_inbox_seq(conversation_id: int) -> Any:
         update(conversation)
         .where(conversation.c.id == conversation_id)
         .values(inbox_head=conversation.c.inbox_head + 1)
+        .returning(conversation.c.inbox_head)
+    )
+
+
+@built_once
+def _take_seq_of_work(conversation_id: int) -> Any:
+    begins_to_wait = and_(*_is_idle, ~_is_asking)
+    ready_no = case((begins_to_wait, _next_ready_no()), else_=conversation.c.ready_no)
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id)
+        .values(inbox_head=conversation.c.inbox_head + 1, ready_no=ready_no)
         .returning(conversation.c.inbox_head)
     )
 

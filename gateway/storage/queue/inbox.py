@@ -6,7 +6,7 @@ late edits. `take_noted` gives them to a turn.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import (
     Connection,
@@ -104,22 +104,58 @@ def _known(source: str, dedupe_key: str) -> Any:
     )
 
 
+class Arrival(NamedTuple):
+    """What is known about a message that arrives.
+
+    Attributes:
+        is_known: Whether one with its key was admitted, or put into quarantine, before.
+        place: Its conversation as `conversations.locked` returns it; None where there is none yet.
+    """
+
+    is_known: bool
+    place: Conversation | None
+
+
+def arrival(conn: Connection, session_key: str, message: InboundMessage) -> Arrival:
+    """Look up a message and its conversation; one statement where there is that conversation."""
+    its_key = source_of(message), message.dedupe_key
+    row = conn.execute(*_arrival(session_key, *its_key)).one_or_none()
+    if row is None:
+        return Arrival(is_known(conn, *its_key), None)
+    *found, known = row
+    return Arrival(bool(known), Conversation(*found))
+
+
+@built_once
+def _arrival(session_key: str, source: str, dedupe_key: str) -> Any:
+    seen = [
+        select(table.c.at)
+        .where(table.c.source == source, table.c.dedupe_key == dedupe_key)
+        .exists()
+        for table in (inbox, quarantine)
+    ]
+    return conversations.of_key(session_key, or_(*seen).label("is_known"))
+
+
 def find_or_create(
     conn: Connection, session_key: str, message: InboundMessage, user: str | None
 ) -> Conversation:
-    """Return the conversation of a session key, locked; it is created where there is none.
+    """Return the conversation of a session key, locked; it is created where there is none."""
+    known = conversations.locked_by_key(conn, session_key)
+    return known or create(conn, session_key, message, user)
 
-    Its `waits` says whether anything waits for a person's answer. A new one gets its first session.
+
+def create(
+    conn: Connection, session_key: str, message: InboundMessage, user: str | None
+) -> Conversation:
+    """Enter a conversation, with its first session, and return it, locked.
 
     Args:
         conn: The writing connection.
         session_key: See gateway/session_keys.py.
-        message: Its first message, where it is new.
+        message: Its first message.
         user: Whose conversation it is; None for a shared one.
     """
-    known = conversations.locked_by_key(conn, session_key)
-    if known is not None:
-        return known
     here = conversations.create(conn, session_key, message.address, user, message.text)
     sessions.start_root(conn, here, "first_message")
     return conversations.locked(conn, here)
@@ -136,6 +172,8 @@ def append(
 ) -> int:
     """Insert one update with the conversation's next seq; returns the seq.
 
+    What is queued makes the conversation ready, unless that waits for a person's answer.
+
     Args:
         conn: The writing connection.
         conversation_id: Where it was said.
@@ -144,7 +182,7 @@ def append(
         state: What becomes of it.
         command: The name of the command that it is; None for a message.
     """
-    seq = conversations.take_inbox_seq(conn, conversation_id)
+    seq = conversations.take_inbox_seq(conn, conversation_id, is_work=state == "queued")
     conn.execute(
         _INSERT,
         {
@@ -166,16 +204,6 @@ def append(
 
 
 _INSERT = inbox.insert().values(at=now_s())
-
-
-def count_pending(conn: Connection, conversation_id: int) -> int:
-    """Return how many entries wait or are being answered."""
-    return conn.scalar(*_count_pending(conversation_id)) or 0
-
-
-@built_once
-def _count_pending(conversation_id: int) -> Any:
-    return select(func.count()).where(inbox.c.conversation == conversation_id, is_pending)
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:

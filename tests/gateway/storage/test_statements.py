@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from agent.messages import assistant_message
-from gateway.storage.conversation import turn_journal
+from gateway.storage.conversation import conversations, turn_journal
 from gateway.storage.queue import inbox, leases
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox, step
@@ -51,7 +51,7 @@ def test_what_waits_is_found_without_the_rest_of_the_inbox(store: Store) -> None
     for how in (
         store.plans(inbox.queued, conversation_id),
         store.plans(inbox.finish_turn, conversation_id, current.id, "done"),
-        store.plans(inbox.count_pending, conversation_id),
+        store.plans(conversations.locked, conversation_id),
     ):
         found = [each for each in how if each.startswith("SEARCH inbox")]
         assert found

@@ -119,9 +119,41 @@ def test_pending_counts_what_waits_and_what_is_being_answered(store: Store) -> N
     current = store.run(turn_of, "one", "two")
     store.run(admit, inbound("three"))
     store.run(admit, inbound("no"), state="refused")
-    assert store.run(inbox.count_pending, current.lease.conversation) == 3
+    assert store.run(conversations.locked, current.lease.conversation).pending == 3
     store.run(inbox.finish_turn, current.lease.conversation, current.id, "done")
-    assert store.run(inbox.count_pending, current.lease.conversation) == 1
+    assert store.run(conversations.locked, current.lease.conversation).pending == 1
+
+
+def test_a_message_and_its_conversation_are_looked_up_in_one_statement(store: Store) -> None:
+    """Whether it is known, and how much waits before it."""
+    place, _ = store.run(admit, inbound("one", chat="7", dedupe_key="k"))
+    store.run(inbox.set_aside, [poison("p")])
+    here = store.run(conversations.locked, place)
+    key = "telegram:default:7"
+    looked_up = {
+        each: store.run(inbox.arrival, key, inbound(chat="7", dedupe_key=each))
+        for each in ("k", "p", "new")
+    }
+    assert looked_up == {"k": (True, here), "p": (True, here), "new": (False, here)}
+    assert here.pending == 1
+    assert store.statements(inbox.arrival, key, inbound()) == ["SELECT conversation"]
+
+
+def test_a_message_without_a_conversation_is_known_by_its_key(store: Store) -> None:
+    """A stranger's is in quarantine."""
+    store.run(inbox.set_aside, [poison("p")])
+    assert store.run(inbox.arrival, "nowhere", inbound(dedupe_key="p")) == (True, None)
+    assert store.run(inbox.arrival, "nowhere", inbound(dedupe_key="new")) == (False, None)
+
+
+@pytest.mark.parametrize(("state", "is_ready"), [("queued", True), ("done", False)])
+def test_what_is_queued_makes_its_conversation_ready(
+    store: Store, state: InboxState, *, is_ready: bool
+) -> None:
+    """In the statement that takes its seq."""
+    row = store.run(inbox.find_or_create, "key", inbound(), "42")
+    store.run(inbox.append, row.id, inbound(), kind="message", state=state)
+    assert (store.conversation(row.id).ready_no is not None) is is_ready
 
 
 def test_a_turn_takes_its_entries(store: Store) -> None:
