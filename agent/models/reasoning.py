@@ -1,7 +1,7 @@
 """Splits what a model thought off what it says (a stream of text in, visible text out).
 
 Servers without a field for reasoning put it into the text, as `<think>` or `<REASONING_SCRATCHPAD>`
-blocks. Pure but for its own buffers; used by agent/models/openai/stream.py and for summaries.
+blocks. Pure but for its own buffers; used by agent/models/openai/client.py and for summaries.
 """
 
 import re

@@ -1,32 +1,243 @@
-"""Claude over Anthropic's Messages API."""
+"""Claude over Anthropic's Messages API: one streaming call, and what its errors mean.
+
+What the SDK raises becomes a ModelError: by code, status and type of the error. The text of a
+message decides only inside one status and type, where the API has nothing else.
+"""
 
 from collections import OrderedDict
-from contextlib import AbstractContextManager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import anthropic
+import httpx2
 from typing_extensions import override
 
-from agent.models.anthropic.errors import anthropic_errors
-from agent.models.anthropic.stream import AnthropicAnswer
-from agent.models.anthropic.wire import request_body
+from agent.errors import (
+    BadRequest,
+    ContextOverflow,
+    CredentialsRefused,
+    CreditUsedUp,
+    LongContextRefused,
+    ModelError,
+    ModelNotFound,
+    ModelUnreachable,
+    RateLimited,
+)
+from agent.models.anthropic.wire import Block, Place, opaque_fields, request_body
 from agent.models.api import (
+    CLEAR_STATUS,
     CONNECT_TIMEOUT_S,
     HEADERS,
+    UNREADABLE,
     ApiModel,
     StreamClock,
+    StreamedAnswer,
     bound,
+    build_error,
+    describe,
+    error_class,
     model_info,
     required_key,
 )
-from agent.models.base import ModelInfo, ModelRequest
+from agent.models.base import Completion, ModelInfo, ModelRequest, StopReason
 from agent.models.catalog import DEFAULT_NAMES
-from agent.models.draft import AnswerDraft, readable
+from agent.models.draft import (
+    AnswerDraft,
+    CallDraft,
+    arguments_in,
+    readable,
+    storable,
+    text_in,
+    tokens_in,
+    usage_so_far,
+)
 from agent.settings import ModelSettings
+from agent.usage import Usage
 
+if TYPE_CHECKING:
+    from anthropic.types import (
+        RawContentBlockDeltaEvent,
+        RawContentBlockStartEvent,
+        RawMessageStartEvent,
+        RawMessageStreamEvent,
+    )
+
+_STOP_REASONS: dict[str | None, StopReason] = {
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "refused",
+}
 REMEMBERED_ANSWERS = 1024
 """Conversations whose newest answer is known by its id."""
+_BY_TYPE: dict[str | None, type[ModelError]] = {
+    "authentication_error": CredentialsRefused,
+    "billing_error": CreditUsedUp,
+    "permission_error": CredentialsRefused,
+    "not_found_error": ModelNotFound,
+    "rate_limit_error": RateLimited,
+    "overloaded_error": RateLimited,
+    "request_too_large": ContextOverflow,
+    "invalid_request_error": BadRequest,
+    "timeout_error": ModelUnreachable,
+    "api_error": ModelUnreachable,
+}
+_BY_CODE: dict[str | None, type[ModelError]] = {
+    "contract_spend_limit_reached": CreditUsedUp,
+    "enforced_spend_limit_reached": CreditUsedUp,
+    "organization_on_hold": CredentialsRefused,
+    "request_body_too_large_after_decoding": ContextOverflow,
+}
+_LONG_CONTEXT_BETA = ("long context beta is not yet available", LongContextRefused)
+# The API has no code for these: a class by its other signs, the text, and what it means then.
+# Source: issues of anthropics/claude-code, e.g. 42616 and 50784 (429, also for small requests).
+_BY_TEXT: dict[type[ModelError], tuple[tuple[str, type[ModelError]], ...]] = {
+    BadRequest: (
+        ("prompt is too long", ContextOverflow),
+        ("exceed context limit", ContextOverflow),
+        ("context window", ContextOverflow),
+        ("credit balance is too low", CreditUsedUp),
+        _LONG_CONTEXT_BETA,
+    ),
+    CredentialsRefused: (_LONG_CONTEXT_BETA,),
+    RateLimited: (("extra usage is required for long context", LongContextRefused),),
+}
+
+
+class AnthropicAnswer(StreamedAnswer):
+    """Grows with the events of one stream.
+
+    Attributes:
+        id: The provider's id of the message; "" before it began.
+    """
+
+    def __init__(self, draft: AnswerDraft, clock: StreamClock) -> None:
+        """`draft` collects what is said; `clock` is told of every event."""
+        super().__init__(draft, clock)
+        self.id = ""
+        self._is_counted = False
+        self._miss_reason: str | None = None
+        self._stop_reason: str | None = None
+        self._finished = False
+        self._calls: dict[int, CallDraft] = {}
+        self._thinking: dict[int, tuple[Block, Place]] = {}
+
+    async def read(self, stream: "anthropic.AsyncStream[RawMessageStreamEvent]") -> None:
+        """Take every event; what happens to the connection after the last one does not matter.
+
+        The SDK keeps pings to itself. An answer that is larger than it may be is left.
+        """
+        try:
+            async for event in stream:
+                self._clock.note()
+                self._take(event)
+                if self._draft.is_full:
+                    break
+        except httpx2.TransportError:
+            if not self._finished:
+                raise
+
+    @override
+    def completion(self, name: str) -> Completion:
+        if not self._finished and not self._draft.is_full:
+            raise ModelUnreachable("Anthropic: the stream was cut")
+        if self._stop_reason == "model_context_window_exceeded" and self._draft.empty:
+            raise ContextOverflow("the window was full before the answer began")
+        self._draft.opaque |= opaque_fields(self._thinking.values())
+        stop = _STOP_REASONS.get(self._stop_reason, "stop")
+        done = self._draft.completion(stop, self.billed(name), self._model or name)
+        return storable(replace(done, cache_miss_reason=self._miss_reason))
+
+    @override
+    def billed(self, name: str) -> Usage | None:
+        streamed = "" if self._is_counted else self._draft.streamed
+        return usage_so_far(self._usage, streamed, name)
+
+    def _take(self, event: "RawMessageStreamEvent") -> None:
+        if event is None:
+            return  # `data: null`
+        if event.type == "message_start":
+            self._begin(event)
+        elif event.type == "content_block_start":
+            self._begin_block(event)
+        elif event.type == "content_block_delta":
+            self._grow_block(event)
+        elif event.type == "message_delta":
+            self._stop_reason = event.delta.stop_reason
+            # Where there is no last count, the first one tells nothing of what came since.
+            self._is_counted = tokens_in(event.usage, "output_tokens") > 0
+            self._usage = _usage(event.usage, self._usage)
+        elif event.type == "message_stop":
+            self._finished = True
+
+    def _begin(self, event: "RawMessageStartEvent") -> None:
+        message = event.message
+        self.id = text_in(message.id)
+        self._model = text_in(message.model)
+        self._usage = _usage(message.usage, Usage())
+        if message.diagnostics and message.diagnostics.cache_miss_reason:
+            self._miss_reason = text_in(message.diagnostics.cache_miss_reason.type)
+
+    def _begin_block(self, event: "RawContentBlockStartEvent") -> None:
+        block = event.content_block
+        self._draft.admit_part()
+        if block.type == "text":
+            self._draft.say(self._draft.admit(text_in(block.text)))
+        elif block.type == "tool_use":
+            # Some proxies send the whole input here and no deltas.
+            whole = [self._draft.admit(arguments_in(block.input))] if block.input else []
+            call = CallDraft(text_in(block.id), self._draft.admit(text_in(block.name)), whole)
+            self._calls[event.index] = call
+            self._draft.calls.append(call)
+        elif block.type in {"thinking", "redacted_thinking"}:
+            # The API takes signed blocks back only where they stood.
+            place = (len(self._draft.text), len(self._draft.calls))
+            # As it came: the API takes a signed block back only unchanged.
+            kept = block.model_dump(exclude_unset=True, warnings=False)
+            self._draft.admit_part(len(str(kept)))
+            self._thinking[event.index] = kept, place
+
+    def _grow_block(self, event: "RawContentBlockDeltaEvent") -> None:
+        """Take a delta; one of a block that never began, or of a server's tool, is dropped."""
+        delta = event.delta
+        if delta.type == "text_delta":
+            self._draft.say(self._draft.admit(text_in(delta.text)))
+        elif delta.type == "input_json_delta" and event.index in self._calls:
+            if piece := self._draft.admit(arguments_in(delta.partial_json)):
+                self._calls[event.index].arguments.append(piece)
+        elif delta.type == "thinking_delta":
+            self._think(event.index, self._draft.admit(text_in(delta.thinking)))
+        elif delta.type == "signature_delta" and event.index in self._thinking:
+            signature = text_in(delta.signature)
+            self._draft.admit_part(len(signature))
+            self._thinking[event.index][0]["signature"] = signature
+
+    def _think(self, index: int, thought: str) -> None:
+        self._draft.think(thought)
+        if index in self._thinking:
+            block, _ = self._thinking[index]
+            block["thinking"] = text_in(block.get("thinking")) + thought
+
+
+def _usage(reported: object, before: Usage) -> Usage:
+    """Return the totals as reported by now; what a report leaves out stays as it was `before`."""
+    hour = tokens_in(
+        getattr(reported, "cache_creation", None),
+        "ephemeral_1h_input_tokens",
+        before.cache_write_1h_tokens,
+    )
+    written = before.cache_write_5m_tokens + before.cache_write_1h_tokens
+    created = tokens_in(reported, "cache_creation_input_tokens", written)
+    return Usage(
+        input_tokens=tokens_in(reported, "input_tokens", before.input_tokens),
+        output_tokens=tokens_in(reported, "output_tokens", before.output_tokens),
+        cache_read_tokens=tokens_in(reported, "cache_read_input_tokens", before.cache_read_tokens),
+        cache_write_5m_tokens=max(created - hour, 0),
+        cache_write_1h_tokens=hour,
+    )
 
 
 class AnthropicModel(ApiModel[AnthropicAnswer]):
@@ -110,3 +321,32 @@ def is_official(base_url: str) -> bool:
     """Return whether a URL is one of Anthropic's own."""
     host = urlsplit(base_url).hostname or ""
     return host == "anthropic.com" or host.endswith(".anthropic.com")
+
+
+@contextmanager
+def anthropic_errors(key: str) -> Iterator[None]:
+    """Map what the SDK raises to agent/errors.py; the messages do not hold `key`.
+
+    Source: ErrorType and ErrorDetails in anthropic.types.shared, SDK 2.12.0.
+    """
+    try:
+        yield
+    except anthropic.APIStatusError as exc:
+        reason = describe(exc.status_code, _text(exc.type), _text(exc.api_message), key)
+        raise build_error(_classify(exc), exc.status_code, reason, exc.response.headers) from exc
+    except (anthropic.APIError, *UNREADABLE) as exc:
+        raise ModelUnreachable(f"Anthropic: {type(exc).__name__}") from exc
+
+
+def _classify(exc: anthropic.APIStatusError) -> type[ModelError]:
+    if by_code := _BY_CODE.get(exc.error_code):
+        return by_code
+    status = exc.status_code
+    kind = CLEAR_STATUS.get(status) or _BY_TYPE.get(_text(exc.type)) or error_class(status)
+    text = _text(exc.api_message).lower()
+    return next((meant for sign, meant in _BY_TEXT.get(kind, ()) if sign in text), kind)
+
+
+def _text(value: object) -> str:
+    """Return a field of an error's body, which may be anything."""
+    return value if isinstance(value, str) else ""
