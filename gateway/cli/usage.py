@@ -36,9 +36,8 @@ from gateway.cli.common import (
     show_next,
 )
 from gateway.settings.tree import Settings
-from gateway.storage.reports import cache_efficiency, costs, ledger
-from gateway.storage.reports.cache_efficiency import Rates
-from gateway.storage.reports.costs import GroupPage
+from gateway.storage.reports import costs, ledger
+from gateway.storage.reports.costs import GroupPage, Rates
 from gateway.storage.reports.ledger import Group, Span, Spent
 
 
@@ -137,9 +136,7 @@ def _rates(settings: Settings) -> Rates:
     blocks = (settings.model, *settings.fallbacks)
     named = {block.name or DEFAULT_NAMES.get(resolve_provider(block)): block for block in blocks}
     given = {name: block.facts for name, block in named.items()}
-    return lambda name: cache_efficiency.CachePrices.of(
-        facts_of(name, given.get(name, FactsSettings()))
-    )
+    return lambda name: costs.CachePrices.of(facts_of(name, given.get(name, FactsSettings())))
 
 
 def _each(first: date, last: date) -> Iterator[date]:

@@ -17,7 +17,7 @@ from agent.turn.state import Agent
 from agent.usage import Prices
 from gateway.context.prompts import Prompts
 from gateway.context.window import ContextParts
-from gateway.storage.reports.cache_efficiency import CachePrices
+from gateway.storage.reports.costs import CachePrices
 from gateway.storage.reports.ledger import Spent
 from gateway.storage.reports.usage import ContextFill
 

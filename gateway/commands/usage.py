@@ -18,8 +18,8 @@ from gateway.commands.status_figures import (
     tokens_text,
 )
 from gateway.storage.conversation import conversations
-from gateway.storage.reports import cache_efficiency, costs, ledger, usage
-from gateway.storage.reports.cache_efficiency import BilledAnswer
+from gateway.storage.reports import costs, ledger, usage
+from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent
 from gateway.storage.reports.usage import ContextFill, Figures, UsageReport
 
@@ -106,7 +106,7 @@ def _cache_text(report: UsageReport, money: MoneyRules) -> str:
 
 def least_text(answers: Sequence[BilledAnswer], money: MoneyRules) -> str:
     """Return how close the bill came to the least possible; empty where that is not known."""
-    found = cache_efficiency.compare(answers, money.rates)
+    found = costs.compare(answers, money.rates)
     if found.ratio is None:
         return ""
     calls = count(found.calls, "call")

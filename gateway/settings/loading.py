@@ -14,9 +14,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 
 from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
-from gateway.settings.messages import complaint
 from gateway.settings.rules import contradictions, doubts, without_effect
-from gateway.settings.sources import Sources
+from gateway.settings.sources import Sources, complaint
 from gateway.settings.tree import Keys, Settings, flatten
 
 Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)

@@ -1,5 +1,8 @@
 """What all calls of models took and cost, by day, model, sender and outcome: `parley usage`.
 
+And how close the bill for prompts came to the least possible: `/usage` compares the newest calls of
+a conversation while a message is admitted.
+
 Most of it is read from sums for each quarter of an hour, which serves the days of every time zone.
 Triggers of the database (gateway/storage/schema.py) keep them in the transaction that enters,
 changes or erases a row of the ledger, so they are never behind, and no statement of a turn is spent
@@ -10,7 +13,8 @@ rest. `size` tells which calls can be compared with the least possible
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -27,10 +31,11 @@ from sqlalchemy import (
     select,
 )
 
-from agent.money.costs import Money
-from agent.usage import Usage
+from agent.models.catalog import ModelFacts
+from agent.money.cache_simulator import CacheRules, least_after
+from agent.money.costs import Money, cost_usd
+from agent.usage import Prices, Usage
 from gateway.storage.conversation import conversations
-from gateway.storage.reports.cache_efficiency import CachePrices, Rates
 from gateway.storage.reports.ledger import (
     Compared,
     Group,
@@ -41,7 +46,96 @@ from gateway.storage.reports.ledger import (
     usage_in,
 )
 from gateway.storage.schema import MEASURES, PICO, SIZES, SLOT_S, ledger, spent_by, spent_slot, turn
-from gateway.storage.statements import known_place
+from gateway.storage.statements import built_once, known_place
+
+RECENT_CALLS = 200
+"""So many calls of a conversation `/usage` compares with the least they could have cost."""
+
+
+class CachePrices(NamedTuple):
+    """What decides about the least that the prompts of a model can cost; output is free here."""
+
+    rules: CacheRules
+    prices: Prices
+
+    @classmethod
+    def of(cls, facts: ModelFacts) -> "CachePrices | None":
+        """Return those of a model; None where a prompt costs nothing or nobody knows what."""
+        if facts.prices is None or not facts.prices.input:
+            return None
+        return cls(CacheRules.of(facts), replace(facts.prices, output=0.0))
+
+    def compared(self, calls: int, billed: Usage, least: Usage) -> Compared:
+        """Return what calls were billed and the least, both at this price list."""
+        billed_usd, least_usd = (cost_usd(usage, self.prices) for usage in (billed, least))
+        return Compared(calls, billed_usd or 0.0, least_usd or 0.0)
+
+
+Rates = Callable[[str], CachePrices | None]
+"""What is known of a model by its name."""
+
+
+class BilledAnswer(NamedTuple):
+    """A call for a step of a turn, as the provider reported it.
+
+    Attributes:
+        model: As booked; with `provider` it names a cache.
+        before_tokens: The prompt of the call before it in that cache; 0 for none.
+    """
+
+    provider: str
+    model: str
+    usage: Usage
+    before_tokens: int
+
+    @property
+    def cache(self) -> tuple[str, str]:
+        """Whose cache it is, as far as there is one."""
+        return self.provider, self.model
+
+
+def recent_answers(conn: Connection, conversation_id: int) -> list[BilledAnswer]:
+    """Return the newest calls of a conversation, `RECENT_CALLS` at most, in order."""
+    rows = conn.execute(*_recent_answers(conversation_id))
+    return [BilledAnswer(row.provider, row.model, usage_in(row), row.before_tokens) for row in rows]
+
+
+@built_once
+def _recent_answers(conversation_id: int) -> Any:
+    newest = (
+        select(ledger)
+        .where(
+            ledger.c.conversation == conversation_id,
+            ledger.c.purpose == "answer",
+            ledger.c.estimated.is_(False),
+        )
+        # In the order of an index, which ends at the limit: no other call is read.
+        .order_by(ledger.c.turn_id.desc(), ledger.c.id.desc())
+        .limit(RECENT_CALLS)
+        .subquery("reported")
+    )
+    return select(newest).order_by(newest.c.id)
+
+
+def compare(answers: Sequence[BilledAnswer], rates: Rates) -> Compared:
+    """Return what the prompts were billed and the least, each at the price list of its model.
+
+    Left out are models without rates, and those that take no breakpoints and have reported
+    nothing of a cache: they may have none.
+
+    Args:
+        answers: In order.
+        rates: What is known of a model by its name.
+    """
+    by_model = {name: rates(name) for name in {answer.model for answer in answers}}
+    cached = {each.cache for each in answers if each.usage.prompt_tokens > each.usage.input_tokens}
+    found = Compared()
+    for answer in answers:
+        known = by_model[answer.model]
+        if known and (known.rules.marked or answer.cache in cached):
+            least = least_after(answer.before_tokens, answer.usage, known.rules)
+            found += known.compared(1, answer.usage, least)
+    return found
 
 
 class GroupPage(NamedTuple):

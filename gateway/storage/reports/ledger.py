@@ -188,7 +188,7 @@ class Spent:
     """The sum of some calls, those for summaries and those without an answer included.
 
     Attributes:
-        prompts: Those of them that have been compared (reports/cache_efficiency.py).
+        prompts: Those of them that have been compared (reports/costs.py).
     """
 
     calls: int = 0

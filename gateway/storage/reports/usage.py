@@ -22,8 +22,8 @@ from agent.usage import Usage
 from gateway.storage.conversation import conversations, sessions
 from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.transcript import shown_ranges
-from gateway.storage.reports import cache_efficiency
-from gateway.storage.reports.cache_efficiency import BilledAnswer
+from gateway.storage.reports import costs
+from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import SUMS, Group, Spent, grouped, spent_in, total
 from gateway.storage.schema import (
     compaction,
@@ -232,7 +232,7 @@ def report(conn: Connection, conversation_id: int, session_id: int) -> UsageRepo
         whole=_figures(conn, conversation_id, None, total(models)),
         models=tuple(models),
         last_turn=last,
-        answers=tuple(cache_efficiency.recent_answers(conn, conversation_id)),
+        answers=tuple(costs.recent_answers(conn, conversation_id)),
         delegated=_delegated(conn, conversation_id),
     )
 

@@ -12,7 +12,7 @@ from agent.usage import FREE, Prices, Usage
 from gateway.commands.status_figures import MoneyRules, StatusFacts
 from gateway.commands.usage import Today, saved_by_cache_usd, usage_text
 from gateway.storage import schema
-from gateway.storage.reports.cache_efficiency import BilledAnswer
+from gateway.storage.reports.costs import BilledAnswer
 from gateway.storage.reports.ledger import Group, Spent
 from gateway.storage.reports.usage import Context, ContextFill, Figures, UsageReport
 from tests.support.gateway import running

@@ -5,10 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+)
 
 from agent.settings import McpServerSettings
-from agent.tools.mcp import connection
-from agent.tools.mcp.servers import FOLDER, mcp_tools
+from agent.tools.mcp import servers
+from agent.tools.mcp.servers import FOLDER, mcp_tools, text_of
 from tests.agent.conftest import Journal
 from tests.agent.tools.mcp.test_transports import run
 
@@ -33,7 +43,7 @@ async def test_a_list_that_has_changed_meanwhile_is_logged(
     program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tools do not come and go while the gateway runs."""
-    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(servers, "LONGEST_PAUSE_S", 0.01)
     plan = tmp_path / "plan"
     changing = program({"tools": [*ONE, {"name": "die", "inputSchema": {"type": "object"}}]})
     plan.write_text(changing.args[-1])
@@ -99,3 +109,53 @@ async def test_an_error_comes_out_as_itself(
         async with mcp_tools({"s": program({"tools": ONE})}, tmp_path):
             raise LookupError("as it is")
     assert journal.notes()[-1] == "ended"
+
+
+def test_texts_are_joined() -> None:
+    """In their order."""
+    parts = [TextContent(text="one"), TextContent(text="two")]
+    assert text_of(CallToolResult(content=parts)) == "one\ntwo"
+
+
+def test_what_is_no_text_is_named() -> None:
+    """The model learns that it is there, and how large it is."""
+    blob = BlobResourceContents(uri="file:///b", blob="AAAA")
+    parts = [
+        ImageContent(data="AAAA", mime_type="image/png"),
+        AudioContent(data="AAA=", mime_type="audio/ogg"),
+        ResourceLink(name="report", uri="file:///r"),
+        EmbeddedResource(resource=TextResourceContents(uri="file:///t", text="inside")),
+        EmbeddedResource(resource=blob),
+    ]
+    assert text_of(CallToolResult(content=parts)).splitlines() == [
+        "[image: image/png, 3 bytes]",
+        "[audio: audio/ogg, 2 bytes]",
+        "[resource: report, file:///r]",
+        "[resource: file:///t]",
+        "inside",
+        "[resource: file:///b, binary, 3 bytes]",
+    ]
+
+
+def test_structured_content_is_told_once() -> None:
+    """As JSON, unless a part is that already."""
+    value = {"temperature": 1 << 70, "place": "Köln"}
+    text = '{"temperature": 1180591620717411303424, "place": "Köln"}'
+    told = CallToolResult(content=[TextContent(text="It is warm.")], structured_content=value)
+    assert text_of(told) == f"It is warm.\n{text}"
+    same = CallToolResult(content=[TextContent(text=text)], structured_content=value)
+    assert text_of(same) == text
+    wrapped = CallToolResult(content=[TextContent(text="3")], structured_content={"result": 3})
+    assert text_of(wrapped) == "3"
+
+
+def test_a_part_that_is_nested_without_end_is_a_text() -> None:
+    """Beside structured content it is read as JSON, which gives up on it."""
+    deep = "[" * 100_000
+    told = CallToolResult(content=[TextContent(text=deep)], structured_content={"a": 1})
+    assert text_of(told) == f'{deep}\n{{"a": 1}}'
+
+
+def test_nothing_is_told() -> None:
+    """An empty result is one."""
+    assert text_of(CallToolResult(content=[])) == "(no content)"

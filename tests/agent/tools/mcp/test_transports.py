@@ -19,7 +19,7 @@ from mcp_types import JSONRPCResponse
 
 from agent.errors import ToolError
 from agent.settings import McpServerSettings
-from agent.tools.mcp import connection, transports
+from agent.tools.mcp import servers, transports
 from agent.tools.mcp.servers import mcp_tools
 from agent.tools.mcp.transports import MAX_PARTS, Watched
 from agent.tools.registry import Tool
@@ -95,7 +95,7 @@ async def test_a_lost_program_is_started_again(
     program: Program, journal: Journal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that was under way says so, one in between that the server is not there."""
-    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(servers, "LONGEST_PAUSE_S", 0.05)
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"log": str(journal.noted), "say": "Ann asks"}))
     server = program().model_copy(update={"args": (*program().args[:-1], f"@{plan}")})
@@ -150,7 +150,7 @@ async def test_a_deaf_program_ends_where_nobody_waits_for_its_end(
     program: Program, journal: Journal
 ) -> None:
     """A second signal ends the gateway at once."""
-    server = connection.Connection("s", program({"deaf": True}), lambda _: None)
+    server = servers.Connection("s", program({"deaf": True}), lambda _: None)
     running = asyncio.create_task(server.run())
     await server.tried.wait()
     pid = pid_of(journal)
@@ -271,7 +271,7 @@ async def test_a_lost_session_is_begun_anew(
     tmp_path: Path, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server was started again and does not know it."""
-    monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(servers, "LONGEST_PAUSE_S", 0.01)
     async with (
         mcp_over_http() as server,
         mcp_tools({"s": settings_of(server)}, tmp_path) as tools,

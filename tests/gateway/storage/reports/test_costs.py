@@ -16,19 +16,18 @@ from hypothesis import strategies as st
 from sqlalchemy import Connection, text
 
 from agent.messages import assistant_message
-from agent.models.catalog import facts_of
+from agent.models.catalog import ModelFacts, facts_of
 from agent.money.cache_simulator import CacheRules
 from agent.money.costs import Money
 from agent.settings import FactsSettings
-from agent.usage import Prices, Usage
+from agent.usage import FREE, Prices, Usage
 from gateway.agent_ports.budgets import day_of
 from gateway.storage import maintenance
 from gateway.storage.conversation import turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.conversation.turns import Turn
-from gateway.storage.reports import cache_efficiency, costs, ledger, usage
-from gateway.storage.reports.cache_efficiency import BilledAnswer, CachePrices
-from gateway.storage.reports.costs import GroupPage
+from gateway.storage.reports import costs, ledger, usage
+from gateway.storage.reports.costs import RECENT_CALLS, BilledAnswer, CachePrices, GroupPage
 from gateway.storage.reports.ledger import Compared, Group, Key, Span, Spent
 from gateway.storage.schema import MEASURES, SIZES, SLOT_S, spent_by, spent_slot, turn
 from gateway.storage.schema import ledger as table
@@ -71,6 +70,11 @@ CALLS = st.lists(
     }),
     max_size=14,
 )
+PRICES = Prices(1.0, 1.25, 2.0, 0.1, 5.0)
+CLAUDE = ModelFacts("claude-test", prices=PRICES)
+OTHER = ModelFacts("other", prices=PRICES)
+WRITTEN = Usage(cache_write_5m_tokens=10_000)
+READ = Usage(cache_read_tokens=10_000)
 
 
 def rates(model: str) -> CachePrices | None:
@@ -146,7 +150,7 @@ def fully_compared(store: Store, since: float) -> Compared:
         for row in store.rows(table)
         if row.at >= since and row.purpose == "answer" and not row.estimated
     ]
-    return cache_efficiency.compare(answers, rates)
+    return costs.compare(answers, rates)
 
 
 USAGE_NAMES = (
@@ -435,3 +439,110 @@ def test_outcomes_of_before_do_not_count(store: Store, current: Turn) -> None:
     store.run(lambda conn: conn.execute(turn.update().values(started_at=100)))
     assert store.run(costs.by_outcome, 101.0) == []
     assert len(store.run(costs.by_outcome, datetime.fromtimestamp(100, UTC).timestamp())) == 1
+
+
+def book_calls(store: Store, current: Turn, *usages: Usage | None, **call: Any) -> None:
+    """Book calls of a turn."""
+    calls = [model_call(usage, **call) for usage in usages]
+    store.run(ledger.book, current.lease.conversation, current.id, current.sender, calls)
+
+
+def recent(store: Store, current: Turn) -> list[BilledAnswer]:
+    return store.run(costs.recent_answers, current.lease.conversation)
+
+
+def before(answers: list[BilledAnswer]) -> list[int]:
+    return [answer.before_tokens for answer in answers]
+
+
+def compared(store: Store, current: Turn, facts: ModelFacts = CLAUDE) -> Compared:
+    return costs.compare(recent(store, current), lambda _: CachePrices.of(facts))
+
+
+def test_answers_have_the_prompt_before_them(store: Store, current: Turn) -> None:
+    """All kinds of tokens but output; the first has none."""
+    book_calls(store, current, Usage(100, 20, 300, 40, 5), Usage(500), Usage(700))
+    assert before(recent(store, current)) == [0, 445, 500]
+
+
+def test_each_model_has_a_cache_of_its_own(store: Store, current: Turn) -> None:
+    """A fallback reads nothing of what the main model wrote; nor does another provider's."""
+    for provider, model in (("a", "m"), ("a", "n"), ("b", "m"), ("a", "m")):
+        book_calls(store, current, Usage(500), provider=provider, model=model)
+    assert before(recent(store, current)) == [0, 0, 0, 500]
+
+
+def test_only_reported_answers_count(store: Store, current: Turn) -> None:
+    """Summaries have prompts of their own; sizes that Parley counted prove nothing."""
+    book_calls(store, current, Usage(500))
+    book_calls(store, current, Usage(1), purpose="summary")
+    book_calls(store, current, Usage(2), purpose="lost")
+    book_calls(store, current, Usage(3), estimated=True)
+    book_calls(store, current, None)
+    book_calls(store, current, Usage(600))
+    assert before(recent(store, current)) == [0, 500]
+
+
+def test_conversations_share_no_prompt(store: Store, current: Turn) -> None:
+    """What another one has sent stands before nothing here."""
+    other = store.run(turn_of, "hi", chat="43")
+    book_calls(store, current, Usage(500))
+    book_calls(store, other, Usage(900))
+    book_calls(store, current, Usage(600))
+    assert before(recent(store, current)) == [0, 500]
+
+
+def test_the_newest_calls_are_enough(store: Store, current: Turn) -> None:
+    """In order; the one before the oldest of them is known."""
+    book_calls(store, current, *(Usage(n) for n in range(1, RECENT_CALLS + 3)))
+    found = recent(store, current)
+    assert [answer.usage.input_tokens for answer in found] == list(range(3, RECENT_CALLS + 3))
+    assert found[0].before_tokens == 2
+
+
+def test_a_conversation_that_reads_what_it_wrote_pays_the_least(
+    store: Store, current: Turn
+) -> None:
+    """Answers are not part of it."""
+    book_calls(store, current, WRITTEN, READ + Usage(output_tokens=900, cache_write_5m_tokens=100))
+    found = compared(store, current)
+    assert found.calls == 2
+    assert found.billed_usd == found.least_usd == pytest.approx(0.013625)
+
+
+def test_nothing_is_billed_below_the_least(store: Store, current: Turn) -> None:
+    """A single call is cheaper where nothing of it is written."""
+    book_calls(store, current, Usage(10_000))
+    found = compared(store, current)
+    assert found.billed_usd < found.least_usd
+    assert found.ratio == 1.0
+
+
+def test_what_was_written_again_is_above_the_least(store: Store, current: Turn) -> None:
+    """A cache that has died, or whose prefix has moved."""
+    book_calls(store, current, WRITTEN, WRITTEN)
+    assert compared(store, current).ratio == pytest.approx(2.5 / 1.35)
+
+
+def test_a_claude_without_cache_figures_is_compared(store: Store, current: Turn) -> None:
+    """It takes breakpoints; another model may have no cache at all."""
+    book_calls(store, current, Usage(10_000), Usage(10_000))
+    assert compared(store, current).ratio == pytest.approx(2.0 / 1.35)
+    assert compared(store, current, OTHER) == Compared()
+    book_calls(store, current, READ)
+    assert compared(store, current, OTHER).ratio == pytest.approx(2.1 / 1.2)
+
+
+def test_free_and_unknown_models_are_left_out(store: Store, current: Turn) -> None:
+    """There is no least of nothing."""
+    book_calls(store, current, WRITTEN, WRITTEN)
+    assert compared(store, current, ModelFacts("claude-x", prices=FREE)) == Compared()
+    assert compared(store, current, ModelFacts("claude-x")) == Compared()
+    assert Compared().ratio is None
+
+
+def test_the_minimum_prefix_is_that_of_the_model(store: Store, current: Turn) -> None:
+    """Nothing below it could have been cached."""
+    book_calls(store, current, Usage(10_000), Usage(10_000))
+    rates = CachePrices(CacheRules(min_tokens=10_001), PRICES)
+    assert costs.compare(recent(store, current), lambda _: rates).ratio == 1.0
