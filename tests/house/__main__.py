@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from tests.house.bars import APP, BARS, HELLO, HELP
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
+from tests.house.path import PATH, path
 from tests.house.source import Product
 from tests.house.start import imported
 
@@ -32,6 +33,9 @@ def main() -> None:
             figures.append(asyncio.run(hello(Path(home))))
     if given.root == ROOT and any(_is_wanted(name, given.figure) for name in (APP, HELP)):
         figures += imported()
+    if given.root == ROOT and any(_is_wanted(name, given.figure) for name in PATH):
+        with TemporaryDirectory() as home:
+            figures += asyncio.run(path(Path(home)))
     for each in figures:
         if _is_wanted(each.name, given.figure):
             show(each, verbose=given.verbose)

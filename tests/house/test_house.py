@@ -7,10 +7,11 @@ import pytest
 from tests.house.bars import APP, BARS, HELLO, HELP
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
+from tests.house.path import PATH, path
 from tests.house.source import Product
 from tests.house.start import imported
 
-RUN = {HELLO, APP, HELP}
+RUN = [HELLO, APP, HELP, *PATH]
 """What is measured by running the product."""
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,16 +24,12 @@ def figures() -> dict[str, Figure]:
 
 def test_each_figure_has_its_bar(figures: dict[str, Figure]) -> None:
     """The table of bars names what is measured, and nothing else."""
-    assert [*figures, HELLO, APP, HELP] == list(BARS)
+    assert [*figures, *RUN] == list(BARS)
 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name
-        for name, bar in BARS.items()
-        if bar.limit is not None and name not in {HELLO, APP, HELP}
-    ],
+    [name for name, bar in BARS.items() if bar.limit is not None and name not in RUN],
 )
 def test_a_figure_is_as_good_as_its_limit(name: str, figures: dict[str, Figure]) -> None:
     """`python -m tests.house -v` prints the places behind each."""
@@ -47,6 +44,12 @@ async def test_a_hello_enters_few_files(tmp_path: Path) -> None:
 def test_a_start_imports_few_modules() -> None:
     """What a command or a part alone needs is imported when it runs."""
     for figure in imported():
+        _check(figure)
+
+
+async def test_a_message_asks_little_of_the_database_and_of_threads(tmp_path: Path) -> None:
+    """On each way through the gateway, and so does a start; the statements are listed."""
+    for figure in await path(tmp_path):
         _check(figure)
 
 

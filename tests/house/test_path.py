@@ -1,0 +1,91 @@
+"""What is counted on the path of a message: whatever is added to it shows, by whatever library."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from gateway.pipeline import hygiene
+from gateway.pipeline.next_turn import NextTurn
+from gateway.storage.engine import Database
+from tests.house.path import KINDS, WAYS, figures_of, messages
+from tests.support.counting import Counts, counting
+
+PLAIN = "a plain message"
+
+
+async def counts_of_a_message(home: Path) -> dict[str, float]:
+    """Return what the house measures of a plain message, by kind."""
+    figures = figures_of(PLAIN, await messages(home, WAYS[PLAIN]))
+    return dict(zip(KINDS, (figure.value for figure in figures), strict=True))
+
+
+def _by_sqlalchemy(conn: Connection) -> None:
+    conn.execute(text("SELECT 1"))
+
+
+def _by_the_driver(conn: Connection) -> None:
+    raw: Any = conn.connection.driver_connection
+    raw.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("added", [_by_sqlalchemy, _by_the_driver])
+async def test_a_statement_that_is_added_to_the_path_is_counted(
+    added: Callable[[Connection], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past SQLAlchemy, too: it is SQLite that tells of it."""
+    before = await counts_of_a_message(tmp_path / "before")
+    begin = NextTurn.begin
+
+    def beginning(self: NextTurn, conn: Connection, *args: Any) -> Any:
+        added(conn)
+        return begin(self, conn, *args)
+
+    monkeypatch.setattr(NextTurn, "begin", beginning)
+    # A conversation looks twice: when its turn begins, and when nothing waits any more.
+    grown = {kind: value + 2 * (kind == "statements") for kind, value in before.items()}
+    assert await counts_of_a_message(tmp_path / "after") == grown
+
+
+async def test_a_transaction_and_a_thread_that_are_added_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read is a transaction and a hop; a thread alone is a hop."""
+    before = await counts_of_a_message(tmp_path / "before")
+    clean, opened = hygiene.clean, Database.__init__
+    databases: list[Database] = []
+
+    def opening(self: Database, *args: Any) -> None:
+        opened(self, *args)
+        databases.append(self)
+
+    async def cleaning(*args: Any) -> None:
+        await databases[-1].read(_by_sqlalchemy)
+        await asyncio.to_thread(threading.get_ident)
+        await clean(*args)
+
+    monkeypatch.setattr(Database, "__init__", opening)
+    monkeypatch.setattr(hygiene, "clean", cleaning)
+    added = {"statements": 1, "transactions": 1, "thread hops": 2}
+    grown = {kind: value + added[kind] for kind, value in before.items()}
+    assert await counts_of_a_message(tmp_path / "after") == grown
+
+
+def test_what_a_trigger_does_is_part_of_its_statement(tmp_path: Path) -> None:
+    """SQLite tells of the statement once more for each trigger; two equal ones in turn are one."""
+    with counting() as counter:
+        conn = sqlite3.connect(tmp_path / "x.db", isolation_level=None)
+        conn.executescript("CREATE TABLE a (x); CREATE TABLE b (x);")
+        conn.execute("CREATE TRIGGER t AFTER INSERT ON a BEGIN INSERT INTO b VALUES (1); END")
+        counter.take()
+        conn.execute("BEGIN")
+        conn.execute("INSERT INTO a VALUES (7)")
+        conn.execute("COMMIT")
+        conn.close()
+        found = counter.take()
+    assert found == Counts([("MainThread", "INSERT INTO a VALUES (7)")], ["BEGIN"], 0)
