@@ -24,7 +24,7 @@ from agent.errors import AgentError, ToolError, TurnSuspended
 from agent.messages import ChatMessage, ToolSchema
 from agent.plugins.checks import as_plain, checked
 from agent.ports import ConversationReader, Files, PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
 from agent.tools.context import ToolContext, ToolServices
 from agent.tools.registry import Tool
 from agent.usage import Usage
@@ -335,7 +335,7 @@ class HostedEngine(ContextEngine):
 
         Raises:
             ToolError: From the plugin.
-            CallHangs: An earlier call of the plugin still runs.
+            EarlierCallHangs: An earlier call of the plugin still runs.
         """
         with self._alone():
             return str(self._plugin.handle_tool_call(name, as_plain(dict(arguments))))
@@ -383,7 +383,7 @@ class HostedEngine(ContextEngine):
     def _alone(self) -> Iterator[None]:
         """Let only one call of the plugin run at a time: one that hangs still uses the engine."""
         if not self._busy.acquire(blocking=False):
-            raise CallHangs("an earlier call still runs")
+            raise EarlierCallHangs("an earlier call still runs")
         try:
             yield
         finally:

@@ -14,7 +14,11 @@ MAX_ABANDONED = 4
 
 
 class CallHangs(Exception):
-    """A call took longer than its limit, or too many earlier ones still run."""
+    """A call took longer than its limit."""
+
+
+class EarlierCallHangs(CallHangs):
+    """A call was not made: an earlier one, or too many of them, still run."""
 
 
 class DaemonThreads:
@@ -31,7 +35,8 @@ class DaemonThreads:
         """Return what the function returns, or raise what it raises; blocks for `limit_s` at most.
 
         Raises:
-            CallHangs: There is no answer in time, or too many calls hang already.
+            CallHangs: There is no answer in time.
+            EarlierCallHangs: Too many calls hang already.
         """
         future = self._started(function)
         try:
@@ -46,7 +51,8 @@ class DaemonThreads:
         """Do the same from the event loop; a cancellation leaves the thread behind as well.
 
         Raises:
-            CallHangs: There is no answer in time, or too many calls hang already.
+            CallHangs: There is no answer in time.
+            EarlierCallHangs: Too many calls hang already.
         """
         future = self._started(function)
         try:
@@ -63,7 +69,7 @@ class DaemonThreads:
     def _started(self, function: Callable[[], T]) -> Future[T]:
         self._abandoned = [future for future in self._abandoned if not future.done()]
         if len(self._abandoned) >= MAX_ABANDONED:
-            raise CallHangs(f"{len(self._abandoned)} earlier calls still hang")
+            raise EarlierCallHangs(f"{len(self._abandoned)} earlier calls still hang")
         return in_daemon(function)
 
 

@@ -115,12 +115,12 @@ def _by_command(
         context.conn, context.message, context.conversation, context.is_owner, context.may_act
     )
     said = context.argument
-    rest = said.partition(" ")[2]
+    rest = "".join(said.split(maxsplit=1)[1:])
     number = _number(said)
     named = None if number is None else _named(reply, number)
     # `/answer 2` may be a choice, and `/answer 2 apples` mere words.
-    if number is not None and (kind == "approval" or (named is not None and rest.strip())):
-        question, said, why_not = named, rest.strip(), NOT_HERE
+    if number is not None and (kind == "approval" or (named is not None and rest)):
+        question, said, why_not = named, rest, NOT_HERE
     else:
         waiting = _waiting(reply, kind)
         question = waiting[0] if len(waiting) == 1 else None
@@ -236,7 +236,7 @@ def _by_its_number(conn: Connection, argument: str) -> Question | None:
 
 def _number(argument: str) -> int | None:
     """Return the number of a question that a reply begins with."""
-    first = argument.partition(" ")[0]
+    first = "".join(argument.split(maxsplit=1)[:1])
     is_id = first.isascii() and first.isdigit() and len(first) <= LONGEST_ID
     return int(first) if is_id else None
 

@@ -40,17 +40,17 @@ def decide_requests(context: CommandContext) -> CommandResult:
 def _decide(context: CommandContext) -> Decision:
     """Do what stands behind the command."""
     conn, by = context.conn, context.sender
-    verb, _, target = context.argument.partition(" ")
+    verb, *target = context.argument.split(maxsplit=1) or [""]
     try:
-        match verb.lower(), target.strip():
-            case "list", "":
+        match verb.lower(), *target:
+            case ("list",):
                 text = list_text(members.pending(conn), members.everybody(conn))
                 return Decision(text)
-            case "approve", code if code:
+            case "approve", code:
                 return pairing.approve(conn, code, by)
-            case "deny", code if code:
+            case "deny", code:
                 return pairing.deny(conn, code, by)
-            case "revoke", whom if whom:
+            case "revoke", whom:
                 return pairing.revoke(conn, whom, by)
     except NotFound as exc:
         return Decision(str(exc))

@@ -36,7 +36,9 @@ MOST_DEBOUNCES = 5
 """A burst that never pauses is answered after this many times `queue.debounce_ms`."""
 RETRY_AFTER_S = 2.0
 LONGEST_RETRY_S = 54.0
-"""Back-off after an unexpected exception, doubled each time; the turn's attempts are counted."""
+"""Back-off after an unexpected exception, doubled each time; the turn's attempts are counted.
+
+Below `conversations.LONGEST_BACKOFF_S`, as every back-off that is stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,9 @@ class Worker:
                 log.warning("heartbeat_failed", error=str(exc))
 
     async def _sweep(self) -> None:
+        # What `/stop` dropped is never served; a burst this old has paused anyway.
+        paused = time.monotonic() - self._queue.debounce_ms / 1000
+        self._arrived = {each: at for each, at in self._arrived.items() if at > paused}
         stuck = await self._database.write(leases.ready_stuck)
         if stuck:
             log.error("stuck_conversations_found", count=stuck)

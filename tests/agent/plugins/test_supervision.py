@@ -26,7 +26,7 @@ from agent.plugins.supervision import (
     supervised_tool,
 )
 from agent.ports import PastMessage
-from agent.processes.threads import CallHangs, DaemonThreads
+from agent.processes.threads import CallHangs, DaemonThreads, EarlierCallHangs
 from agent.tools.context import ToolContext, ToolOutcome, ToolServices
 from agent.tools.registry import Tool, ToolRegistry
 from agent.usage import Usage
@@ -345,9 +345,9 @@ def test_a_hanging_compress_is_left_behind(hang: threading.Event) -> None:
         assert not engine.should_compress(10)
         assert engine.compress(request) == built_in(request)
     reasons = [event["reason"] for event in logs]
-    busy = "CallHangs: an earlier call still runs"
+    busy = "EarlierCallHangs: an earlier call still runs"
     assert reasons == ["CallHangs: no answer within 1 s", busy, busy]
-    with pytest.raises(CallHangs):
+    with pytest.raises(EarlierCallHangs):
         engine.handle_tool_call("look_back", {"where": "here"})
 
 

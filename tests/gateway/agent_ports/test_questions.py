@@ -526,6 +526,13 @@ async def test_an_answer_is_taken_once(tmp_path: Path) -> None:
         assert acts.done == ["it"]
 
 
+@pytest.mark.parametrize("said", ["/approve 1\nonce", "/approve 1\t once", "/approve\n1  once"])
+async def test_any_space_stands_behind_the_number(tmp_path: Path, said: str) -> None:
+    """A line break, too, ends the number of a question."""
+    async with asked(tmp_path, acting(Acting())) as chat:
+        assert await chat.ask(said) == "Approved, this once: `act` (1)."
+
+
 async def test_an_answer_that_makes_no_sense_is_refused(tmp_path: Path) -> None:
     """Nothing is approved by mistake; a file beside a command is not read."""
     async with asked(tmp_path, acting(Acting())) as chat:
@@ -610,7 +617,9 @@ async def test_who_may_answer_in_a_conversation_of_one(
         assert await chat.ask(DENY, **GROUP | who) == told
 
 
-@pytest.mark.parametrize("said", ["/answer 1 2", "/answer 2", "/answer green", "green"])
+@pytest.mark.parametrize(
+    "said", ["/answer 1 2", "/answer 1\n2", "/answer 2", "/answer green", "green"]
+)
 async def test_a_question_is_answered(tmp_path: Path, said: str) -> None:
     """With a button, by hand, or in plain words; the turn goes on with what was said."""
     async with asked(tmp_path, asking("red", "green")) as chat:

@@ -505,14 +505,15 @@ async def test_a_waiting_message_is_marked_as_received(tmp_path: Path) -> None:
         assert (question.message_ref, question.sender, mark) == ("m1", "u1", "received")
 
 
-async def test_an_owner_is_asked_in_the_same_transaction(tmp_path: Path) -> None:
+@pytest.mark.parametrize("space", [" ", "\n"])
+async def test_an_owner_is_asked_in_the_same_transaction(tmp_path: Path, space: str) -> None:
     """Several messages of one call see each other's effects: let in, then heard."""
     access = {"mode": "pairing", "owners": ["telegram:u1"]}
     async with running(tmp_path, at_work=False, access=access) as chat:
         await chat.say("hi", "dm", sender="u9")
         [request] = await chat.rows(schema.pairing)
         admissions = await chat.gateway.intake.accept([
-            message(f"/pair approve {request.code}"),
+            message(f"/pair approve{space}{request.code}"),
             message("hi again", "dm", sender="u9"),
         ])
         assert [each.outcome for each in admissions] == ["command", "queued"]

@@ -9,10 +9,11 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from gateway.pipeline.next_turn import burst
-from gateway.pipeline.worker import TURNS_PER_LEASE, Slots
+from gateway.pipeline.worker import LONGEST_RETRY_S, TURNS_PER_LEASE, Slots
 from gateway.settings.tree import QueueSettings
 from gateway.storage import schema
-from gateway.storage.queue import leases
+from gateway.storage.conversation.conversations import LONGEST_BACKOFF_S
+from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from tests.support.gateway import HeldModel, newest_question, running
 from tests.support.recording_adapter import RecordingAdapter
@@ -252,6 +253,23 @@ async def test_a_stuck_conversation_is_found_by_the_sweep(
     async with running(tmp_path) as chat:
         assert await chat.answers(1) == ["re: one"]
         assert chat.events("stuck_conversations_found")[0]["count"] == 1
+
+
+async def test_what_was_dropped_is_not_remembered(tmp_path: Path, clock: Clock) -> None:
+    """A stopped burst is never served; the sweep forgets when it arrived."""
+    async with running(tmp_path, queue={"debounce_ms": 60_000}) as chat:
+        await chat.say("one")
+        assert "dropped" in await chat.ask("/stop")
+        assert chat.gateway.worker._arrived
+        clock.now += 61
+        await chat.gateway.worker._sweep()
+        assert not chat.gateway.worker._arrived
+
+
+def test_every_stored_back_off_is_shorter_than_what_shows_a_clock_set_back() -> None:
+    """What is held for longer is claimed at once, so a longer back-off would not hold at all."""
+    stored = (LONGEST_RETRY_S, blame.LONGEST_QUIET_S)
+    assert max(stored) < LONGEST_BACKOFF_S
 
 
 async def test_a_failed_heartbeat_is_logged_and_repeated(
