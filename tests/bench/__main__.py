@@ -1,6 +1,6 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
-Sections: overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
+Sections: path, overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
 recall, compaction, billing, caching, rendering, platforms, faults, soak. Without a name all
 run, in that order.
 `aged=FOLDER` keeps its large database there.
@@ -13,6 +13,7 @@ from pathlib import Path
 from tests.support.shared import SHARED
 
 SECTIONS = (
+    "path",
     "overhead",
     "throughput",
     "bursts",

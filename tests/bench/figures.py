@@ -8,16 +8,23 @@ from typing_extensions import override
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A result; `at_most` and `at_least` are targets in the same unit, None where there is none."""
+    """A result; `at_most` and `at_least` are targets in the same unit, None where there is none.
+
+    Attributes:
+        cells: What is shown instead of value and target, where the section has `COLUMNS`.
+    """
 
     name: str
     value: float
     unit: str
     at_most: float | None = None
     at_least: float | None = None
+    cells: tuple[str, ...] = ()
 
     @override
     def __str__(self) -> str:
+        if self.cells:
+            return f"  {self.name:<38}" + "".join(f"{cell:>13}" for cell in self.cells)
         return f"  {self.name:<66}{_number(self.value):>9} {self.unit:<9}{self._verdict()}"
 
     @property

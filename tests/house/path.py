@@ -23,7 +23,7 @@ from tests.bench.webchat import open_web_chat
 from tests.e2e.platforms.scenario import scene
 from tests.e2e.platforms.telegram import TelegramDriver
 from tests.house.figures import Figure
-from tests.support.counting import Counts, PathCounter, counting
+from tests.support.counting import Counts, PathCounter, counting, thread_name
 from tests.support.gateway import HeldModel, RecordingModel, agent_of, echo
 from tests.support.gateway import running as test_running
 from tests.support.scripted_model import Step, tool_call
@@ -133,7 +133,7 @@ async def path(home: Path) -> list[Figure]:
 
 async def messages(home: Path, opened: Way) -> list[Counts]:
     """Return the counts of messages that follow each other on one way."""
-    with _alone() as counter:
+    with alone() as counter:
         async with opened(home) as ask:
             for n in range(WARM_UP):
                 await _one(counter, ask, f"warm up {n}")
@@ -150,7 +150,7 @@ async def _one(counter: PathCounter, ask: Ask, text: str) -> Counts:
 async def starts(home: Path) -> list[Counts]:
     """Return the counts of starts on a database that is there, until nothing is left to do."""
     found = []
-    with _alone() as counter:
+    with alone() as counter:
         for _ in range(1 + STARTS):
             counter.take()
             async with open_web_chat(home):
@@ -160,8 +160,9 @@ async def starts(home: Path) -> list[Counts]:
 
 
 @contextmanager
-def _alone() -> Iterator[PathCounter]:
-    with counting() as counter, ExitStack() as changed:
+def alone(label: Callable[[], str] = thread_name) -> Iterator[PathCounter]:
+    """Count without what runs beside a message, and with nothing that depends on chance."""
+    with counting(label) as counter, ExitStack() as changed:
         for constant, value in _ALONE.items():
             changed.enter_context(patch(constant, value))
         yield counter

@@ -13,6 +13,8 @@ from sqlalchemy import Connection, text
 from gateway.pipeline import hygiene
 from gateway.pipeline.next_turn import NextTurn
 from gateway.storage.engine import Database
+from tests.bench.path import profiled
+from tests.bench.phases import PHASES
 from tests.house.path import KINDS, WAYS, figures_of, messages
 from tests.support.counting import Counts, counting
 
@@ -89,3 +91,12 @@ def test_what_a_trigger_does_is_part_of_its_statement(tmp_path: Path) -> None:
         conn.close()
         found = counter.take()
     assert found == Counts([("MainThread", "INSERT INTO a VALUES (7)")], ["BEGIN"], 0)
+
+
+async def test_the_profile_meets_each_phase_and_misses_no_statement() -> None:
+    """A function of the path that moves is named anew in `tests/bench/phases.py`."""
+    rows = await profiled(messages=3, counted=2)
+    # The index is fed half a second later, where anything is.
+    assert set(PHASES) - set(rows) <= {"search index"}
+    left = rows["event loop, queues, what runs beside"]
+    assert (left.statements, rows["all of it"].statements > 0) == (0, True)

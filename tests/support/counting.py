@@ -28,7 +28,7 @@ class Counts(NamedTuple):
     """What was counted.
 
     Attributes:
-        statements: Each with the thread that ran it, in order; control of transactions left out.
+        statements: Each with its label, in order; control of transactions left out.
         begun: The statements that began a transaction, of readers as well.
         hops: How often another thread handed a result back to the event loop.
     """
@@ -40,8 +40,13 @@ class Counts(NamedTuple):
 
 @dataclass(slots=True)
 class PathCounter:
-    """What has been counted since the last `take`."""
+    """What has been counted since the last `take`.
 
+    Attributes:
+        label: Says of a statement who runs it; asked in its thread.
+    """
+
+    label: Callable[[], str]
     _statements: list[tuple[str, str]] = field(default_factory=list)
     _begun: list[str] = field(default_factory=list)
     _hops: int = 0
@@ -73,7 +78,7 @@ class PathCounter:
         if sql.startswith("BEGIN"):
             self._begun.append(sql)
             return
-        told = threading.current_thread().name, " ".join(sql.split())
+        told = self.label(), " ".join(sql.split())
         # A trigger is told of as its statement once more.
         if not (sql.startswith(_WRITES) and self._statements[-1:] == [told]):
             self._statements.append(told)
@@ -118,10 +123,15 @@ class PathCounter:
         self._away -= 1
 
 
+def thread_name() -> str:
+    """Return the name of the calling thread."""
+    return threading.current_thread().name
+
+
 @contextmanager
-def counting() -> Iterator[PathCounter]:
+def counting(label: Callable[[], str] = thread_name) -> Iterator[PathCounter]:
     """Count in this process, for connections that are opened from now on."""
-    counter = PathCounter()
+    counter = PathCounter(label)
     connected = counter._connecting(sqlite3.connect)
     with (
         patch.object(sqlite3, "connect", connected),
