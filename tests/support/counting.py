@@ -30,7 +30,7 @@ class Counts(NamedTuple):
     Attributes:
         statements: Each with its label, in order; control of transactions left out.
         begun: The statements that began a transaction, of readers as well.
-        hops: How often another thread handed a result back to the event loop.
+        hops: How often another thread did something for the event loop.
     """
 
     statements: list[tuple[str, str]]
@@ -92,11 +92,13 @@ class PathCounter:
         return connected
 
     def _handing_back(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def handed_back(loop: BaseEventLoop, *args: Any, **options: Any) -> Any:
+        def handed_back(loop: BaseEventLoop, back: Any, *args: Any, **options: Any) -> Any:
             self._seen += 1
-            if loop._thread_id != threading.get_ident():
+            # What an executor did was counted when it got it: what is done at once comes back here.
+            is_executed = getattr(back, "__qualname__", "").startswith("_chain_future")
+            if not is_executed and loop._thread_id != threading.get_ident():
                 self._hops += 1
-            return call(loop, *args, **options)
+            return call(loop, back, *args, **options)
 
         return handed_back
 
@@ -113,6 +115,7 @@ class PathCounter:
     def _executing(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def executed(loop: BaseEventLoop, *args: Any, **options: Any) -> Any:
             future = run(loop, *args, **options)
+            self._hops += 1
             self._away += 1
             future.add_done_callback(self._back)
             return future
