@@ -1,11 +1,11 @@
 """Files out and in: uploads in Slack's three steps, downloads with the token."""
 
+import time
 from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 
-from adapters.base import Clock
 from adapters.errors import FetchDelayed, FetchRejected, SendRejected
 from adapters.messages import Attachment, Outgoing, OutgoingFile, Receipt
 from adapters.slack.client import POST, Client, RateLimits
@@ -30,13 +30,11 @@ class FileSender:
     Args:
         client: The Web API.
         limits: A shared file is a message in its channel.
-        now: Seconds since the epoch.
     """
 
-    def __init__(self, client: Client, limits: RateLimits, now: Clock) -> None:
+    def __init__(self, client: Client, limits: RateLimits) -> None:
         self._client = client
         self._limits = limits
-        self._now = now
 
     async def send(self, message: Outgoing, file: OutgoingFile) -> Receipt:
         """Show a file; its receipt has the message's timestamp, or its own id.
@@ -80,7 +78,7 @@ class FileSender:
                 for each in shown.get("files") or ()
             )
 
-        shown = await find(self._client, message, self._now(), is_it)
+        shown = await find(self._client, message, time.time(), is_it)
         return None if shown is None else str(shown["ts"])
 
     async def _upload(self, file: OutgoingFile) -> str:

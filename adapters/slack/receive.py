@@ -21,12 +21,18 @@ from slack_sdk.signature import SignatureVerifier
 from adapters.base import Clock, Intake
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from adapters.registry import credential
-from adapters.slack.backfill import Backfill
 from adapters.slack.buttons import Press, pressed_blocks
 from adapters.slack.client import Client
 from adapters.slack.errors import CallFailed, mapped, receiving_error
 from adapters.slack.inbound import BotIdentity
-from adapters.slack.ingest import MENTION_DELAY_S, IncomingPayload, Ingest, Title, is_bare_mention
+from adapters.slack.ingest import (
+    MENTION_DELAY_S,
+    Backfill,
+    IncomingPayload,
+    Ingest,
+    Title,
+    is_bare_mention,
+)
 from adapters.slack.platform import SlackSettings
 from adapters.slack.socketmode import UNREADABLE, Socket, answered, bolt_app
 

@@ -8,7 +8,6 @@ from typing import Any
 import aiohttp
 import structlog
 
-from adapters.base import Clock
 from adapters.errors import SendDelayed, SendRejected, SendUnknown
 from adapters.messages import Outgoing, Receipt, Withdrawal
 from adapters.slack.buttons import choice_blocks, over_blocks, response_url
@@ -42,22 +41,13 @@ class Sender:
         client: The Web API; closed by its owner.
         limits: What may be sent when.
         previews: Knows the messages that answers were shown in while they grew.
-        now: Seconds since the epoch.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        limits: RateLimits,
-        previews: Previews,
-        *,
-        now: Clock = time.time,
-    ) -> None:
+    def __init__(self, client: Client, limits: RateLimits, previews: Previews) -> None:
         self._client = client
         self._limits = limits
         self._previews = previews
-        self._files = FileSender(client, limits, now)
-        self._now = now
+        self._files = FileSender(client, limits)
 
     async def send(self, message: Outgoing) -> Receipt:
         """Show one payload: in place of its preview if it has one, else as a new message."""
@@ -135,7 +125,7 @@ class Sender:
         def is_it(shown: dict[str, Any]) -> bool:
             return shown.get("ts") != preview_ts and nonce_of(shown) == message.nonce
 
-        shown = await find(self._client, message, self._now(), is_it)
+        shown = await find(self._client, message, time.time(), is_it)
         return None if shown is None else str(shown["ts"])
 
     async def _check_thread(self, message: Outgoing, ts: str, shown: Any) -> None:

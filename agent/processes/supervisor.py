@@ -16,7 +16,6 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +28,8 @@ from agent.processes.workspace import Workspace
 Ended = Literal["exit", "signal", "timeout", "processes", "memory", "disk", "unconfined", "failed"]
 
 CHUNK_BYTES = 65_536
+_LIFELINE = 0
+"""Stdin: readable at its end only, when Parley is gone, or waits no more."""
 LOOK_EVERY_S = 0.05
 """How often the descendants are counted at most; looking takes a twentieth of the time at most."""
 MEASURE_EVERY_S = 1.0
@@ -116,7 +117,7 @@ class BoundedOutput:
 def main() -> None:
     """Serve one order from stdin."""
     # Only the line: stdin stays open behind it, and its end is what is listened for.
-    order = CommandOrder(**descent.read_order(0))
+    order = CommandOrder(**descent.read_order(_LIFELINE))
     descent.adopt_orphans()
     # Parley may be gone when the report is written: that must be an error here, not the end.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -132,19 +133,11 @@ def _say(*parts: bytes) -> None:
 
 
 class Supervisor:
-    """One command from its start to the end of all its processes.
+    """One command from its start to the end of all its processes."""
 
-    Attributes:
-        listen: File that is readable at its end only: Parley is gone, or waits no more.
-    """
-
-    def __init__(
-        self, order: CommandOrder, listen: int = 0, announce: Callable[[bytes], None] = _say
-    ) -> None:
+    def __init__(self, order: CommandOrder) -> None:
         self._order = order
         self._workspace = Workspace(Path(order.directory))
-        self._listen = listen
-        self._announce = announce
         self._output = BoundedOutput(order.output_bytes - order.tail_bytes, order.tail_bytes)
         self._report = Report()
         self._child = 0
@@ -159,7 +152,7 @@ class Supervisor:
         wake = _on_child_end()
         reading, problems = self._start()
         try:
-            self._announce(json.dumps({"group": self._child}).encode() + b"\n")
+            _say(json.dumps({"group": self._child}).encode() + b"\n")
             self._watch(reading, wake)
         finally:
             self._end_all()
@@ -188,12 +181,12 @@ class Supervisor:
     def _watch(self, reading: int, wake: int) -> None:
         """Return when the command has ended, broke a limit, or nobody waits for it any more."""
         poll = select.poll()
-        for each in (reading, wake, self._listen):
+        for each in (reading, wake, _LIFELINE):
             poll.register(each, select.POLLIN)
         while self._report.ended == "failed":
             ready = {handle for handle, _ in poll.poll(self._until_next_look() * 1000)}
             # What is written there means nothing; its end does.
-            if self._listen in ready and not os.read(self._listen, CHUNK_BYTES):
+            if _LIFELINE in ready and not os.read(_LIFELINE, CHUNK_BYTES):
                 self._report.ended, self._report.problem = "signal", "nobody waits for it"
             if reading in ready and not self._take(reading):
                 # At its end a pipe is always ready: this loop would not wait any more.

@@ -81,17 +81,14 @@ class AdmissionLimits:
         summaries: How often owners are told that more people ask than they were told of.
     """
 
-    def __init__(self, per_min: int, clock: Callable[[], float] = time.monotonic) -> None:
-        def window(limit: int, span_s: float) -> SlidingWindow:
-            return SlidingWindow(limit, span_s, clock)
-
-        self.messages = window(per_min, MINUTE_S) if per_min else None
-        self.overheard = window(per_min, MINUTE_S) if per_min else None
-        self.urgent = window(URGENT_PER_MIN, MINUTE_S) if per_min else None
-        self.notices = window(1, MINUTE_S)
-        self.strangers = window(STRANGERS_PER_HOUR, HOUR_S)
-        self.tries = window(TRIES_PER_HOUR, HOUR_S)
-        self.all_tries = window(ALL_TRIES_PER_HOUR, HOUR_S)
-        self.refusals = window(1, HOUR_S)
-        self.doors = window(DOORS_PER_HOUR, HOUR_S)
-        self.summaries = window(1, HOUR_S)
+    def __init__(self, per_min: int) -> None:
+        self.messages = SlidingWindow(per_min, MINUTE_S) if per_min else None
+        self.overheard = SlidingWindow(per_min, MINUTE_S) if per_min else None
+        self.urgent = SlidingWindow(URGENT_PER_MIN, MINUTE_S) if per_min else None
+        self.notices = SlidingWindow(1, MINUTE_S)
+        self.strangers = SlidingWindow(STRANGERS_PER_HOUR, HOUR_S)
+        self.tries = SlidingWindow(TRIES_PER_HOUR, HOUR_S)
+        self.all_tries = SlidingWindow(ALL_TRIES_PER_HOUR, HOUR_S)
+        self.refusals = SlidingWindow(1, HOUR_S)
+        self.doors = SlidingWindow(DOORS_PER_HOUR, HOUR_S)
+        self.summaries = SlidingWindow(1, HOUR_S)

@@ -12,9 +12,8 @@ from typing_extensions import override
 
 from adapters.discord import client, ingest, receive
 from adapters.discord.adapter import DiscordAdapter
-from adapters.discord.backfill import Backfill
 from adapters.discord.client import Http, PendingKeys
-from adapters.discord.ingest import Lanes
+from adapters.discord.ingest import Backfill, Lanes
 from adapters.discord.platform import DiscordSettings
 from adapters.errors import AdapterDisconnected, SendDelayed, SendUnknown
 from adapters.messages import Admission, Cursor, InboundMessage, MessageRef
@@ -282,7 +281,7 @@ async def test_which_gaps_are_looked_at(
     intake: RecordingIntake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them, those with the newest messages first; after a RESUME only the liveliest."""
-    monkeypatch.setattr("adapters.discord.backfill.RECENT", 2)
+    monkeypatch.setattr("adapters.discord.ingest.RECENT", 2)
     cursors = [Cursor(f"discord:default:{number}", number * 10) for number in (1, 2, 3)]
     await intake.accept([], cursors=cursors)
     assert await backfill(intake).look({}, resumed=True) == ["3", "2"]

@@ -33,7 +33,7 @@ async def test_a_gap_is_read_to_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many pages that are: nothing of it is passed over, and live talk comes after it."""
-    monkeypatch.setattr("adapters.discord.backfill.PAGE", 10)
+    monkeypatch.setattr("adapters.discord.ingest.PAGE", 10)
     chat = await known(server, intake, make)
     gap = [f"gap {number}" for number in range(125)]
     for text in gap:
