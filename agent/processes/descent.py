@@ -1,11 +1,12 @@
 """Which processes descend from one, and the end of all of them (Linux; elsewhere: none are seen).
 
-Standard library only: the supervisor and the keeper of MCP servers use it.
+Standard library only: programs in a process of their own use it, without Parley's packages.
 """
 
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,15 @@ def die_with_parent() -> None:
     """Have this process killed when the thread that forked it ends (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def limit_self(time_limit_s: float, memory_bytes: int) -> None:
+    """Have the kernel end this process where nobody else does: Parley may have been killed."""
+    seconds = int(time_limit_s) + 2
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(10)
 
 
 def read_order(handle: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The helper process of `fetch_url`: the text of an HTML page, with links; JSON in and out.
 
 It runs nothing of the page. It may be killed at any moment. Standard library only, beside
-`searcher.py`.
+`agent/processes/`.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
-from agent.tools.sandbox.searcher import limit_self
+from agent.processes.descent import limit_self
 
 if TYPE_CHECKING:
     from typing_extensions import override

@@ -1,14 +1,13 @@
 """The helper process of `search_files`: one request by stdin, one answer by stdout, both JSON.
 
 It may be killed at any moment, and ends by itself when its time is over. Standard library only,
-beside `workspace.py`.
+beside `agent/processes/`.
 """
 
 import fnmatch
 import json
 import os
 import re
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import ToolError
+from agent.processes.descent import limit_self
 from agent.processes.workspace import Workspace, components, walk
 
 MAX_FILE_BYTES = 20_000_000
@@ -39,15 +39,6 @@ def main() -> None:
     except MemoryError:
         answer = {"error": "the search needs too much memory; use a simpler pattern"}
     json.dump(answer, sys.stdout)
-
-
-def limit_self(time_limit_s: float, memory_bytes: int) -> None:
-    """Have the kernel end this process where nobody else does: Parley may have been killed."""
-    seconds = int(time_limit_s) + 2
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(10)
 
 
 def search(request: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import ToolError
+from agent.processes import descent
 from agent.settings import ToolSettings, WorkspaceSettings
 from agent.tools.catalog import builtin_tools
 from agent.tools.context import ToolContext, TurnRights
@@ -260,6 +261,6 @@ def test_the_kernel_ends_a_search_that_nobody_waits_for(monkeypatch: pytest.Monk
     limits: dict[int, tuple[int, int]] = {}
     monkeypatch.setattr(resource, "setrlimit", limits.__setitem__)
     monkeypatch.setattr(os, "nice", lambda _: 0)
-    searcher.limit_self(10, 1_000)
+    descent.limit_self(10, 1_000)
     assert limits[resource.RLIMIT_CPU] == (12, 12)
     assert limits[resource.RLIMIT_DATA] == (1_000, 1_000)
