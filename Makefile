@@ -75,6 +75,8 @@ test-all: setup
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
 
+# Its last section takes two releases from git, installs them and runs them in turns with this one:
+# a quarter of an hour. `releases=FOLDER` instead of a temporary folder keeps them.
 bench: setup
 	$(BIN)/python -m tests.bench
 

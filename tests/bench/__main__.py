@@ -1,9 +1,9 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
 Sections: path, overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
-recall, compaction, billing, caching, rendering, platforms, faults, soak. Without a name all
-run, in that order.
-`aged=FOLDER` keeps its large database there.
+recall, compaction, billing, caching, rendering, platforms, faults, soak, releases. Without a name
+all run, in that order.
+`aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before.
 """
 
 import sys
@@ -31,6 +31,7 @@ SECTIONS = (
     "platforms",
     "faults",
     "soak",
+    "releases",
 )
 
 

@@ -1,7 +1,7 @@
 """One measured figure beside its target, and how it is printed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
@@ -24,7 +24,9 @@ class Figure:
     @override
     def __str__(self) -> str:
         if self.cells:
-            return f"  {self.name:<38}" + "".join(f"{cell:>13}" for cell in self.cells)
+            return f"  {self.name:<{max(38, 66 - 13 * (len(self.cells) - 4))}}" + "".join(
+                f"{cell:>13}" for cell in self.cells
+            )
         return f"  {self.name:<66}{_number(self.value):>9} {self.unit:<9}{self._verdict()}"
 
     @property
@@ -33,12 +35,38 @@ class Figure:
         high = self.at_most is None or self.value <= self.at_most
         return high and (self.at_least is None or self.value >= self.at_least)
 
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """The target, and whether it is reached; empty where there is none."""
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}", "reached" if self.reached else "**over**"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}", "reached" if self.reached else "**under**"
+        return "", ""
+
+    def showing(self, *cells: str) -> "Figure":
+        """Return it with these cells."""
+        return replace(self, cells=cells)
+
     def _verdict(self) -> str:
         if self.at_most is not None:
             return f"<= {self.at_most:<7g}{'OK' if self.reached else 'OVER'}"
         if self.at_least is not None:
             return f">= {self.at_least:<7g}{'OK' if self.reached else 'UNDER'}"
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What could not be measured here, and why; the run fails."""
+
+    name: str
+    reason: str
+    reached = False
+
+    @override
+    def __str__(self) -> str:
+        return f"  {self.name}: left out, {self.reason}"
 
 
 def percentile(values: Sequence[float], share: float) -> float:

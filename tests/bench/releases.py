@@ -1,0 +1,190 @@
+"""This checkout beside releases before it: the same sections, in turns, in one run.
+
+Each release is taken from git into a folder of its own, with a virtual environment of its own lock
+file, and runs its own benchmarks on its own code. `releases=FOLDER` keeps them there and uses them
+again; a folder's name is the commit.
+"""
+
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from statistics import median
+
+from tests.bench.figures import Figure, LeftOut
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUNDS = 6
+SECTIONS = ("overhead", "throughput")
+RUN_WITHIN_S = 600
+COLUMNS = ("before", "now", "ratio", "bar", "")
+FIRST = "81e4621"
+"""The last commit of 0.1, and the last one before the path of a message grew."""
+_LINE = re.compile(r"^  (\S.*?) +([\d,]+(?:\.\d+)?) (\S+)")
+_VERSION = re.compile(r"^## \[(\S+)\]", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What the ratio of a figure, now ÷ before, must be."""
+
+    limit: float
+    at_least: bool = False
+
+
+BARS: Mapping[tuple[str, str], Bar] = {
+    (FIRST, "one conversation, CPU per message"): Bar(0.60),
+    (FIRST, "500 conversations at once, 4 turns each"): Bar(1.6, at_least=True),
+    (FIRST, "web chat, POST to shown, CPU per message"): Bar(0.7),
+}
+"""Release and figure → its bar."""
+
+
+class CannotCompare(Exception):
+    """A release cannot be had here; the text says why, and what helps."""
+
+
+@dataclass(slots=True)
+class Checkout:
+    """A tree to be measured, and what its runs have printed: figure → values, and its unit."""
+
+    name: str
+    tree: Path
+    python: Path
+    found: dict[str, list[float]] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
+
+    def run(self) -> None:
+        """Run the sections once.
+
+        Raises:
+            CannotCompare: They do not run.
+        """
+        ran = subprocess.run(
+            (self.python, "-m", "tests.bench", *SECTIONS),
+            cwd=self.tree,
+            capture_output=True,
+            text=True,
+            timeout=RUN_WITHIN_S,
+            # Its exit code tells of its own targets.
+            check=False,
+        )
+        values = read(ran.stdout)
+        if not values:
+            raise CannotCompare(f"the benchmarks of {self.name} do not run: {_end(ran.stderr)}")
+        for name, (value, unit) in values.items():
+            self.found.setdefault(name, []).append(value)
+            self.units[name] = unit
+
+
+def measure(folder: Path | None = None, rounds: int = ROUNDS) -> Iterator[Figure | LeftOut]:
+    """Yield each figure that this checkout and a release both have; the medians of all rounds."""
+    here = Checkout("this checkout", ROOT, Path(sys.executable))
+    with tempfile.TemporaryDirectory() as scratch:
+        others = []
+        for name, find in ((FIRST, lambda: FIRST), ("the release before", before)):
+            try:
+                others.append(checked_out(find(), folder or Path(scratch)))
+            except CannotCompare as exc:
+                yield LeftOut(f"beside {name}", str(exc))
+        for n in range(rounds if others else 0):
+            for each in (*others, here):
+                print(f"  round {n + 1} of {rounds}: {each.name}", file=sys.stderr, flush=True)
+                each.run()
+        for other in others:
+            yield from compared(other, here)
+
+
+def compared(other: Checkout, here: Checkout) -> Iterator[Figure]:
+    """Yield the figures of both, with their ratio."""
+    for name in other.found:
+        if name not in here.found:
+            continue
+        before, now = median(other.found[name]), median(here.found[name])
+        bar = BARS.get((other.name, name))
+        ratio = now / before
+        figure = Figure(
+            f"{name}, beside {other.name}",
+            ratio,
+            "",
+            at_least=bar.limit if bar and bar.at_least else None,
+            at_most=bar.limit if bar and not bar.at_least else None,
+        )
+        unit = here.units[name]
+        cells = (f"{before:.4g} {unit}", f"{now:.4g} {unit}", f"{ratio:.2f}", *figure.verdict)
+        yield figure.showing(*cells)
+
+
+def read(printed: str) -> dict[str, tuple[float, str]]:
+    """Return the figures of a run's output, with their units."""
+    lines = filter(None, map(_LINE.match, printed.splitlines()))
+    return {line[1]: (float(line[2].replace(",", "")), line[3]) for line in lines}
+
+
+def before(root: Path = ROOT) -> str:
+    """Return the last commit of the release before: the one before the changelog's newest entry.
+
+    Raises:
+        CannotCompare: The history does not reach back to it.
+    """
+    newest = _VERSION.findall((root / "CHANGELOG.md").read_text("utf-8"))[0]
+    opened = _git(root, "log", "--format=%H", f"-S## [{newest}]", "--", "CHANGELOG.md")
+    if not opened:
+        raise CannotCompare(f"git does not know when the changelog's entry of {newest} was begun")
+    found = _git(root, "rev-parse", "--short=7", f"{opened.split()[-1]}^")
+    return found.strip()
+
+
+def checked_out(commit: str, folder: Path, root: Path = ROOT) -> Checkout:
+    """Return a release in its folder, ready to run; one that is there already is used as it is.
+
+    Raises:
+        CannotCompare: The commit is not in this clone, or what it needs cannot be installed.
+    """
+    tree = folder / commit
+    python = tree / ".venv" / "bin" / "python"
+    if not python.exists():
+        packed = _git_bytes(root, "archive", "--format=tar", commit)
+        with tarfile.open(fileobj=BytesIO(packed)) as archive:
+            archive.extractall(tree, filter="data")
+        _install(tree, python)
+    return Checkout(commit, tree, python)
+
+
+def _install(tree: Path, python: Path) -> None:
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    for command in (
+        (sys.executable, "-m", "venv", tree / ".venv"),
+        (*pip, "--require-hashes", "-r", "requirements-dev.lock"),
+        (*pip, "--no-deps", "--no-build-isolation", "--editable", "."),
+    ):
+        print(f"  {tree.name}: {' '.join(map(str, command[1:4]))} …", file=sys.stderr, flush=True)
+        ran = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise CannotCompare(f"what {tree.name} needs cannot be installed: {_end(ran.stderr)}")
+
+
+def _git(root: Path, *command: str) -> str:
+    return _git_bytes(root, *command).decode()
+
+
+def _git_bytes(root: Path, *command: str) -> bytes:
+    try:
+        return subprocess.run(("git", *command), cwd=root, capture_output=True, check=True).stdout
+    except FileNotFoundError as exc:
+        raise CannotCompare("there is no git here") from exc
+    except subprocess.CalledProcessError as exc:
+        reason = _end(exc.stderr.decode())
+        raise CannotCompare(
+            f"this clone does not have it ({reason}); `git fetch --unshallow` gets all of history"
+        ) from exc
+
+
+def _end(text: str) -> str:
+    """Return the last line of what a program has said."""
+    return (text.strip().splitlines() or ["it says nothing"])[-1]

@@ -1,0 +1,111 @@
+"""What the comparison with releases before says, and what it says where it cannot be made."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.figures import Figure
+from tests.bench.releases import (
+    FIRST,
+    CannotCompare,
+    Checkout,
+    before,
+    checked_out,
+    compared,
+    measure,
+    read,
+)
+
+CPU = "one conversation, CPU per message"
+
+
+def git(tree: Path, *command: str) -> str:
+    """Run git in a repository that depends on nobody's settings."""
+    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    ran = subprocess.run(("git", *who, *command), cwd=tree, capture_output=True, check=True)
+    return ran.stdout.decode().strip()
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """A repository of three commits; the last two tell of versions."""
+    tree = tmp_path / "history"
+    tree.mkdir()
+    git(tree, "init", "--quiet")
+    for n, text in enumerate(("", "## [0.1.0]\n", "## [0.2.0] - unreleased\n\n## [0.1.0]\n")):
+        (tree / "CHANGELOG.md").write_text(text)
+        (tree / "requirements-dev.lock").write_text("parley-that-nobody-has==1\n")
+        git(tree, "add", ".")
+        git(tree, "commit", "--quiet", "--message", f"{n}")
+    return tree
+
+
+def test_what_a_run_prints_is_read() -> None:
+    """With the units, and past lines that are no figures."""
+    printed = f"overhead: python\n{Figure(CPU, 4.97, 'ms', at_most=5)}\n{Figure('a', 1234.5, '/s')}"
+    assert read(printed) == {CPU: (4.97, "ms"), "a": (1234.0, "/s")}
+
+
+@pytest.mark.parametrize(("now", "reached"), [(2.9, True), (3.1, False)])
+def test_medians_are_compared_beside_their_bar(now: float, reached: bool) -> None:
+    """A slow round of a busy machine decides nothing; what one side alone has is left out."""
+    none = Path()
+    other = Checkout(FIRST, none, none, {CPU: [5, 5, 50], "gone": [1]}, {CPU: "ms", "gone": "s"})
+    here = Checkout("here", none, none, {CPU: [now, now, 90], "new": [1]}, {CPU: "ms"})
+    [figure] = compared(other, here)
+    verdict = "reached" if reached else "**over**"
+    assert figure.cells == ("5 ms", f"{now} ms", f"{now / 5:.2f}", "≤ 0.6", verdict)
+    assert figure.reached is reached
+
+
+def test_the_release_before_is_what_was_there_when_the_changelog_went_on(history: Path) -> None:
+    """The commit before the newest entry was begun."""
+    assert before(history) == git(history, "rev-parse", "--short=7", "HEAD^")
+
+
+def test_a_clone_without_the_history_says_so(history: Path, tmp_path: Path) -> None:
+    """And how to get it."""
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth=1", history.as_uri(), str(shallow))
+    with pytest.raises(CannotCompare, match="git fetch --unshallow"):
+        before(shallow)
+    with pytest.raises(CannotCompare, match="git fetch --unshallow"):
+        checked_out(git(history, "rev-parse", "HEAD^"), tmp_path, shallow)
+
+
+def test_an_index_that_cannot_be_reached_is_named(
+    history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one line of what the installer has said."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(CannotCompare, match="cannot be installed: ") as refused:
+        checked_out(git(history, "rev-parse", "HEAD"), tmp_path, history)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_comparison_that_is_left_out_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line for each release, and nothing is measured."""
+    monkeypatch.setattr("tests.bench.releases.before", lambda: FIRST)
+    monkeypatch.setattr("tests.bench.releases.checked_out", _nowhere)
+    lines = list(measure(tmp_path))
+    assert [str(line) for line in lines] == [
+        f"  beside {FIRST}: left out, nowhere",
+        "  beside the release before: left out, nowhere",
+    ]
+    assert not any(line.reached for line in lines)
+
+
+def _nowhere(_commit: str, _folder: Path) -> Checkout:
+    raise CannotCompare("nowhere")
+
+
+def test_a_folder_that_is_there_is_used_again(tmp_path: Path) -> None:
+    """Without git and without installing anything."""
+    python = tmp_path / "abc" / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.symlink_to(sys.executable)
+    assert checked_out("abc", tmp_path, tmp_path) == Checkout("abc", tmp_path / "abc", python)
