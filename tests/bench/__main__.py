@@ -1,8 +1,8 @@
 """`python -m tests.bench [SECTION…]`: prints every figure beside its target.
 
 Sections: path, overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
-recall, compaction, billing, caching, rendering, platforms, faults, soak, releases. Without a name
-all run, in that order.
+recall, compaction, billing, caching, rendering, platforms, clients, faults, soak, releases. Without
+a name all run, in that order.
 `aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before.
 """
 
@@ -29,6 +29,7 @@ SECTIONS = (
     "caching",
     "rendering",
     "platforms",
+    "clients",
     "faults",
     "soak",
     "releases",

@@ -25,7 +25,7 @@ RUN_WITHIN_S = 600
 COLUMNS = ("before", "now", "ratio", "bar", "")
 FIRST = "81e4621"
 """The last commit of 0.1, and the last one before the path of a message grew."""
-_LINE = re.compile(r"^  (\S.*?) +([\d,]+(?:\.\d+)?) (\S+)")
+_LINE = re.compile(r"^  (\S.*?)  +([\d,]+(?:\.\d+)?) (\S+)")
 _VERSION = re.compile(r"^## \[(\S+)\]", re.MULTILINE)
 
 

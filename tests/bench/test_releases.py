@@ -44,8 +44,10 @@ def history(tmp_path: Path) -> Path:
 
 def test_what_a_run_prints_is_read() -> None:
     """With the units, and past lines that are no figures."""
-    printed = f"overhead: python\n{Figure(CPU, 4.97, 'ms', at_most=5)}\n{Figure('a', 1234.5, '/s')}"
-    assert read(printed) == {CPU: (4.97, "ms"), "a": (1234.0, "/s")}
+    many = "500 conversations at once, 4 turns each"
+    figures = Figure(CPU, 4.97, "ms", at_most=5), Figure(many, 1234.5, "turns/s")
+    printed = "\n".join(map(str, ("overhead: python", *figures)))
+    assert read(printed) == {CPU: (4.97, "ms"), many: (1234.0, "turns/s")}
 
 
 @pytest.mark.parametrize(("now", "reached"), [(2.9, True), (3.1, False)])
