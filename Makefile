@@ -75,10 +75,10 @@ test-all: setup
 test-deep: setup
 	PARLEY_TEST_DEEP=1 $(BIN)/python -m pytest -n 2 tests
 
-# Its last section takes two releases from git, installs them and runs them in turns with this one:
-# a quarter of an hour. `releases=FOLDER` instead of a temporary folder keeps them.
+# Everything, into docs/performance.md. The last section takes two releases from git, installs them
+# and runs them in turns with this one.
 bench: setup
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench --write
 
 # Maintainers: write the lock files anew from pyproject.toml (UPGRADE=--upgrade for newer versions).
 COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header $(UPGRADE)

@@ -1,16 +1,20 @@
-"""`python -m tests.bench [SECTION…]`: prints every figure beside its target.
+"""`python -m tests.bench [SECTION…] [--write]`: prints every figure beside its target.
 
 Sections: path, overhead, throughput, bursts, suspects, storage, aged, start, estimates, retention,
 recall, compaction, billing, caching, rendering, platforms, clients, faults, soak, releases. Without
-a name all run, in that order.
-`aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before.
+a name all run, in that order; hermes, which needs another product, only by its name.
+`aged=FOLDER` keeps its large database there, `releases=FOLDER` the releases before. `--write` puts
+the tables of the sections that were run into docs/performance.md.
 """
 
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from tests.bench import page
 from tests.support.shared import SHARED
+
+WRITE = "--write"
 
 SECTIONS = (
     "path",
@@ -34,25 +38,39 @@ SECTIONS = (
     "soak",
     "releases",
 )
+BY_NAME = (*SECTIONS, "hermes")
 
 
-def main(chosen: list[str]) -> int:
+def main(given: list[str]) -> int:
     """Run the chosen sections; returns 1 where a target is missed."""
+    chosen = [each for each in given if each != WRITE]
     folders = dict(each.partition("=")[::2] for each in chosen)
-    unknown = sorted(set(folders) - set(SECTIONS))
+    unknown = sorted(set(folders) - set(BY_NAME))
     if unknown:
-        print(f"unknown section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+        print(f"unknown section {', '.join(unknown)}; there are {', '.join(BY_NAME)}")
         return 2
     if SHARED is None:
         print("../shared/data is not here: what recorded conversations measure is left out")
+    # As it is before this process is busy.
+    taken = page.taken_now() if WRITE in given else ""
     reached = True
     for name in folders or SECTIONS:
         print(f"\n{name}: python -m tests.bench {name}", flush=True)
-        given = [Path(folders[name])] if folders.get(name) else []
-        for figure in import_module(f"tests.bench.{name}").measure(*given):
-            print(figure, flush=True)
-            reached = reached and figure.reached
+        section = _measured(name, [Path(folders[name])] if folders.get(name) else [])
+        reached = reached and all(line.reached for line in section.lines)
+        if taken and not page.write(section, taken):
+            print("  not complete: its rows on the page stay as they are")
     return 0 if reached else 1
+
+
+def _measured(name: str, folder: list[Path]) -> page.Section:
+    """Run a section, and print its lines as they come."""
+    module = import_module(f"tests.bench.{name}")
+    lines = []
+    for line in module.measure(*folder):
+        print(line, flush=True)
+        lines.append(line)
+    return page.Section(name, getattr(module, "COLUMNS", page.COLUMNS), lines)
 
 
 if __name__ == "__main__":

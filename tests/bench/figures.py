@@ -36,6 +36,11 @@ class Figure:
         return high and (self.at_least is None or self.value >= self.at_least)
 
     @property
+    def number(self) -> str:
+        """The value, with as many digits as are worth reading."""
+        return _number(self.value)
+
+    @property
     def verdict(self) -> tuple[str, str]:
         """The target, and whether it is reached; empty where there is none."""
         if self.at_most is not None:

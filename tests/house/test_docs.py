@@ -8,7 +8,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 # Pages that tell what was: the files of their time may be gone.
-HISTORY = ("CHANGELOG.md", "docs/decisions/", "docs/performance.md")
+HISTORY = (
+    "CHANGELOG.md",
+    "docs/decisions/",
+    "docs/performance.md",
+    "docs/performance-history.md",
+)
 NAMED = re.compile(
     r"(?<![\w/.*<{-])((?:gateway|agent|adapters|tests|migrations)/[\w/]+\.(?:py|html))"
 )
