@@ -6,11 +6,12 @@ the adapters that are started. docs/adapters.md tells how to add a platform.
 """
 
 import pkgutil
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 import adapters
 from adapters.base import Adapter, History, Intake, Renderer
 from adapters.errors import AdapterRefused
+from adapters.optional import leave_out
 
 BUILT_IN = "web"
 """The gateway's own chat. It is always there, its settings are the block of this name, and it has
@@ -71,6 +73,8 @@ class Platform:
         chat_pattern: The same for the id of a chat.
         sdk: Top-level packages that this platform's folder alone may import; their loggers are
             quiet below WARNING.
+        left_out: What libraries of its SDK import only where it is installed, and Parley has no use
+            for (adapters/optional.py).
         answers_strangers: Whether a stranger's mention is answered with the way to be let in; for
             platforms where a bot's profile does not show how to write to it.
         position: Where it stands in lists that people read; equal ones stand by name.
@@ -84,6 +88,7 @@ class Platform:
     id_name: str = "id"
     chat_pattern: str = r"[A-Za-z0-9_]+"
     sdk: tuple[str, ...] = ()
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     answers_strangers: bool = False
     position: int = LAST
 
@@ -137,8 +142,16 @@ def renderer(platform: str, settings: PlatformSection) -> Renderer:
 
     It is `Adapter.render` of the adapter that will be built from these settings, known before.
     """
-    render: Renderer = import_module(f"adapters.{platform}.adapter").renderer(settings)
+    render: Renderer = load(platform).renderer(settings)
     return render
+
+
+def load(platform: str) -> ModuleType:
+    """Import the adapter of a platform, and its SDK with it; a later call has it at hand."""
+    for library, packages in by_name()[platform].left_out.items():
+        leave_out(library, *packages)
+    # By a string: an SDK takes 10 to 75 MB, and only those of configured platforms are loaded.
+    return import_module(f"adapters.{platform}.adapter")
 
 
 def credential(secret: SecretStr | None, setting: str) -> str:
@@ -159,6 +172,5 @@ def build(platform: str, settings: PlatformSection, host: Host) -> Adapter:
     Raises:
         AdapterRefused: The settings lack what it cannot do without.
     """
-    # By a string: an SDK takes 40 to 75 MB, and only those of configured platforms are loaded.
-    adapter: Adapter = import_module(f"adapters.{platform}.adapter").build(settings, host)
+    adapter: Adapter = load(platform).build(settings, host)
     return adapter

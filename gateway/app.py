@@ -76,6 +76,7 @@ from gateway.wiring import (
     build_redactor,
     caching_text,
     learn_windows,
+    load_adapters,
     models_of,
     open_tools,
 )
@@ -91,6 +92,8 @@ Work = dict[str, Coroutine[Any, Any, Any]]
 
 _M_ARENA_MAX = -8
 """Source: malloc.h of glibc."""
+_COLLECT_AFTER = (700, 10, 10)
+"""Source: the thresholds that CPython 3.11 begins with."""
 DELIVER_WITHIN_S = 5.0
 """How long a stop waits for committed answers to be sent; the rest is sent at the next start."""
 
@@ -177,7 +180,12 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
     line = build_line(settings)
     refuse_unpriced(settings.budget, models_of(line))
-    checked, _ = await asyncio.gather(learn_windows(line), _load_encoding(models_of(line)[0].name))
+    checked, _, _ = await asyncio.gather(
+        learn_windows(line),
+        # While the providers take their time to answer.
+        asyncio.to_thread(load_adapters, settings),
+        _load_encoding(models_of(line)[0].name),
+    )
     if "terminal" in settings.tools.enabled:
         restore_modes(settings)
     plugins = load_plugins(settings.plugins, settings.home)
@@ -216,12 +224,14 @@ def share_arenas() -> None:
 
 
 def settle_memory() -> None:
-    """Keep what start-up made out of later garbage collections.
+    """Keep what start-up made out of later garbage collections, which come as often as usual again.
 
-    A full one over the modules alone would hold the event loop for 40 ms.
+    A full one over the modules alone would hold the event loop for 40 ms; to run one now would make
+    each start longer by that, and find a few hundred objects (gateway/cli/main.py).
     """
-    gc.collect()
+    gc.collect(1)
     gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
 
 
 async def _load_encoding(model: str) -> None:

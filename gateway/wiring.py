@@ -22,6 +22,7 @@ from adapters.registry import (
     account_of,
     account_types,
     build,
+    load,
     renderer,
 )
 from agent.context.summary_model import Summariser
@@ -345,10 +346,7 @@ def build_accounts(settings: Settings) -> Accounts:
     The web chat is always there: `parley chat` reaches it through the Unix socket also where
     `web.enabled` is false and the page is not served.
     """
-    blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
-    for platform in account_types():
-        accounts = settings.platforms.accounts(platform)
-        blocks += [(platform, account) for account in accounts if account.is_on]
+    blocks = _blocks(settings)
 
     def connect(intake: Intake, chats: ChatHistory) -> list[Adapter]:
         menu = registry.menu()
@@ -357,6 +355,21 @@ def build_accounts(settings: Settings) -> Accounts:
 
     renderers = {(name, account_of(block)): renderer(name, block) for name, block in blocks}
     return Accounts(renderers, connect)
+
+
+def load_adapters(settings: Settings) -> None:
+    """Import the adapters of all configured accounts: `build_accounts` has them at hand then."""
+    for platform, _ in _blocks(settings):
+        load(platform)
+
+
+def _blocks(settings: Settings) -> list[tuple[str, PlatformSection]]:
+    """Return (platform, settings) of each account that is on, the web chat first."""
+    blocks: list[tuple[str, PlatformSection]] = [(BUILT_IN, settings.web)]
+    for platform in account_types():
+        accounts = settings.platforms.accounts(platform)
+        blocks += [(platform, account) for account in accounts if account.is_on]
+    return blocks
 
 
 def accounts_of(*adapters: Adapter) -> Accounts:

@@ -24,12 +24,9 @@ from gateway.cli.common import (
     Since,
     first_day,
     opened,
-    page_of,
     settings_of,
-    show_lines,
-    show_next,
-    show_table,
 )
+from gateway.cli.output import page_of, show_lines, show_next, show_table
 from gateway.settings.loading import secret_values
 from gateway.storage import schema
 from gateway.storage.reports import audit, history

@@ -26,7 +26,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from gateway.cli.common import out, settings_of
+from gateway.cli.common import settings_of
+from gateway.cli.output import out
 from gateway.errors import GatewayError, GatewayNotRunning, SettingsError
 from gateway.http.control import SOCKET
 

@@ -9,8 +9,9 @@ from pydantic import BaseModel, SecretStr
 from rich.text import Text
 
 from agent.safety.redaction import MASK, Redactor
-from gateway.cli.common import AsJson, out, show_json
+from gateway.cli.common import AsJson
 from gateway.cli.common import loaded as read
+from gateway.cli.output import out, show_json
 from gateway.settings.loading import Loaded
 
 if TYPE_CHECKING:

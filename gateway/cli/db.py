@@ -22,16 +22,10 @@ from gateway.cli.common import (
     act,
     database_path,
     opened,
-    page_of,
-    say,
     settings_of,
-    show_json,
-    show_lines,
-    show_next,
-    show_table,
     step_back,
-    warn,
 )
+from gateway.cli.output import page_of, say, show_json, show_lines, show_next, show_table, warn
 from gateway.lifecycle import pruning
 from gateway.storage import identity, maintenance
 from gateway.storage.engine import lock_database

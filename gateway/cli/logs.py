@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from agent.safety.redaction import printable
-from gateway.cli.common import out, settings_of
+from gateway.cli.common import settings_of
+from gateway.cli.output import out
 from gateway.errors import GatewayError, NotFound
 from gateway.logging.file import log_path, predecessors
 

@@ -12,7 +12,8 @@ from agent.tools.mcp import servers
 from agent.tools.mcp.listing import Offered
 from agent.tools.mcp.servers import ServerReport
 from agent.tools.truncate import beginning_of
-from gateway.cli.common import AsJson, out, say, settings_of, show_json, table
+from gateway.cli.common import AsJson, settings_of
+from gateway.cli.output import out, say, show_json, table
 from gateway.settings.loading import secret_values
 from gateway.settings.tree import Settings
 

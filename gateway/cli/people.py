@@ -11,24 +11,8 @@ from typing import Annotated
 
 import typer
 
-from gateway.cli.common import (
-    AFTER,
-    LISTED,
-    NO_MORE,
-    AsLines,
-    Limit,
-    act,
-    id_of,
-    opened,
-    out,
-    page_of,
-    say,
-    settings_of,
-    show_lines,
-    show_next,
-    show_table,
-    table,
-)
+from gateway.cli.common import AFTER, LISTED, AsLines, Limit, act, id_of, opened, settings_of
+from gateway.cli.output import NO_MORE, out, page_of, say, show_lines, show_next, show_table, table
 from gateway.storage.people import members, notebook
 from gateway.storage.people.members import Member, Request
 from gateway.storage.people.notebook import Note

@@ -12,17 +12,8 @@ from agent.plugins import engines, finding
 from agent.plugins.engines import EngineInfo
 from agent.plugins.finding import PLUGINS, PluginInfo
 from agent.plugins.registry import DEFAULT
-from gateway.cli.common import (
-    AsJson,
-    loaded,
-    out,
-    say,
-    settings_of,
-    show_json,
-    show_table,
-    table,
-    warn,
-)
+from gateway.cli.common import AsJson, loaded, settings_of
+from gateway.cli.output import out, say, show_json, show_table, table, warn
 from gateway.errors import NotFound
 from gateway.settings.editing import set_value
 from gateway.settings.loading import CONFIG_NAME, Loaded

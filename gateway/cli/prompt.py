@@ -13,7 +13,8 @@ from agent.messages import ToolSchema
 from agent.prompt.system import LAYERS, SystemPrompt
 from agent.tokens.estimate import estimate_tokens, estimate_tools
 from gateway import wiring
-from gateway.cli.common import conversation_id, opened, say, settings_of
+from gateway.cli.common import conversation_id, opened, settings_of
+from gateway.cli.output import say
 from gateway.context import window
 from gateway.context.prompts import Snapshot
 from gateway.storage.conversation import sessions

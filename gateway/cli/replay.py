@@ -20,7 +20,8 @@ from agent.context_engine import Limits
 from agent.plugins.engines import available
 from agent.plugins.finding import PLUGINS
 from agent.settings import AuxiliarySettings
-from gateway.cli.common import out, settings_of
+from gateway.cli.common import settings_of
+from gateway.cli.output import out
 from gateway.errors import SettingsError
 from gateway.replay.costs import Comparison, Tariff, early, totals
 from gateway.replay.player import Gap, Player, Stage, facts_in, playing, window_of, writer_in

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from adapters.registry import account_types, platforms
 from agent.models.factory import resolve_provider
 from gateway import app
 from gateway.app import Welcome
-from gateway.cli.common import err, loaded, warn
+from gateway.cli.common import loaded
 from gateway.lifecycle import start_checks
 from gateway.lifecycle.home import own_home
 from gateway.logging.setup import configure_logging
@@ -32,10 +33,18 @@ def run(
     # First of all: where another gateway runs, its log must not be written into.
     with own_home(settings) as journal:
         configure_logging(settings.logging, settings.home, secret_values(settings))
-        for warning in found.warnings:
-            warn(warning)
+        _warn_of(found.warnings)
         started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal)
         asyncio.run(started)
+
+
+def _warn_of(warnings: Sequence[str]) -> None:
+    if warnings:
+        # A gateway without warnings has no use for rich, which would stay in its memory.
+        from gateway.cli.output import warn  # noqa: PLC0415
+
+        for warning in warnings:
+            warn(warning)
 
 
 def _welcome(settings: Settings, welcome: Welcome) -> None:
@@ -59,7 +68,7 @@ def _welcome(settings: Settings, welcome: Welcome) -> None:
         ]
     if not settings.platforms.is_any_on:
         lines += _of_platforms()
-    err.print("\n".join(lines), "", sep="\n", markup=False, highlight=False, soft_wrap=True)
+    typer.echo("\n".join([*lines, ""]), err=True)
 
 
 def _of_platforms() -> list[str]:

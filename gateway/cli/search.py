@@ -8,18 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from agent.ports import PastMessage
-from gateway.cli.common import (
-    NO_MORE,
-    AsLines,
-    ConversationOption,
-    act,
-    opened,
-    page_of,
-    say,
-    settings_of,
-    show_lines,
-    show_next,
-)
+from gateway.cli.common import AsLines, ConversationOption, act, opened, settings_of
+from gateway.cli.output import NO_MORE, page_of, say, show_lines, show_next
 from gateway.storage.conversation import conversations as conversations_module
 from gateway.storage.reports import history
 from gateway.storage.search import query as query_module

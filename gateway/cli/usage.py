@@ -21,20 +21,8 @@ from agent.models.factory import resolve_provider
 from agent.safety.redaction import printable
 from agent.settings import FactsSettings
 from gateway.agent_ports import budgets
-from gateway.cli.common import (
-    AFTER,
-    LISTED,
-    AsLines,
-    Limit,
-    Since,
-    first_day,
-    opened,
-    out,
-    page_of,
-    settings_of,
-    show_lines,
-    show_next,
-)
+from gateway.cli.common import AFTER, LISTED, AsLines, Limit, Since, first_day, opened, settings_of
+from gateway.cli.output import out, page_of, show_lines, show_next
 from gateway.settings.tree import Settings
 from gateway.storage.reports import costs, ledger
 from gateway.storage.reports.costs import GroupPage, Rates

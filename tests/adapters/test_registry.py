@@ -49,6 +49,25 @@ def test_the_gateway_loads_no_sdk_and_no_parser() -> None:
     assert done.stdout.strip() == ""
 
 
+LEAN = """
+import sys
+import gateway.app
+from adapters.registry import load
+load(sys.argv[1])
+left_out = "better_exceptions click cryptography greenlet pygments pytz rich".split()
+print(*(package for package in left_out if package in sys.modules))
+"""
+
+
+@pytest.mark.parametrize("platform", ["web", "telegram"])
+def test_what_is_optional_for_libraries_is_not_loaded(platform: str) -> None:
+    """Neither for the gateway nor for the SDK of a platform (adapters/optional.py)."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEAN, platform], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
 @PLATFORMS
 def test_its_name_is_its_folder(platform: Platform) -> None:
     """And its adapter offers `build` and `renderer`."""

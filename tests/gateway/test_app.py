@@ -347,6 +347,28 @@ libc.fflush(None)
 """
 
 
+_SETTLED = """
+import gc
+from gateway.cli import main, run
+from gateway import app
+def started():
+    print(gc.get_threshold()[0] > 10_000)
+    app.settle_memory()
+main.app = started
+usual = gc.get_threshold()
+main.main()
+print(gc.get_threshold() == usual, gc.get_freeze_count() > 50_000)
+"""
+
+
+def test_garbage_is_looked_for_as_usual_once_a_gateway_is_ready() -> None:
+    """Seldom while everything is imported; and never again among what that made."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SETTLED], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["True", "True", "True"]
+
+
 def test_threads_share_the_areas_of_malloc() -> None:
     """Without it there is one for each, up to eight for a processor."""
 

@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.house.bars import APP, BARS, HELLO, HELP
+from tests.house.bars import BARS, HELLO
 from tests.house.figures import Figure, measured
 from tests.house.hello import hello
 from tests.house.path import PATH, path
 from tests.house.source import Product
-from tests.house.start import imported
+from tests.house.start import STARTED, imported
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ def main() -> None:
     if given.root == ROOT and _is_wanted(HELLO, given.figure):
         with TemporaryDirectory() as home:
             figures.append(asyncio.run(hello(Path(home))))
-    if given.root == ROOT and any(_is_wanted(name, given.figure) for name in (APP, HELP)):
+    if given.root == ROOT and any(_is_wanted(name, given.figure) for name in STARTED):
         figures += imported()
     if given.root == ROOT and any(_is_wanted(name, given.figure) for name in PATH):
         with TemporaryDirectory() as home:

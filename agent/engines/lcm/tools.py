@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import regex  # type: ignore[import-untyped]
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agent.context_engine import Archive, Node
@@ -168,7 +167,10 @@ def _matching(
     return found, f"[looked at no message behind {seq - 1}; go on with from_seq={seq}]"
 
 
-def _compiled(text: str) -> regex.Pattern[str]:
+def _compiled(text: str) -> Any:
+    # Only a model with these tools that searches needs it: 2 MB.
+    import regex  # type: ignore[import-untyped]  # noqa: PLC0415
+
     # Compiling nested counts takes memory and time that no time limit of a search bounds.
     counts = [int(number) for number in re.findall(r"[{,]\s*(\d{1,9})", text)]
     if math.prod(max(1, count) for count in counts) > MOST_REPEATED:
@@ -179,7 +181,7 @@ def _compiled(text: str) -> regex.Pattern[str]:
         raise ToolError(f"the pattern is no regular expression: {exc}") from exc
 
 
-def _matches(pattern: regex.Pattern[str], text: str, deadline: float) -> bool:
+def _matches(pattern: Any, text: str, deadline: float) -> bool:
     left_s = deadline - time.monotonic()
     try:
         if left_s > 0:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, select, text
+from sqlalchemy import Connection, create_mock_engine, select, text
+from sqlalchemy.dialects import postgresql
 
 import migrations
 from gateway.errors import DatabaseTooNew, StorageUnavailable
@@ -288,3 +289,21 @@ def test_a_binary_of_before_refuses_this_schema(
     with pytest.raises(DatabaseTooNew, match=rf"{REVISION}.*newest here: 0001"):
         maintenance.upgrade(database_file)
     assert dump(database_file) == before
+
+
+def test_indexes_of_some_rows_are_that_on_another_database_too() -> None:
+    """A unique one for all rows would refuse what it is to allow."""
+    dialect, statements = postgresql.dialect(), []
+    other = create_mock_engine(
+        "postgresql://", lambda ddl, *_, **__: statements.append(str(ddl.compile(dialect=dialect)))
+    )
+    metadata.create_all(other, checkfirst=False)
+    partial = {
+        index.name: str(where)
+        for table in metadata.tables.values()
+        for index in table.indexes
+        if (where := index.dialect_options["sqlite"]["where"]) is not None
+    }
+    made = {name: sql for sql in statements for name in partial if f"INDEX {name} " in sql}
+    assert made.keys() == partial.keys()
+    assert all(made[name].endswith(f" WHERE {where}") for name, where in partial.items())
