@@ -5,6 +5,9 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
+WIDE = 6
+"""A table of so many columns is printed with less room for names."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -24,9 +27,8 @@ class Figure:
     @override
     def __str__(self) -> str:
         if self.cells:
-            return f"  {self.name:<{max(38, 66 - 13 * (len(self.cells) - 4))}}" + "".join(
-                f"{cell:>13}" for cell in self.cells
-            )
+            width = 76 if len(self.cells) < WIDE else 38
+            return f"  {self.name:<{width}}" + "".join(f" {cell:>13}" for cell in self.cells)
         return f"  {self.name:<66}{_number(self.value):>9} {self.unit:<9}{self._verdict()}"
 
     @property
