@@ -34,8 +34,6 @@ LEAST_CHARS = 40
 MANY_TEXTS = 5_000
 """From here on less is read of what people write, so that the time for all stays the same."""
 
-_BORDER = "\x1f"
-
 MAX_TERM_CHARS = 40
 LINE_TERMS = 70
 """Terms of one line of the index."""
@@ -146,14 +144,9 @@ def clip(text: str, limit: int) -> str:
 
 def _redacted(roles: Sequence[str], texts: list[str]) -> list[str]:
     """Return the texts with secrets masked: here the words around them still tell what they are."""
-    redactor = Redactor()
-    # One pass over all of them: most conversations hold no secret.
-    joined = _BORDER.join(texts)
-    if redactor.text(joined) != joined:
-        texts = list(map(redactor.text, texts))
     return [
         masked_assignments(text) if role == "user" and _tells(text) else text
-        for role, text in zip(roles, texts, strict=True)
+        for role, text in zip(roles, Redactor().texts(texts), strict=True)
     ]
 
 

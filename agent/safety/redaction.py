@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import orjson
 
 MASK = "********"
+MOST_HOPS = 256
+"""How often a rare character is looked for by itself in one text."""
 
 
 class _Shape(NamedTuple):
@@ -21,15 +23,28 @@ class _Shape(NamedTuple):
             without a literal beginning takes 300.
         secret: What is replaced.
         masked: The replacement.
+        rare: The clue's first character, where texts seldom hold it: `str.find` is 5 times as fast
+            on the way to it as `re`.
     """
 
     clue: re.Pattern[str]
     secret: re.Pattern[str]
     masked: str = MASK
+    rare: str = ""
+
+    def may_be_in(self, text: str) -> bool:
+        """Tell whether the clue stands in a text; False is certain."""
+        place = text.find(self.rare)
+        # In a text full of that character `re` is faster.
+        for _ in range(MOST_HOPS if self.rare else 0):
+            if place < 0 or self.clue.match(text, place):
+                return place >= 0
+            place = text.find(self.rare, place + 1)
+        return place >= 0 and self.clue.search(text, place) is not None
 
 
-def _shape(secret: str, clue: str | None = None, masked: str = MASK) -> _Shape:
-    return _Shape(re.compile(clue or secret), re.compile(secret), masked)
+def _shape(secret: str, clue: str | None = None, masked: str = MASK, rare: str = "") -> _Shape:
+    return _Shape(re.compile(clue or secret), re.compile(secret), masked, rare)
 
 
 # Every pattern is linear: what follows a beginning is either bounded or cannot hold another one.
@@ -37,10 +52,10 @@ _SHAPES = (
     # Telegram bot token, in URLs after "bot" too; user and password of a URL.
     _shape(
         r"(://)[^/\s:@]*:[^/\s@]+(?=@)|\d{6,12}:[A-Za-z0-9_-]{30,}",
-        clue=r":(?://[^/\s:@]*:[^/\s@]+@|(?<=\d:)[A-Za-z0-9_-]{30})",
+        clue=r":(?://[^/\s:@]*:[^/\s@]+@|[A-Za-z0-9_-](?<=\d:.)[A-Za-z0-9_-]{29})",
         masked=rf"\1{MASK}",
     ),
-    _shape(r"\d{6,12}%3A[A-Za-z0-9_-]{30,}", clue=r"%(?<=\d%)3A[A-Za-z0-9_-]{30}"),
+    _shape(r"\d{6,12}%3A[A-Za-z0-9_-]{30,}", clue=r"%(?<=\d%)3A[A-Za-z0-9_-]{30}", rare="%"),
     # Anthropic; OpenAI and OpenRouter, but not "task-…".
     _shape(
         r"sk-(?:ant-[A-Za-z0-9_-]{10,}|(?<![A-Za-z0-9]sk-)[A-Za-z0-9_-]{16,})",
@@ -48,16 +63,21 @@ _SHAPES = (
     ),
     # Slack.
     _shape(r"x(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"),
-    _shape(r"(B(?:earer|EARER) )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
+    _shape(r"(B(?:earer|EARER) )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}", rare="B"),
     _shape(r"(bearer )[A-Za-z0-9._~+/=-]{8,}", masked=rf"\1{MASK}"),
     # AWS access key.
-    _shape(r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])", clue=r"K(?<=AK)IA[A-Z0-9]{16}"),
+    _shape(
+        r"AKIA(?<![A-Za-z0-9]AKIA)[A-Z0-9]{16}(?![A-Za-z0-9])",
+        clue=r"K(?<=AK)IA[A-Z0-9]{16}",
+        rare="K",
+    ),
     # GitHub.
     _shape(r"g(?:h[pousr]_[A-Za-z0-9]{36,}|ithub_pat_[A-Za-z0-9_]{22,})"),
     # JSON web token.
     _shape(
         r"eyJ(?<![A-Za-z0-9_-]eyJ)[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_.-]{8,}",
         clue=r"J(?<=eyJ)[A-Za-z0-9_-]{8}",
+        rare="J",
     ),
     # Private key: its body, line breaks as they are or spelled out, headers before it.
     _shape(
@@ -65,7 +85,8 @@ _SHAPES = (
         r"(?:[A-Za-z-]{1,20}: [^\n\\]{0,100}(?:\s|\\[nr])++){0,4}+"
         r"(?=[A-Za-z0-9+/=]{16})[A-Za-z0-9+/=\s\\]++"
         r"(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
-        clue=r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY",
+        clue=r"B(?<=-----B)EGIN [A-Z ]{0,40}PRIVATE KEY",
+        rare="B",
     ),
 )
 _VALUE = r"[^\s\"'`*,;()\[\]{}<>]"
@@ -99,31 +120,22 @@ class Redactor:
         for secret in self._escaped:
             if secret in json_text:
                 return True
-        return any(shape.clue.search(json_text) for shape in _SHAPES)
+        return any(shape.may_be_in(json_text) for shape in _SHAPES)
 
     def text(self, text: str) -> str:
         """Return the text with every secret masked; 10 MB without any take about 60 ms."""
         for secret in self._secrets:
             text = text.replace(secret, MASK)
         for shape in _SHAPES:
-            if shape.clue.search(text):
+            if shape.may_be_in(text):
                 text = shape.secret.sub(shape.masked, text)
         return text
 
     def texts(self, texts: Sequence[str]) -> list[str]:
-        """Return each text with its secrets masked, as `text` does; made for thousands of them.
-
-        Those in ASCII are looked at apart: with a single emoji among them all would take four
-        times the memory.
-        """
-        masked = list(texts)
-        for ascii_ones in (True, False):
-            places = [n for n, text in enumerate(texts) if text.isascii() == ascii_ones]
-            together = _BORDER.join([texts[n] for n in places])
-            if self.text(together) != together:
-                for n in places:
-                    masked[n] = self.text(texts[n])
-        return masked
+        """Return each text with its secrets masked, as `text` does; made for thousands of them."""
+        together = _BORDER.join(texts)
+        # One look at all of them: most conversations hold no secret.
+        return list(texts if self.text(together) == together else map(self.text, texts))
 
     def known(self, json_text: str) -> tuple[str, int]:
         """Return JSON text without the configured secrets, and how many characters were masked.

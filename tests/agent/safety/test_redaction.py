@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.safety.redaction import MASK, Redactor, masked_assignments, printable
+from agent.safety.redaction import MASK, MOST_HOPS, Redactor, masked_assignments, printable
 from tests.support.effort import effort
 
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQ"
@@ -207,3 +207,24 @@ def test_known_secrets_alone_are_masked() -> None:
     text = json.dumps([fake, 'a"b\\c', "hunter22hunter22"])
     assert redactor.known(text) == (json.dumps([fake, MASK, MASK * 2]), 7 + 16)
     assert redactor.known(fake) == (fake, 0)
+
+
+class TestRareCharacters:
+    """A clue is looked for by its first character, where that is rare, and else by a pattern."""
+
+    @pytest.mark.parametrize("hits", [0, 1, MOST_HOPS - 1, MOST_HOPS, MOST_HOPS + 1, 3 * MOST_HOPS])
+    @pytest.mark.parametrize(
+        ("rare", "secret"),
+        [("K", "AKIAIOSFODNN7EXAMPLE"), ("J", JWT), ("%", WHOLE[1]), ("B", "Bearer abcdefgh12")],
+    )
+    def test_a_secret_is_found_behind_any_number_of_them(
+        self, rare: str, secret: str, hits: int
+    ) -> None:
+        """The pattern takes over where the character turns out not to be rare."""
+        text = f"{rare}. " * hits + secret
+        assert secret not in Redactor().text(text)
+        assert Redactor().suspects(text)
+
+    def test_a_text_full_of_them_is_no_attack(self) -> None:
+        """A megabyte of them takes about 2 units; a look at each by itself would take 30."""
+        assert effort(lambda: Redactor().text("J" * 1_000_000)) < 10

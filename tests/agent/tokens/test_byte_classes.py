@@ -45,6 +45,24 @@ def test_the_estimate_is_the_sum_of_the_weights(text: str, model: str | None) ->
     assert rough_tokens(text, model) == math.ceil(round(expected, 2))
 
 
+@pytest.mark.parametrize(
+    ("space", "weight"),
+    [
+        ("\x85", 0.80),
+        ("\xa0", 0.80),
+        ("\u1680", 2.5),
+        *((chr(code), 0.61) for code in (*range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F)),
+        ("\u3000", 0.77),
+    ],
+)
+def test_white_space_of_other_scripts_ends_words(space: str, weight: float) -> None:
+    """Each of them, also beside characters that begin with the same byte and are none."""
+    text = f"{space}né{space} {space}中。—\u1681{space}" * 100
+    others = 0.35 + 0.80 + 0.07 + 1.10 + 0.77 + 0.61 + 2.5
+    assert len(text.split()) == 200
+    assert rough_tokens(text) == math.ceil(round(100 * (4 * weight + others) + 200 * 0.54, 2))
+
+
 @given(any_texts, any_texts)
 def test_more_text_never_has_fewer_tokens(head: str, tail: str) -> None:
     """Two texts together have what they have apart, but for one word and the rounding."""
