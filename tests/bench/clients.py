@@ -7,6 +7,7 @@ a chat of its own.
 """
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import psutil
 import yaml
@@ -38,39 +40,57 @@ ALONE, PARLEY = "the clients alone", "Parley"
 
 def measure() -> Iterator[Figure]:
     """Yield the CPU of a message on both sides, taken in turns, and their ratio."""
-    cpu_ms: dict[str, list[float]] = {ALONE: [], PARLEY: []}
+    found: dict[str, list[Round]] = {ALONE: [], PARLEY: []}
     for _ in range(ROUNDS):
-        for name, found in cpu_ms.items():
-            found.append(_round(name))
-    alone, parley = (median(cpu_ms[name]) for name in (ALONE, PARLEY))
-    yield Figure(f"{ALONE}, CPU per message", alone, "ms")
-    yield Figure(f"{PARLEY} over the same clients, CPU per message", parley, "ms")
-    ratio = parley / alone
-    yield Figure("the latter ÷ the former", ratio, "", at_most=MOST_BESIDE_CLIENTS)
+        for name, rounds in found.items():
+            rounds.append(_round(name))
+    cpu_ms = {name: median(each.cpu_ms for each in rounds) for name, rounds in found.items()}
+    for name, rounds in found.items():
+        requests = median(each.requests for each in rounds)
+        sent_kb = median(each.sent_kb for each in rounds)
+        yield Figure(f"{name}: CPU per message", cpu_ms[name], "ms")
+        yield Figure(f"{name}: requests to the Bot API per message", requests, "")
+        yield Figure(f"{name}: sent to the model per message", sent_kb, "KB")
+    ratio = cpu_ms[PARLEY] / cpu_ms[ALONE]
+    yield Figure("CPU of Parley ÷ the clients alone", ratio, "", at_most=MOST_BESIDE_CLIENTS)
 
 
-def _round(name: str) -> float:
-    """Return the CPU of a message in ms, once every chat has been written in before."""
+class Round(NamedTuple):
+    """What a message took of one side."""
+
+    cpu_ms: float
+    requests: float
+    sent_kb: float
+
+
+def _round(name: str) -> Round:
+    """Measure one side, once every chat has been written in before."""
     with tempfile.TemporaryDirectory() as home, _servers() as servers:
         assert servers.stdout is not None
         telegram, model = servers.stdout.readline().split()
         with _answering(name, Path(home), telegram, model) as process:
             _write(servers)
             before = _cpu_s(process)
-            _write(servers)
-            return (_cpu_s(process) - before) / CHATS * 1e3
+            requests, sent_kb = _write(servers)
+            return Round((_cpu_s(process) - before) / CHATS * 1e3, requests, sent_kb)
 
 
-def _write(servers: "subprocess.Popen[str]") -> None:
-    """Have people write, one after another; return when all are answered and all is quiet."""
+def _write(servers: "subprocess.Popen[str]") -> tuple[float, float]:
+    """Have people write, one after another; return when all are answered and all is quiet.
+
+    Returns:
+        Requests to the Bot API and KB that the model was sent, of one message.
+    """
     assert servers.stdin is not None
     assert servers.stdout is not None
     servers.stdin.write("go\n")
     servers.stdin.flush()
-    told = servers.stdout.readline().strip()
+    told, *counts = servers.stdout.readline().split() or ["the servers ended"]
     if told != "answered":
-        raise RuntimeError(f"the people were not answered: {told or 'the servers ended'}")
+        raise RuntimeError(f"the people were not answered: {told}")
     time.sleep(SETTLES_S)
+    calls, sent = map(int, counts)
+    return calls / CHATS, sent / CHATS / 1024
 
 
 def _cpu_s(process: "subprocess.Popen[bytes]") -> float:
@@ -151,10 +171,12 @@ async def _serve() -> None:
     async with BotApi() as api, OpenAIServer(default=Reply(text=ANSWER)) as model:
         print(api.root, model.url, flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
+            calls, requests = len(api.calls), len(model.requests)
             for chat in range(1, CHATS + 1):
                 await _ask(api, chat)
+            sent = sum(len(json.dumps(each.body)) for each in model.requests[requests:])
             wrong = [*api.violations, *model.refused]
-            print(wrong or "answered", flush=True)
+            print(wrong or f"answered {len(api.calls) - calls} {sent}", flush=True)
 
 
 async def _ask(api: BotApi, chat: int) -> None:
