@@ -31,7 +31,7 @@ DEFAULT_ACCOUNT = "default"
 class PlatformSection(BaseModel):
     """Base of every platform block: frozen, unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class AccountSettings(PlatformSection):

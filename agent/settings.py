@@ -20,7 +20,8 @@ Provider = Literal["auto", "anthropic", "openai", "openrouter", "nous", "offline
 class Section(BaseModel):
     """Base of every settings block: frozen, unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Nearly all are only read as parts of the whole, which checks them by itself.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class FactsSettings(Section):

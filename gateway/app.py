@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import gc
 import signal
+import sys
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -218,9 +219,14 @@ def share_arenas() -> None:
 
     Else each has its own, which keeps what it once needed: most of what RSS grows by in a week.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 2)
+    _glibc("mallopt", _M_ARENA_MAX, 2)
+
+
+def _glibc(function: str, *arguments: int) -> None:
+    """Call a function about memory, where the C library has it."""
+    found = getattr(ctypes.CDLL(None), function, None)
+    if found is not None:
+        found(*arguments)
 
 
 def settle_memory() -> None:
@@ -232,6 +238,9 @@ def settle_memory() -> None:
     gc.collect(1)
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
+    # The names of all files in the folders of modules: 1 MB. A later import lists what it needs.
+    sys.path_importer_cache.clear()
+    _glibc("malloc_trim", 0)
 
 
 async def _load_encoding(model: str) -> None:

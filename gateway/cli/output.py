@@ -1,8 +1,7 @@
 """What the commands of `parley` print: tables, lines, JSON, and files.
 
 The words of strangers are never markup or control characters. Answers go to stdout, trouble goes to
-stderr, so that what is piped on is clean. Commands import it where they print: rich is large, and
-`parley run` prints through it only what is wrong.
+stderr, so that what is piped on is clean.
 """
 
 import sys

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -33,18 +32,14 @@ def run(
     # First of all: where another gateway runs, its log must not be written into.
     with own_home(settings) as journal:
         configure_logging(settings.logging, settings.home, secret_values(settings))
-        _warn_of(found.warnings)
+        if found.warnings:
+            # A gateway without warnings has no use for rich, which would stay in its memory.
+            from gateway.cli.output import warn  # noqa: PLC0415
+
+            for warning in found.warnings:
+                warn(warning)
         started = app.run(settings, lambda welcome: _welcome(settings, welcome), journal)
         asyncio.run(started)
-
-
-def _warn_of(warnings: Sequence[str]) -> None:
-    if warnings:
-        # A gateway without warnings has no use for rich, which would stay in its memory.
-        from gateway.cli.output import warn  # noqa: PLC0415
-
-        for warning in warnings:
-            warn(warning)
 
 
 def _welcome(settings: Settings, welcome: Welcome) -> None:
