@@ -235,7 +235,7 @@ def settle_memory() -> None:
     A full one over the modules alone would hold the event loop for 40 ms; to run one now would make
     each start longer by that, and find a few hundred objects (gateway/cli/main.py).
     """
-    gc.collect(1)
+    gc.collect(0)
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
     # The names of all files in the folders of modules: 1 MB. A later import lists what it needs.

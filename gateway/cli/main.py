@@ -45,9 +45,9 @@ COMMANDS = {
 """What `parley --help` says of each command, in that order; a test compares these words."""
 
 
-START_COLLECTS_AFTER = 50_000
-"""Objects. What imports make stays: to look through it for garbage takes a tenth of each start. A
-gateway that is ready goes back to the usual (`settle_memory` in gateway/app.py)."""
+START_COLLECTS_AFTER = (50_000, 1_000)
+"""Objects, and collections before older ones are looked through too. What imports make stays: to look
+for garbage in it takes a tenth of each start. `settle_memory` goes back to the usual."""
 
 
 class LaterCommand(TyperCommand):
@@ -141,7 +141,7 @@ def main() -> None:
     What it writes (database, logs, backups) holds conversations: for its owner alone.
     """
     os.umask(0o077)
-    gc.set_threshold(START_COLLECTS_AFTER)
+    gc.set_threshold(*START_COLLECTS_AFTER)
     try:
         app()
     except GatewayError as exc:
