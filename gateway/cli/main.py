@@ -46,8 +46,8 @@ COMMANDS = {
 
 
 START_COLLECTS_AFTER = (50_000, 1_000)
-"""Objects, and collections before older ones are looked through too. What imports make stays: looking
-for garbage in it takes a tenth of each start. `settle_memory` goes back to the usual."""
+"""Objects, and collections before older ones are looked through too. What imports make stays:
+looking for garbage in it takes a tenth of a start. `settle_memory` goes back to the usual."""
 
 
 class LaterCommand(TyperCommand):
