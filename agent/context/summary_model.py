@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from agent.errors import (
     CredentialsRefused,
@@ -115,7 +116,8 @@ class SummaryCalls:
         self._loop = loop
         self._deadline = deadline
         self._running: concurrent.futures.Future[Completion] | None = None
-        self._pending: list[ModelCall] = []
+        # Its prompt is counted only if it must be: half a megabyte takes a millisecond.
+        self._pending: list[Callable[[], ModelCall]] = []
         self._closed = False
         self.window_tokens = summariser.window_tokens
         self.model: str | None = None
@@ -178,12 +180,12 @@ class SummaryCalls:
         raise _failed(failure or ModelNotFound("no summary model is configured")) from failure
 
     def _answer(self, model: ChatModel, request: ModelRequest, warm_tokens: int) -> str:
-        expected = _expected(model, request, warm_tokens)
+        expected = partial(_expected, model, request, warm_tokens)
         left_s = self.left_s
         if left_s <= 0 or self._closed:
             raise SummaryFailed("the time for summaries is used up", TRANSIENT_COOLDOWN_S)
         # Noted before it is sent: a call that is given up is billed for what was read.
-        self._pending.append(lost_call(model, expected))
+        self._pending.append(lambda: lost_call(model, expected()))
         self._running = asyncio.run_coroutine_threadsafe(
             self._completion(model, request, expected), self._loop
         )
@@ -199,13 +201,13 @@ class SummaryCalls:
         return _answer_text(completion)
 
     async def _completion(
-        self, model: ChatModel, request: ModelRequest, expected: Usage
+        self, model: ChatModel, request: ModelRequest, expected: Callable[[], Usage]
     ) -> Completion:
         """Make one call and note what it has cost; in the event loop, as `close` is."""
         try:
             completion = await model.complete(request, _Silent())
         except ModelError as exc:
-            self._end(failed_call(model, exc, expected))
+            self._end(failed_call(model, exc, expected()))
             raise
         self._end(replace(call_of(model, request, completion), purpose="summary"))
         return completion
@@ -222,7 +224,7 @@ class SummaryCalls:
             self._running.cancel()
         # Of two threads that come here at a time one finds it.
         with suppress(IndexError):
-            self.spent.append(self._pending.pop())
+            self.spent.append(self._pending.pop()())
 
 
 class _Silent:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from agent.context import summary_model
 from agent.context.summary_model import Summariser, SummaryCalls, WarmPrefix
 from agent.errors import (
     BadRequest,
@@ -351,6 +352,26 @@ async def test_an_answer_that_is_no_summary_was_paid_for_all_the_same() -> None:
     with pytest.raises(SummaryFailed):
         await ask(calls)
     assert booked(calls).purpose == "summary"
+
+
+async def test_a_prompt_is_counted_only_where_its_call_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the provider reports need not be estimated, and most calls come back with a report."""
+    counted: list[int] = []
+
+    def counting(messages: list[ChatMessage], model: str) -> int:
+        counted.append(len(messages))
+        return estimate_messages(messages, model)
+
+    monkeypatch.setattr(summary_model, "estimate_messages", counting)
+    answer = Completion(assistant_message("In short."), "stop", Usage(900, 7))
+    calls = asking(ScriptedModel([answer, Cut("half", ModelUnreachable("cut"))]))
+    await ask(calls)
+    assert (counted, len(calls.spent)) == ([], 1)
+    with pytest.raises(SummaryFailed):
+        await ask(calls)
+    assert counted == [1]
 
 
 async def test_a_failed_call_is_lost_where_the_provider_had_reported_something() -> None:
