@@ -36,6 +36,7 @@ from gateway.descriptors import RESERVE
 from gateway.errors import DatabaseLocked, StorageUnavailable
 from gateway.storage.identity import FileWatch
 from gateway.storage.scrubbing import Scrubber, empty_log
+from gateway.storage.statements import PreparedConnection
 
 if TYPE_CHECKING:
     import aiosqlite
@@ -157,7 +158,7 @@ class Database:
         self, fn: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         try:
-            with self._read_only.connect() as conn:
+            with PreparedConnection(self._read_only) as conn:
                 raw = cast("sqlite3.Connection", conn.connection.driver_connection)
                 raw.execute("BEGIN")
                 try:
@@ -416,7 +417,7 @@ def connect(path: Path) -> Connection:
     # A listener to the engine's events would have each statement ask for listeners: 10 us of it.
     engine.dialect.do_begin = _begin_immediate  # type: ignore[method-assign, assignment]
     try:
-        connection = engine.connect()
+        connection = PreparedConnection(engine)
         _set_pragmas(connection)
     except DBAPIError as exc:
         engine.dispose()

@@ -1,15 +1,23 @@
-"""What statements share: they are built once here and planned once in SQLite, and lists have pages.
+"""What statements share: they are built once, compiled once, planned once, and lists have pages.
 
-Constructing an expression costs five times its execution, and so does having it planned.
+Constructing an expression costs five times its execution, and so does having it planned. What is
+built by `built_once`, or is a constant that was handed to `kept`, is compiled by SQLAlchemy once;
+from then on its text and its values go to SQLite's driver directly (`PreparedConnection`). By way
+of SQLAlchemy each run takes 40 us more, three times what SQLite takes: it looks up the compiled
+form, and makes a context, a cursor and a result.
 """
 
-from collections.abc import Callable
+import sqlite3
+from collections import namedtuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, wraps
 from inspect import signature
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import ColumnElement, Text, bindparam, literal_column
+from sqlalchemy import ColumnElement, Connection, Dialect, Text, bindparam, literal_column
+from sqlalchemy.exc import DBAPIError, MultipleResultsFound, NoResultFound
 from sqlalchemy.sql.operators import OperatorType
+from sqlalchemy.types import TypeEngine
 from typing_extensions import override
 
 from gateway.errors import NotFound
@@ -17,6 +25,19 @@ from gateway.errors import NotFound
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+KEPT: dict[int, dict[tuple[str, ...], "_Form | None"]] = {}
+"""What statements were compiled to, by their ids and the names of their values."""
+_FOREVER: list[Any] = []
+
+
+def kept(statement: S) -> S:
+    """Have a statement be compiled once; for those that are constants of a module."""
+    # As long as it is there nothing else gets its id.
+    _FOREVER.append(statement)
+    KEPT[id(statement)] = {}
+    return statement
 
 
 def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
@@ -31,7 +52,7 @@ def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
     @cache
     def statement() -> S:
         parameters: dict[str, Any] = {name: bindparam(key) for name, key in keys.items()}
-        return cast("Callable[..., S]", build)(**parameters)
+        return kept(cast("Callable[..., S]", build)(**parameters))
 
     @wraps(build)
     def bound(*args: P.args, **kwargs: P.kwargs) -> tuple[S, dict[str, Any]]:
@@ -41,6 +62,129 @@ def built_once(build: Callable[P, S]) -> Callable[P, tuple[S, dict[str, Any]]]:
         return statement(), values
 
     return bound
+
+
+class PreparedConnection(Connection):
+    """A connection to SQLite; the rows of what is kept are all read at once.
+
+    All else, and everything as long as somebody listens to SQLAlchemy's events, goes its way.
+    """
+
+    @override
+    def execute(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
+        """Run a statement; for what is kept, with a mapping of values or a list of such."""
+        forms = KEPT.get(id(statement))
+        # Nothing public tells whether anybody listens.
+        if forms is None or self._has_events or self.engine._has_events:  # noqa: SLF001
+            return super().execute(statement, parameters, **options)
+        rows = parameters if isinstance(parameters, list) else [parameters or {}]
+        names = tuple(rows[0])
+        if names not in forms:
+            forms[names] = _form_of(statement, names, self.dialect)
+        if (form := forms[names]) is None:
+            return super().execute(statement, parameters, **options)
+        driver = cast("sqlite3.Connection", self.connection.driver_connection)
+        run = driver.execute if len(rows) == 1 else driver.executemany
+        try:
+            return form.found(run(form.text, form.bound(rows)))
+        except sqlite3.Error as exc:
+            raise DBAPIError.instance(
+                form.text, None, exc, sqlite3.Error, hide_parameters=True
+            ) from exc
+
+    @override
+    def scalar(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
+        """Return the first column of the first row; None for none."""
+        return self.execute(statement, parameters, **options).scalar()
+
+    @override
+    def scalars(self, statement: Any, parameters: Any = None, **options: Any) -> Any:
+        """Return the first column of all rows."""
+        return self.execute(statement, parameters, **options).scalars()
+
+
+def _form_of(statement: Any, names: tuple[str, ...], dialect: Dialect) -> "_Form | None":
+    """Compile a statement for values of these names; None where its text depends on the values."""
+    compiled = statement.compile(dialect=dialect, column_keys=list(names))
+    # A list takes as many places as it has values; a default of Python's is asked for each time.
+    depends = compiled.post_compile_params or compiled.literal_execute_params
+    if depends or compiled.insert_prefetch or compiled.update_prefetch:
+        return None
+    return _Form(compiled, [column.type for column in statement.exported_columns])
+
+
+class _Form:
+    """A statement as the driver takes it: its text, its values in order, its rows with names."""
+
+    def __init__(self, compiled: Any, types: Sequence[TypeEngine[Any]]) -> None:
+        dialect, binds = compiled.dialect, compiled.binds
+        self.text: str = compiled.string
+        self._fixed = {
+            key: each.effective_value for key, each in binds.items() if not each.required
+        }
+        impls = {key: each.type.dialect_impl(dialect) for key, each in binds.items()}
+        self._places = [
+            (key, impls[key].bind_processor(dialect) or _as_it_is) for key in compiled.positiontup
+        ]
+        reads = [each.dialect_impl(dialect).result_processor(dialect, None) for each in types]
+        self._reads = [each or _as_it_is for each in reads] if any(reads) else []
+        self._row: Any = None
+
+    def bound(self, rows: Sequence[Mapping[str, Any]]) -> Any:
+        """Return the values of a row, or of each of several, as the statement has places."""
+        known = [{**self._fixed, **row} for row in rows]
+        filled = [[write(each[key]) for key, write in self._places] for each in known]
+        return filled if len(filled) > 1 else filled[0]
+
+    def found(self, cursor: sqlite3.Cursor) -> "_Rows":
+        """Return what a run has found, or how many rows it has changed."""
+        if cursor.description is None:
+            return _Rows((), cursor.rowcount)
+        if self._row is None:
+            # Where two tables have a column of the same name the first one keeps it.
+            names = [name for name, *_ in cursor.description]
+            self._row = namedtuple("Row", names, rename=True)  # type: ignore[misc]
+        found: Any = cursor.fetchall()
+        if reads := self._reads:
+            found = ([read(row[n]) for n, read in enumerate(reads)] for row in found)
+        return _Rows(map(self._row._make, found), cursor.rowcount)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class _Rows(list[Any]):
+    """The rows of a result, under the names that SQLAlchemy has for what is done with them."""
+
+    def __init__(self, rows: Iterable[Any], rowcount: int = -1) -> None:
+        super().__init__(rows)
+        self.rowcount = rowcount
+
+    def all(self) -> list[Any]:
+        return self
+
+    def first(self) -> Any:
+        return self[0] if self else None
+
+    def one_or_none(self) -> Any:
+        if len(self) > 1:
+            raise MultipleResultsFound("several rows where at most one was expected")
+        return self.first()
+
+    def one(self) -> Any:
+        if not self:
+            raise NoResultFound("no row where one was expected")
+        return self.one_or_none()
+
+    def scalar(self) -> Any:
+        return self[0][0] if self else None
+
+    def scalar_one(self) -> Any:
+        return self.one()[0]
+
+    def scalars(self) -> "_Rows":
+        return _Rows(row[0] for row in self)
 
 
 class Word(Text):

@@ -20,7 +20,7 @@ from gateway.storage.conversation.sessions import Session
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.reports import ledger
 from gateway.storage.schema import compaction, node, now_s, session, summary_candidate, turn
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def compact(
     return child
 
 
-_INSERT = compaction.insert().values(at=now_s())
+_INSERT = kept(compaction.insert().values(at=now_s()))
 
 
 def _values(compaction: Compaction, parent: Session, child: Session) -> dict[str, Any]:

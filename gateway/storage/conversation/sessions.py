@@ -41,7 +41,7 @@ from gateway.storage.schema import (
     session,
     summary_candidate,
 )
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 DIGEST_BYTES = 16
 
@@ -408,7 +408,7 @@ def _store_base(
 
 # In a statement that sets columns SQLAlchemy keeps their names for what is set: parameters that
 # stand in conditions or expressions have other names.
-_SET_BASE = (
+_SET_BASE = kept(
     update(session)
     .where(session.c.id == bindparam("settled_id"))
     .values(
@@ -444,7 +444,7 @@ def report_prompt(conn: Connection, session_id: int, call: ModelCall, seq: int) 
 
 
 # Values that are named as columns are set besides these.
-_REPORT = (
+_REPORT = kept(
     update(session)
     .where(session.c.id == bindparam("reporting_id"))
     .values(
@@ -488,7 +488,7 @@ def _insert(conn: Connection, fresh: Session, parent_id: int | None) -> Session:
     return replace(fresh, id=conn.execute(_INSERT, values).scalar_one())
 
 
-_INSERT = session.insert().values(started_at=now_s()).returning(session.c.id)
+_INSERT = kept(session.insert().values(started_at=now_s()).returning(session.c.id))
 
 
 def _session(row: Row[Any]) -> Session:

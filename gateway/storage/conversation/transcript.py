@@ -12,7 +12,7 @@ from agent.tokens.estimate import estimate_message
 from agent.view.view import Entry, ViewPlan
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import blob, iso_time, message, now_s
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 END = 2**31 - 1
 """Behind every message: the largest `seq` that the databases can hold."""
@@ -59,7 +59,7 @@ def append(conn: Connection, place: MessagePlace, messages: Sequence[ChatMessage
     return head
 
 
-_INSERT = message.insert().values(at=now_s())
+_INSERT = kept(message.insert().values(at=now_s()))
 
 
 def load_rows(conn: Connection, conversation_id: int, plan: ViewPlan) -> list[tuple[int, str]]:

@@ -26,7 +26,7 @@ from gateway.storage.queue.outbox import OutboxPart, file_part
 from gateway.storage.reports import ledger, usage
 from gateway.storage.reports.usage import Totals
 from gateway.storage.schema import is_running, now_s, step, turn
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 
 def record_message(
@@ -98,7 +98,7 @@ def _insert_step(conn: Connection, current: Turn, **values: Any) -> None:
     conn.execute(_INSERT_STEP, {"turn_id": current.id, "n": n, **values})
 
 
-_INSERT_STEP = step.insert().values(at=now_s())
+_INSERT_STEP = kept(step.insert().values(at=now_s()))
 
 
 @built_once
@@ -378,7 +378,7 @@ def _close(
 
 
 # All values but the id are named as columns, and are set besides the time.
-_CLOSE = update(turn).where(turn.c.id == bindparam("closed_id")).values(finished_at=now_s())
+_CLOSE = kept(update(turn).where(turn.c.id == bindparam("closed_id")).values(finished_at=now_s()))
 
 
 def _answered_by(call: ModelCall | None) -> str:

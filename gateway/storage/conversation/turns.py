@@ -23,7 +23,7 @@ from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.queue.leases import Held, Lease, fence, look
 from gateway.storage.schema import is_running, message, now_s, session, step, turn
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 PREVIEW_INTENT = "?"
 """Begins what `turn.preview_ref` holds from before a preview is posted until its id is known."""
@@ -265,7 +265,7 @@ _SPOKE_BELOW = (
     .limit(1)
     .scalar_subquery()
 )
-_INSERT = (
+_INSERT = kept(
     turn
     .insert()
     .values(

@@ -42,7 +42,7 @@ from gateway.storage.schema import (
     quarantine,
     turn,
 )
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 InboxKind = Literal["message", "command", "edit", "overheard"]
 InboxState = Literal["queued", "taken", "done", "cancelled", "refused", "dead", "noted"]
@@ -203,7 +203,7 @@ def append(
     return seq
 
 
-_INSERT = inbox.insert().values(at=now_s())
+_INSERT = kept(inbox.insert().values(at=now_s()))
 
 
 def queued(conn: Connection, conversation_id: int) -> list[InboxEntry]:

@@ -18,7 +18,7 @@ from adapters.base import Renderer
 from adapters.messages import Address, Choice, Outgoing, Receipt, Withdrawal
 from gateway.storage.conversation import attachments, conversations
 from gateway.storage.schema import conversation, is_unsent, now_s, outbox
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 MAX_MESSAGES = 20
 """Most messages of one answer: 80,000 characters on Telegram, 40,000 on Discord. Nobody reads more
@@ -160,7 +160,7 @@ def append(
     return is_new
 
 
-_INSERT = outbox.insert().values(state="pending", at=now_s())
+_INSERT = kept(outbox.insert().values(state="pending", at=now_s()))
 
 
 def is_known(conn: Connection, source_key: str) -> bool:

@@ -23,7 +23,7 @@ from agent.ports import ModelCall
 from agent.usage import Usage
 from gateway.storage.conversation import conversations
 from gateway.storage.schema import PICO, SLOT_S, ledger, now_s, spent_by, spent_slot, turn
-from gateway.storage.statements import built_once
+from gateway.storage.statements import built_once, kept
 
 _NOTHING = Usage()
 
@@ -103,7 +103,7 @@ _PROMPT_BEFORE = (
     .limit(1)
     .scalar_subquery()
 )
-_INSERT = ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0))
+_INSERT = kept(ledger.insert().values(at=now_s(), before_tokens=func.coalesce(_PROMPT_BEFORE, 0)))
 
 
 def _entry(call: ModelCall) -> dict[str, Any]:
