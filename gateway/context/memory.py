@@ -26,7 +26,6 @@ from gateway.storage.engine import Database
 from gateway.storage.people import notebook
 from gateway.storage.queue import inbox
 from gateway.storage.queue.inbox import merged_text
-from gateway.storage.queue.leases import Lease
 
 log = structlog.get_logger()
 
@@ -55,7 +54,7 @@ class Recall:
         self._access = access
         self._waiting: asyncio.Queue[Finished] = asyncio.Queue(MAX_WAITING)
 
-    async def notes(self, lease: Lease) -> Sequence[SourcedText]:
+    async def notes(self, conversation_id: int) -> Sequence[SourcedText]:
         """Return what memory providers know about the question that waits; nothing for none.
 
         All are asked side by side, each within `plugins.timeout_s`; one that fails is left out. A
@@ -63,7 +62,7 @@ class Recall:
         """
         if not self._plugins.providers:
             return ()
-        query = await self._database.read(waiting_query, lease.conversation)
+        query = await self._database.read(waiting_query, conversation_id)
         if query is None:
             return ()
         async with asyncio.TaskGroup() as group:

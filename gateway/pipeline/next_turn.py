@@ -42,6 +42,9 @@ MAX_NOTE_CHARS = 2000
 MAX_NOTES_CHARS = 20_000
 """Longest context of one turn; what is oldest is left out."""
 
+Take = Callable[[Connection], Held | None]
+"""Gets hold of a conversation: looks at what is leased, or claims it; see `leases`."""
+
 
 @dataclass(frozen=True, slots=True)
 class TurnStarter:
@@ -60,24 +63,30 @@ class TurnStarter:
     stops: Stops
     wakeups: Wakeups
 
-    async def start(self, lease: Lease) -> Turn | None:
+    async def start(self, conversation_id: int, take: Take) -> "NextStep | None":
         """Begin or resume the conversation's next turn; commands before it are carried out.
 
+        Args:
+            conversation_id: The conversation.
+            take: Gets hold of it, at the beginning of the deciding transaction.
+
         Returns:
-            The turn to run; None when nothing can be answered yet, and the lease was given back.
+            None where `take` does not get hold of it.
         """
         # A stop that came before this is in the rows, and must not end the turn behind it.
-        self.stops.forget(lease.conversation)
+        self.stops.forget(conversation_id)
         await self.operator_files.refresh()
         # Providers are asked outside of the transaction: each may take seconds.
-        notes = await self.recall.notes(lease)
+        notes = await self.recall.notes(conversation_id)
         recalled = told_with_question(self.settings, notes)
-        turn, carried_out = await self.database.write(self.next_turn.begin, lease, recalled)
-        for command in carried_out:
-            self.wakeups.outbox(lease.conversation)
-            question = MessageRef(lease.address, command.sender, command.message_ref)
+        step = await self.database.write(self.next_turn.begin, take, recalled)
+        if step is None:
+            return None
+        for command in step.carried_out:
+            self.wakeups.outbox(conversation_id)
+            question = MessageRef(step.lease.address, command.sender, command.message_ref)
             self.wakeups.reaction(question, "answered")
-        return turn
+        return step
 
     async def give_up(self, lease: Lease, error: str) -> Turn | None:
         """Make a dead letter of what `start` fails at, and tell its chat.
@@ -100,6 +109,21 @@ def tell_buried(wakeups: Wakeups, turn: Turn, attempts: int, error: str | None) 
 
 
 @dataclass(frozen=True, slots=True)
+class NextStep:
+    """What a conversation does next.
+
+    Attributes:
+        lease: The right to work on it, which was given back where there is no turn.
+        turn: The turn to run; None where nothing can be answered yet.
+        carried_out: The commands before it, which have been replied to.
+    """
+
+    lease: Lease
+    turn: Turn | None
+    carried_out: Sequence[InboxEntry] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NextTurn:
     """Decides what a leased conversation does next; part of the caller's transaction.
 
@@ -115,26 +139,27 @@ class NextTurn:
     base: Callable[[str | None], PromptBase]
     renderers: Mapping[tuple[str, str], Renderer]
 
-    def begin(
-        self, conn: Connection, lease: Lease, recalled: str = ""
-    ) -> tuple[Turn | None, list[InboxEntry]]:
+    def begin(self, conn: Connection, take: Take, recalled: str = "") -> NextStep | None:
         """Return the next turn, and the commands before it, which have been replied to.
 
         A turn that waits for a person waits on, and so does what stands behind it.
 
         Args:
             conn: The writing connection.
-            lease: The conversation's lease.
+            take: Gets hold of the conversation, or returns None, and nothing is done.
             recalled: What is told beside the question of a turn that begins (`memory_context`).
         """
-        held = leases.look(conn, lease)
+        held = take(conn)
+        if held is None:
+            return None
+        lease = held.lease
         if held.waits:
             leases.release(conn, lease)
-            return None, []
+            return NextStep(lease, None)
         base = replace(self.base(held.model), context=recalled)
         running = turns.find_running(conn, held, base)
         if running is not None:
-            return running, []
+            return NextStep(lease, running)
         waiting = inbox.queued(conn, lease.conversation)
         # An album is several messages, so all wait for the files of any (decision 085).
         if any(entry.awaits_files for entry in waiting):
@@ -144,17 +169,23 @@ class NextTurn:
             command = waiting.pop(0)
             asked_by_it = self._carry_out(conn, held, command, base)
             if asked_by_it is not None:
-                return asked_by_it, carried_out
+                return NextStep(lease, asked_by_it, carried_out)
             carried_out.append(command)
         if not waiting:
             leases.release(conn, lease)
-            return None, carried_out
-        entries = burst(waiting, self.queue)
+            return NextStep(lease, None, carried_out)
+        return NextStep(lease, self._begin(conn, held, waiting, base), carried_out)
+
+    def _begin(
+        self, conn: Connection, held: Held, waiting: Sequence[InboxEntry], base: PromptBase
+    ) -> Turn:
+        """Begin a turn of the messages that wait."""
+        lease, entries = held.lease, burst(waiting, self.queue)
         self._reset_if_due(conn, lease, entries[0].at, entries[0].text)
-        notes = inbox.take_noted(conn, lease.conversation, entries[-1].seq)
+        upto_seq = entries[-1].seq
+        notes = inbox.take_noted(conn, lease.conversation, upto_seq) if held.noted else []
         asked = self._asked(conn, lease, notes, entries)
-        others = turns.senders_of(lease, notes)
-        return turns.begin(conn, held, entries, asked, base, others), carried_out
+        return turns.begin(conn, held, entries, asked, base, turns.senders_of(lease, notes))
 
     def give_up(self, conn: Connection, lease: Lease, error: str) -> Turn | None:
         """Make the row changes of `TurnStarter.give_up`; part of the caller's transaction."""

@@ -62,11 +62,17 @@ class TurnToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTurn:
-    """A turn that was committed; `answer` is empty where there was none."""
+    """A turn that was committed.
+
+    Attributes:
+        answer: Empty where there was none.
+        released: Whether its conversation was given back with it.
+    """
 
     end: TurnEnd
     totals: Totals
     answer: str = ""
+    released: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +92,13 @@ class TurnRunner:
     recall: Recall
     max_attempts: int
 
-    async def run(self, turn: Turn) -> None:
+    async def run(self, turn: Turn) -> bool:
         """Answer a turn, or end it as cancelled or dead. Exceptions mean: try again later.
 
         A turn that waits for a person stays as it is, and `next_turn` gives its conversation back.
+
+        Returns:
+            Whether the conversation was given back with the answer, since nothing waits in it.
         """
         started = time.monotonic()
         with structlog.contextvars.bound_contextvars(
@@ -97,9 +106,9 @@ class TurnRunner:
         ):
             error = self._why_hopeless(turn)
             if error is None or turn.stopped:
-                await self._answer(turn, started)
-            else:
-                await self.bury(turn, TurnEnd("gave_up", error=error))
+                return await self._answer(turn, started)
+            await self.bury(turn, TurnEnd("gave_up", error=error))
+            return False
 
     def _why_hopeless(self, turn: Turn) -> str | None:
         """Return why a turn is given up; None: it is tried once more."""
@@ -116,7 +125,7 @@ class TurnRunner:
         # The attempt that was counted for this run is not made.
         tell_buried(self.chats.wakeups, turn, max(turn.attempt - 1, turn.deaths), end.error)
 
-    async def _answer(self, turn: Turn, started: float) -> None:
+    async def _answer(self, turn: Turn, started: float) -> bool:
         chat = self.chats.of(turn)
         with closing(self.budgets.for_sender(turn.sender)) as spending:
             journal = Journal(
@@ -127,12 +136,13 @@ class TurnRunner:
             except TurnSuspended as waiting:
                 await self._suspend(turn, chat)
                 log.info("turn_suspended", attempt=turn.attempt, reason=str(waiting))
-                return
+                return False
         # After the commit: hints, the log line and the plugins speak of what is stored.
         chat.ended("failed" if ended.end.outcome in notices.NO_ANSWER else "answered")
         _log_finished(turn, ended, started)
         if turn.command is None:
             self.recall.finished(Finished(turn, ended.end.outcome, ended.answer))
+        return ended.released
 
     async def _suspend(self, turn: Turn, chat: TurnChat) -> None:
         """End an attempt that waits for a person; what people saw of it stays where it is.
@@ -156,8 +166,9 @@ class TurnRunner:
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
-            totals = await self.database.write(
-                turn_journal.commit, journal.turn, done.messages, parts, done.end
+            commit = turn_journal.commit_and_release
+            totals, released = await self.database.write(
+                commit, journal.turn, done.messages, parts, done.end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))
@@ -169,7 +180,8 @@ class TurnRunner:
             raise
         # Behind the commit: the call that was answered has warmed the provider's cache.
         self.preparations.answered(journal.turn.session.id)
-        return CommittedTurn(done.end, totals, done.text if done.kind == "answer" else "")
+        answer = done.text if done.kind == "answer" else ""
+        return CommittedTurn(done.end, totals, answer, released)
 
     async def _think(self, journal: Journal, chat: TurnChat) -> TurnToCommit:
         """Do what the turn asks for, stoppable and with its preview."""

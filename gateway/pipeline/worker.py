@@ -8,14 +8,21 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from dataclasses import dataclass
+from functools import partial
 
 import structlog
 
 from gateway.errors import LeaseLost, StorageError, StorageUnavailable
 from gateway.lifecycle.crash_journal import as_turn
-from gateway.pipeline.next_turn import TurnStarter
+from gateway.pipeline.next_turn import NextStep, Take, TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.settings.tree import QueueSettings
 from gateway.storage.conversation import turns
@@ -23,7 +30,7 @@ from gateway.storage.conversation.turns import Turn
 from gateway.storage.engine import Database
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.blame import Death
-from gateway.storage.queue.leases import LEASE_S, Lease
+from gateway.storage.queue.leases import LEASE_S, Held, Lease
 
 log = structlog.get_logger()
 
@@ -94,21 +101,25 @@ class Worker:
         self._accounts = accounts
         self._slots = Slots(queue.max_concurrent_turns)
         self._trials = dict(replica.trials)
-        self._serving: dict[int, int] = {}
+        self._serving: dict[int, Service] = {}
+        self._hinted: dict[int, None] = {}
         self._arrived: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._false_starts: dict[int, int] = {}
         self._wake = asyncio.Event()
         self._stopping = False
+        self._looked = -POLL_S
         self._full = False
 
     def notify(self, conversation_id: int) -> None:
         """Hint that a conversation's inbox has something new."""
         self._arrived[conversation_id] = time.monotonic()
+        self._hinted[conversation_id] = None
         self._wake.set()
 
-    def wake(self, _conversation_id: int) -> None:
+    def wake(self, _conversation_id: int | None = None) -> None:
         """Hint that a conversation can go on; its newest message may be old."""
+        self._looked = -POLL_S
         self._wake.set()
 
     async def run(self) -> None:
@@ -119,10 +130,9 @@ class Worker:
         async with asyncio.TaskGroup() as tasks:
             beats = tasks.create_task(self._keep_alive(), name="heartbeat")
             while not self._stopping:
-                try:
-                    await self._claim(tasks)
-                except StorageError as exc:
-                    log.warning("claim_failed", error=str(exc))
+                self._serve_hinted(tasks)
+                if time.monotonic() - self._looked >= POLL_S:
+                    await self._serve_line(tasks)
                 await self._wait_for_work()
             await self._slots.wait_idle()
             # Not before: it keeps the leases of the last turns.
@@ -133,104 +143,172 @@ class Worker:
         self._stopping = True
         self._wake.set()
 
-    async def _claim(self, tasks: asyncio.TaskGroup) -> None:
-        room = 2 * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
-        if room <= 0:
+    def _serve_hinted(self, tasks: asyncio.TaskGroup) -> None:
+        """Have conversations with new messages be claimed with their turns, each by its task.
+
+        They go through the line where there is no room, or somebody may stand in it before them.
+        """
+        for conversation_id in self._hinted:
+            service = self._serving.get(conversation_id)
+            if service is not None:
+                service.hinted = True
+            elif self._full or conversation_id in self._trials or self._room() <= 0:
+                self.wake()
+            else:
+                self._spawn(tasks, Service(conversation_id))
+        self._hinted.clear()
+
+    async def _serve_line(self, tasks: asyncio.TaskGroup) -> None:
+        """Claim what is ready, in order, and have it be served."""
+        self._looked = time.monotonic()
+        room = self._room()
+        self._full = room <= 0
+        if self._full:
             return
-        claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
-        self._full = len(claimed) >= room
+        try:
+            claimed = await self._database.write(leases.claim, self._replica, room, self._accounts)
+        except StorageError as exc:
+            log.warning("claim_failed", error=str(exc))
+            return
         for lease in claimed:
             # A claim returns all that this replica owns, also what is being served already.
-            if self._serving.get(lease.conversation) != lease.epoch:
-                self._serving[lease.conversation] = lease.epoch
-                tasks.create_task(self._serve(lease), name=f"conversation {lease.conversation}")
+            service = self._serving.get(lease.conversation)
+            if service is None or service.epoch not in {None, lease.epoch}:
+                self._spawn(tasks, Service(lease.conversation, lease, lease.epoch))
+                room -= 1
+            elif service.epoch is None:
+                service.lease, service.epoch = lease, lease.epoch
+        self._full = room <= 0
+
+    def _room(self) -> int:
+        """Return how many more conversations may wait for their places."""
+        return 2 * self._queue.max_concurrent_turns - len(self._serving) + self._slots.suspects
+
+    def _spawn(self, tasks: asyncio.TaskGroup, service: "Service") -> None:
+        self._serving[service.conversation] = service
+        tasks.create_task(self._serve(service), name=f"conversation {service.conversation}")
 
     async def _wait_for_work(self) -> None:
+        due_s = max(self._looked + POLL_S - time.monotonic(), 0.0)
         try:
-            async with asyncio.timeout(POLL_S):
+            async with asyncio.timeout(due_s):
                 await self._wake.wait()
         except TimeoutError:
-            return
+            self._looked = -POLL_S
         self._wake.clear()
 
-    async def _serve(self, lease: Lease) -> None:
+    async def _serve(self, service: "Service") -> None:
         """Run a conversation's turns and release it, whatever happens."""
-        delay_s = 0.0
-        released = more = False
+        conversation_id, delay_s = service.conversation, 0.0
+        more = False
         try:
-            released = await self._run_turns(lease)
-            self._failures.pop(lease.conversation, None)
+            await self._run_turns(service)
+            self._failures.pop(conversation_id, None)
         except LeaseLost:
-            log.warning("lease_lost", conversation=lease.conversation)
+            log.warning("lease_lost", conversation=conversation_id)
         except Exception:
-            log.exception("turn_failed", conversation=lease.conversation)
-            delay_s = self._back_off(lease.conversation)
+            log.exception("turn_failed", conversation=conversation_id)
+            delay_s = self._back_off(conversation_id)
         try:
-            if not released:
-                more = await self._database.write(leases.release, lease, not_before_s=delay_s)
+            if service.lease is not None:
+                release = leases.release
+                more = await self._database.write(release, service.lease, not_before_s=delay_s)
         except StorageError as exc:
             # Still owned by this replica: the next claim returns it, and it is served again.
-            log.warning("release_failed", conversation=lease.conversation, error=str(exc))
+            log.warning("release_failed", conversation=conversation_id, error=str(exc))
             await asyncio.sleep(delay_s)
         finally:
             # Where this lease was lost the conversation may be served under a newer one by now.
-            if self._serving.get(lease.conversation) == lease.epoch:
-                del self._serving[lease.conversation]
-            if more or self._full:
-                self._wake.set()
+            if self._serving.get(conversation_id) is service:
+                del self._serving[conversation_id]
+            if more or self._full or service.hinted:
+                self.wake()
 
     def _back_off(self, conversation_id: int) -> float:
         failures = self._failures.get(conversation_id, 0)
         self._failures[conversation_id] = failures + 1
         return min(RETRY_AFTER_S * 2.0 ** min(failures, 10), LONGEST_RETRY_S)
 
-    async def _run_turns(self, lease: Lease) -> bool:
-        """Run turns; return whether the lease was given back because nothing waits."""
+    async def _run_turns(self, service: "Service") -> None:
+        """Run turns until nothing waits; a busy conversation is left for the end of the line."""
         for _ in range(TURNS_PER_LEASE):
-            await self._settle(lease.conversation)
-            if self._stopping:
-                return False
-            if await self._run_next(lease):
-                return True
-        return False
+            await self._settle(service.conversation)
+            if self._stopping or not await self._run_next(service):
+                return
 
-    async def _run_next(self, lease: Lease) -> bool:
-        """Run the next turn once there is a place; return whether the lease was given back."""
-        async with self._place(lease.conversation):
+    async def _run_next(self, service: "Service") -> bool:
+        """Run the next turn once there is a place; return whether the lease is still held."""
+        async with self._place(service.conversation):
             # A stop may have come during the wait for a place.
             if self._stopping:
                 return False
-            turn = await self._next_turn(lease)
+            turn = await self._next_turn(service)
             if turn is None:
-                return True
-            await self._run_one(turn)
-            return False
+                return False
+            if released := await self._run_one(turn):
+                service.lease = None
+            return not released
 
     def _place(self, conversation_id: int) -> AbstractAsyncContextManager[None]:
         """Return the place of a conversation's next turn; a suspect is tried once in a life."""
         lasts_s = self._trials.pop(conversation_id, None)
         return self._slots.taken() if lasts_s is None else self._slots.on_trial(lasts_s)
 
-    async def _next_turn(self, lease: Lease) -> Turn | None:
-        """Return the next turn; what cannot begin at several attempts in a row is given up."""
+    async def _next_turn(self, service: "Service") -> Turn | None:
+        """Return the next turn; what cannot begin at several attempts in a row is given up.
+
+        Where there is none the lease was given back, or not had.
+        """
+        here = service.conversation
         while True:
             try:
-                turn = await self._starter.start(lease)
+                turn = await self._begin(service)
             except StorageError:
                 raise  # the disk or another worker is to blame, not what waits
             except Exception as exc:
-                failed = self._false_starts.get(lease.conversation, 0) + 1
-                self._false_starts[lease.conversation] = failed
+                if service.lease is None:
+                    # The claim was rolled back with the beginning; it is made alone.
+                    service.hold(await self._database.write(self._taking(service)))
+                lease = service.lease
+                failed = self._false_starts.get(here, 0) + 1
+                self._false_starts[here] = failed
                 reason = f"it could not begin: {type(exc).__name__}"
                 is_last = failed >= self._queue.max_attempts
-                if not (is_last and await self._give_up(lease, reason)):
+                if lease is None or not (is_last and await self._give_up(lease, reason)):
                     raise
-                log.exception("turn_failed", conversation=lease.conversation)
+                log.exception("turn_failed", conversation=here)
             else:
-                self._false_starts.pop(lease.conversation, None)
+                self._false_starts.pop(here, None)
                 return turn
             # It was given up: what waits behind it is tried next.
-            del self._false_starts[lease.conversation]
+            del self._false_starts[here]
+
+    async def _begin(self, service: "Service") -> Turn | None:
+        """Begin the next turn, the first one together with the claim; None where there is none."""
+        # What it was hinted at before is in the rows.
+        service.hinted = False
+        try:
+            step = await self._starter.start(service.conversation, self._taking(service))
+        except StorageError as exc:
+            if service.lease is not None:
+                raise
+            log.warning("claim_failed", error=str(exc))
+            return None
+        if step is None:
+            # It has gone through the line meanwhile, or has to.
+            self.wake()
+            return None if service.lease is None else await self._begin(service)
+        service.hold(step)
+        if step.turn is None:
+            service.lease = None
+        return step.turn
+
+    def _taking(self, service: "Service") -> Take:
+        """Return what gets hold of a conversation: its lease, or else a claim."""
+        if service.lease is not None:
+            return partial(leases.look, lease=service.lease)
+        claim = partial(leases.take, replica_id=self._replica, accounts=self._accounts)
+        return partial(claim, conversation_id=service.conversation)
 
     async def _give_up(self, lease: Lease, reason: str) -> bool:
         """Give up what cannot begin; False where nothing waits any more."""
@@ -239,13 +317,16 @@ class Worker:
             await self._runner.run(turn)
         return turn is not None
 
-    async def _run_one(self, turn: Turn) -> None:
+    async def _run_one(self, turn: Turn) -> bool:
+        """Run a turn; return whether the lease was given back with its answer."""
         try:
-            await as_turn(turn.id, self._runner.run(turn))
+            return await as_turn(turn.id, self._runner.run(turn))
         except asyncio.CancelledError:
             if self._stopping:
-                # An attempt counts only where the turn itself failed (decision 065).
-                await self._database.write(turns.forgive_attempt, turn)
+                # An attempt counts only where the turn itself failed (decision 065). A lease that
+                # does not hold any more was given back with the answer.
+                with suppress(LeaseLost):
+                    await self._database.write(turns.forgive_attempt, turn)
             raise
         except StorageUnavailable:
             # The disk is to blame, not the turn.
@@ -287,7 +368,28 @@ class Worker:
         stuck = await self._database.write(leases.ready_stuck)
         if stuck:
             log.error("stuck_conversations_found", count=stuck)
-            self._wake.set()
+            self.wake()
+
+
+@dataclass(slots=True)
+class Service:
+    """A conversation that a task serves.
+
+    Attributes:
+        lease: None as long as it is not claimed, and once it was given back.
+        epoch: Of its lease, also once that was given back; None as long as it is not claimed.
+        hinted: Whether something new may not have been seen.
+    """
+
+    conversation: int
+    lease: Lease | None = None
+    epoch: int | None = None
+    hinted: bool = False
+
+    def hold(self, found: Held | NextStep | None) -> None:
+        """Go on under the lease that was found, if one was."""
+        if found is not None:
+            self.lease, self.epoch = found.lease, found.lease.epoch
 
 
 class Slots:

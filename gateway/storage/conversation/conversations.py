@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Integer,
     ScalarSelect,
     Select,
     Update,
@@ -19,6 +20,7 @@ from sqlalchemy import (
     case,
     delete,
     func,
+    literal_column,
     select,
     tuple_,
     update,
@@ -30,6 +32,7 @@ from gateway.storage.schema import (
     conversation,
     inbox,
     inquiry,
+    is_noted,
     is_pending,
     is_running,
     is_unanswered,
@@ -87,12 +90,10 @@ class Conversation(NamedTuple):
 
 # Without the last three fields: these are read from other tables, where they are asked for.
 _COLUMNS = tuple(conversation.c[name] for name in Conversation._fields[:-3])
-_is_asking = (
-    select(inquiry.c.id)
-    .where(inquiry.c.conversation == conversation.c.id, is_unanswered)
-    .correlate(conversation)
-    .exists()
-)
+# In words: for SQLite SQLAlchemy leaves out the tables' names in a RETURNING clause, so that `id`
+# would be that of the subquery's own table.
+_ITS_ID: ColumnElement[int] = literal_column("conversation.id", Integer)
+_is_asking = select(inquiry.c.id).where(inquiry.c.conversation == _ITS_ID, is_unanswered).exists()
 _waits = _is_asking.label("waits")
 _pending = (
     select(func.count())
@@ -455,10 +456,7 @@ def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int
     ready = (
         select(conversation.c.id)
         .where(
-            conversation.c.owner.is_(None),
-            conversation.c.ready_no.is_not(None),
-            # What is held for longer than any back-off shows a clock that was set back.
-            ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
+            *_is_ready,
             tuple_(conversation.c.platform, conversation.c.account).in_(accounts),
         )
         .order_by(conversation.c.ready_no)
@@ -472,6 +470,14 @@ def _take_ready(replica_id: int, accounts: Sequence[tuple[str, str]], limit: int
         .where(conversation.c.id.in_(ready))
         .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
     )
+
+
+_is_ready = (
+    conversation.c.owner.is_(None),
+    conversation.c.ready_no.is_not(None),
+    # What is held for longer than any back-off shows a clock that was set back.
+    ~conversation.c.turn_not_before.between(now_s(), now_s() + LONGEST_BACKOFF_S),
+)
 
 
 def owned(conn: Connection, replica_id: int) -> list[Conversation]:
@@ -525,11 +531,32 @@ def fenced(conversation_id: int, replica_id: int, epoch: int) -> ColumnElement[b
 class Activity(NamedTuple):
     """What goes on in a leased conversation: see `leases.Held`."""
 
+    platform: str
+    account: str
     chat: str
+    thread: str | None
+    user: str | None
+    epoch: int
     cancel_upto_seq: int
     model: str | None
     waits: bool
     runs: bool
+    noted: bool
+
+    @property
+    def address(self) -> Address:
+        """Where it is, as its platform knows it."""
+        return Address(self.platform, self.account, self.chat, self.thread)
+
+
+_begun = select(turn.c.id).where(turn.c.conversation == _ITS_ID, is_running)
+_noted = select(inbox.c.seq).where(inbox.c.conversation == _ITS_ID, is_noted)
+_ACTIVITY = (
+    *(conversation.c[name] for name in Activity._fields[:-3]),
+    _waits,
+    _begun.exists().label("runs"),
+    _noted.exists().label("noted"),
+)
 
 
 def activity(
@@ -542,13 +569,26 @@ def activity(
 
 @built_once
 def _activity(conversation_id: int, replica_id: int, epoch: int) -> Any:
-    begun = select(turn.c.id).where(turn.c.conversation == conversation.c.id, is_running)
-    runs = begun.correlate(conversation).exists().label("runs")
-    known = (conversation.c.chat, conversation.c.cancel_upto_seq, conversation.c.model)
     return (
-        select(*known, _waits, runs)
+        select(*_ACTIVITY)
         .where(*is_leased(conversation_id, replica_id, epoch))
         .with_for_update(of=conversation)
+    )
+
+
+def take(conn: Connection, conversation_id: int, replica_id: int) -> Activity | None:
+    """Lease one ready conversation, and return what goes on in it; None where it is not ready."""
+    row = conn.execute(*_take(conversation_id, replica_id)).one_or_none()
+    return None if row is None else Activity(*row)
+
+
+@built_once
+def _take(conversation_id: int, replica_id: int) -> Any:
+    return (
+        update(conversation)
+        .where(conversation.c.id == conversation_id, *_is_ready)
+        .values(owner=replica_id, epoch=conversation.c.epoch + 1, ready_no=None)
+        .returning(*_ACTIVITY)
     )
 
 
@@ -561,6 +601,17 @@ def give_back(
         .where(*is_leased(conversation_id, replica_id, epoch))
         .values(owner=None, ready_no=case((has_work, _next_ready_no())), turn_not_before=0.0)
         .returning(conversation.c.ready_no)
+    )
+
+
+def give_back_idle(
+    conversation_id: int, replica_id: int, epoch: int, has_work: ColumnElement[bool]
+) -> Update:
+    """Return the statement that ends a lease where there is no work; else it changes nothing."""
+    return (
+        update(conversation)
+        .where(*is_leased(conversation_id, replica_id, epoch), ~has_work)
+        .values(owner=None, ready_no=None, turn_not_before=0.0)
     )
 
 

@@ -19,7 +19,7 @@ from gateway.errors import LeaseLost
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
-from gateway.storage.queue import dead_letters, inbox, outbox
+from gateway.storage.queue import dead_letters, inbox, leases, outbox
 from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import Lease, fence
 from gateway.storage.queue.outbox import OutboxPart, file_part
@@ -288,6 +288,25 @@ def commit(
     if totals.tool_calls:
         enter(conn, current, place, _made_files(conn, current))
     return totals
+
+
+def commit_and_release(
+    conn: Connection,
+    current: Turn,
+    messages: Sequence[ChatMessage],
+    parts: Sequence[OutboxPart],
+    end: TurnEnd,
+) -> tuple[Totals, bool]:
+    """Do as `commit` does; where nothing else waits in the conversation, give it back.
+
+    Returns:
+        The totals, and whether it was given back.
+
+    Raises:
+        TurnCancelled: As for `commit`.
+    """
+    totals = commit(conn, current, messages, parts, end)
+    return totals, leases.release_idle(conn, current.lease)
 
 
 def _made_files(conn: Connection, current: Turn) -> list[OutboxPart]:

@@ -242,16 +242,22 @@ def _of_turn(conversation_id: int, turn_id: int) -> Any:
 
 
 def take(conn: Connection, entries: Sequence[InboxEntry], turn_id: int) -> None:
-    """Assign entries to the turn that will answer them."""
-    seqs = [entry.seq for entry in entries]
-    conn.execute(*_take(entries[0].conversation, seqs, turn_id))
+    """Assign entries to the turn that will answer them; none else may wait between them."""
+    first, last = entries[0], entries[-1]
+    conn.execute(*_take(first.conversation, first.seq, last.seq, turn_id))
 
 
 @built_once
-def _take(conversation_id: int, seqs: list[int], turn_id: int) -> Any:
+def _take(conversation_id: int, first_seq: int, last_seq: int, turn_id: int) -> Any:
+    # A range and no list: a statement with a list is compiled anew for each length.
     return (
         update(inbox)
-        .where(inbox.c.conversation == conversation_id, inbox.c.seq.in_(seqs))
+        .where(
+            inbox.c.conversation == conversation_id,
+            is_pending,
+            inbox.c.state == "queued",
+            inbox.c.seq.between(first_seq, last_seq),
+        )
         .values(state="taken", turn_id=turn_id)
     )
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
 from adapters.messages import Address
 from gateway.errors import LeaseLost
 from gateway.storage.conversation import conversations
-from gateway.storage.conversation.conversations import Conversation
+from gateway.storage.conversation.conversations import Activity, Conversation
 from gateway.storage.schema import (
     attachment,
     file_is_awaited,
@@ -100,6 +100,7 @@ class Held:
         model: What `/model` has chosen; None for the settings' own.
         waits: Whether something waits for a person's answer.
         runs: Whether a turn has begun and not ended.
+        noted: Whether the next turn is to be told of anything beside what it answers.
     """
 
     lease: Lease
@@ -107,6 +108,7 @@ class Held:
     model: str | None
     waits: bool
     runs: bool
+    noted: bool
 
 
 def register(conn: Connection, name: str) -> int:
@@ -155,6 +157,24 @@ def claim(
     ]
 
 
+def take(
+    conn: Connection, replica_id: int, conversation_id: int, accounts: Sequence[tuple[str, str]]
+) -> Held | None:
+    """Take one conversation past the line of `claim`, and return what goes on in it.
+
+    Returns:
+        None where it is not ready, has another owner, or is none of the given accounts.
+    """
+    found = conversations.take(conn, conversation_id, replica_id)
+    if found is None:
+        return None
+    lease = Lease(conversation_id, replica_id, found.epoch, found.address, found.user is None)
+    if (found.platform, found.account) not in accounts:
+        release(conn, lease)
+        return None
+    return _held(lease, found)
+
+
 def fence(conn: Connection, lease: Lease) -> Conversation:
     """Return the conversation if the lease still holds; the start of every fenced write.
 
@@ -180,8 +200,12 @@ def look(conn: Connection, lease: Lease) -> Held:
     found = conversations.activity(conn, lease.conversation, lease.replica, lease.epoch)
     if found is None:
         raise LeaseLost(f"conversation {lease.conversation} has another owner")
-    here = replace(lease, address=replace(lease.address, chat=found.chat))
-    return Held(here, found.cancel_upto_seq, found.model, found.waits, found.runs)
+    return _held(replace(lease, address=found.address), found)
+
+
+def _held(lease: Lease, found: Activity) -> Held:
+    going_on = (bool(found.waits), bool(found.runs), bool(found.noted))
+    return Held(lease, found.cancel_upto_seq, found.model, *going_on)
 
 
 def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> bool:
@@ -200,6 +224,18 @@ def release(conn: Connection, lease: Lease, *, not_before_s: float = 0.0) -> boo
     if not_before_s:
         conversations.back_off(conn, lease.conversation, not_before_s)
     return released.ready_no is not None
+
+
+def release_idle(conn: Connection, lease: Lease) -> bool:
+    """Give a conversation back if it has no work; return whether it was."""
+    held = (lease.conversation, lease.replica, lease.epoch)
+    return bool(conn.execute(*_release_idle(*held)).rowcount)
+
+
+@built_once
+def _release_idle(conversation_id: int, replica_id: int, epoch: int) -> Any:
+    has_work = _first_work(conversation_id).exists()
+    return conversations.give_back_idle(conversation_id, replica_id, epoch, has_work)
 
 
 @built_once

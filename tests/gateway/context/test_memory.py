@@ -85,7 +85,7 @@ async def test_all_providers_are_asked_about_the_question(database: Database) ->
     )
     lease = await asked(database, "What", "is it?")
     with capture_logs() as logs:
-        told = await recall.notes(lease)
+        told = await recall.notes(lease.conversation)
     assert told[0] == SourcedText("Recalled from the memory memory", "What\nis it?")
     assert [len(each.text) for each in told[1:]] == [MAX_RECALLED_CHARS]
     assert memory.queries == [Query("What\nis it?", "telegram:42", str(lease.conversation))]
@@ -98,7 +98,7 @@ async def test_what_is_no_text_is_left_out(database: Database, answer: Any) -> N
     recall = Recall(database, with_providers(Memory(lambda _: answer)), OWNER)
     lease = await asked(database, "What?")
     with capture_logs() as logs:
-        assert await recall.notes(lease) == []
+        assert await recall.notes(lease.conversation) == []
     assert [(each["event"], each["call"]) for each in logs] == [("plugin_failed", "prefetch")]
 
 
@@ -106,7 +106,7 @@ async def test_a_turn_that_goes_on_asks_nobody(database: Database) -> None:
     """What was recalled for it is in the transcript."""
     memory, lease = Memory(), await asked(database, "What?")
     await database.write(begin_turn, lease)
-    assert await Recall(database, with_providers(memory), OWNER).notes(lease) == ()
+    assert await Recall(database, with_providers(memory), OWNER).notes(lease.conversation) == ()
     assert memory.queries == []
 
 
@@ -114,7 +114,7 @@ async def test_a_group_has_a_scope_of_its_own(database: Database) -> None:
     """What somebody said elsewhere is not recalled where others read it."""
     memory = Memory()
     lease = await asked(database, "hi", chat_kind="group", sender="42")
-    await Recall(database, with_providers(memory), OWNER).notes(lease)
+    await Recall(database, with_providers(memory), OWNER).notes(lease.conversation)
     assert [query.scope for query in memory.queries] == [f"conversation:{lease.conversation}"]
 
 
@@ -123,7 +123,7 @@ async def test_without_providers_nothing_is_read(database: Database) -> None:
     lease = await asked(database, "hi")
     recall = Recall(database, Plugins((active(turn_finished=print),)), OWNER)
     await database.close()
-    assert await recall.notes(lease) == ()
+    assert await recall.notes(lease.conversation) == ()
 
 
 @dataclass

@@ -4,6 +4,7 @@ What a turn asks: its messages, and what was said or changed meanwhile.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hypothesis import given
@@ -14,23 +15,26 @@ from agent.messages import assistant_message
 from gateway.pipeline.next_turn import MAX_NOTE_CHARS, MAX_NOTES_CHARS, NextTurn, with_notes
 from gateway.settings.tree import QueueSettings, SessionSettings
 from gateway.storage.conversation import turn_journal
+from gateway.storage.queue import inbox, leases
 from gateway.storage.queue.inbox import InboxEntry
 from gateway.storage.schema import inbox as inbox_table
 from gateway.storage.schema import outbox
-from tests.support.storage import BASE, Store, admit, claim_one, inbound, turn_of
+from tests.support.storage import ACCOUNTS, BASE, Store, admit, claim_one, inbound, turn_of
 from tests.support.turns import ANSWERED
 
 NEXT_TURN = NextTurn(QueueSettings(), SessionSettings(), 4_000, lambda _model: BASE, {})
 
 
-def test_a_plain_message_is_frozen_in_few_statements(store: Store) -> None:
-    """Its conversation is looked at once, and nobody asks for files where none came."""
+def test_a_plain_message_is_claimed_and_frozen_in_few_statements(store: Store) -> None:
+    """Its conversation is looked at once, and nobody asks for files or notes where none came."""
     answered = store.run(turn_of, "hello")
-    store.run(turn_journal.commit, answered, [assistant_message("hi")], [], ANSWERED)
-    store.run(admit, inbound("how are you?"))
-    assert store.statements(NEXT_TURN.begin, answered.lease) == [
-        "SELECT conversation",
-        "SELECT inbox",
+    done = (answered, [assistant_message("hi")], [], ANSWERED)
+    assert store.run(turn_journal.commit_and_release, *done)[1]
+    place, _ = store.run(admit, inbound("how are you?"))
+    held = {"replica_id": answered.lease.replica, "accounts": ACCOUNTS}
+    take = partial(leases.take, conversation_id=place, **held)
+    assert store.statements(NEXT_TURN.begin, take) == [
+        "UPDATE conversation",
         "SELECT inbox",
         "SELECT session",
         "INSERT turn",
@@ -38,6 +42,20 @@ def test_a_plain_message_is_frozen_in_few_statements(store: Store) -> None:
         "UPDATE conversation",
         "INSERT message",
     ]
+
+
+def test_what_was_noted_is_told_with_the_question(store: Store) -> None:
+    """Under a lease from before as well."""
+    begun = store.run(turn_of, "hello")
+    here = begun.lease.conversation
+    store.run(turn_journal.commit, begun, [assistant_message("hi")], [], ANSWERED)
+    store.run(inbox.note, here, inbound("I am late"), "overheard")
+    store.run(admit, inbound("when?"))
+    step = store.run(NEXT_TURN.begin, partial(leases.look, lease=begun.lease))
+    assert step is not None
+    assert step.turn is not None
+    assert "I am late" in step.turn.messages[-1]["content"]
+    assert not store.run(leases.look, begun.lease).noted
 
 
 def test_a_command_that_this_version_lacks_is_answered(store: Store) -> None:
@@ -49,9 +67,11 @@ def test_a_command_that_this_version_lacks_is_answered(store: Store) -> None:
     store.run(admit, inbound("hello"))
     account = (gone.address.platform, gone.address.account)
     decider = replace(NEXT_TURN, renderers={account: lambda text: [text]})
-    begun, carried_out = store.run(decider.begin, store.run(claim_one, place))
-    assert begun is not None
-    assert [entry.command for entry in carried_out] == ["roll"]
+    lease = store.run(claim_one, place)
+    step = store.run(decider.begin, partial(leases.look, lease=lease))
+    assert step is not None
+    assert step.turn is not None
+    assert [entry.command for entry in step.carried_out] == ["roll"]
     [told] = store.rows(outbox)
     assert "I know no command `/roll`." in told.payload
     assert [each.state for each in store.rows(inbox_table)] == ["done", "taken"]

@@ -37,14 +37,13 @@ from gateway.commands.retry import NOTHING_TO_RETRY
 from gateway.commands.stop import stop_text
 from gateway.context.prompts import OperatorFiles
 from gateway.pipeline import notices
-from gateway.pipeline.next_turn import TurnStarter
+from gateway.pipeline.next_turn import NextStep, TurnStarter
 from gateway.pipeline.turn import TurnRunner
 from gateway.storage import schema
 from gateway.storage.conversation import sessions
 from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import dead_letters
 from gateway.storage.queue.blame import Death, DeathCause
-from gateway.storage.queue.leases import Lease
 from tests.support.gateway import HeldModel, RecordingModel, Running, agent_of, running, serving
 from tests.support.recording_adapter import RecordingAdapter
 from tests.support.scripted_model import ScriptedModel, Step, tool_call
@@ -274,7 +273,7 @@ async def test_a_stop_reaches_a_turn_that_waits_for_its_place(tmp_path: Path) ->
         await chat.say("busy", "a")
         await chat.until(lambda: model.waiting)
         await chat.say("stop me", "b")
-        await chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
+        await chat.until_rows(schema.inbox, lambda _: len(chat.gateway.worker._serving) == 2)
         await chat.say("/stop", "b")
         gate.set()
         await chat.answers(1, "a")
@@ -603,17 +602,17 @@ async def test_trouble_within_a_turn_is_no_false_start(
     starts = itertools.count(1)
     failures = [OSError("once"), OSError("twice")]
 
-    async def fail_to_begin_what_is_behind(starter: TurnStarter, lease: Lease) -> Turn | None:
+    async def fail_to_begin_what_is_behind(starter: TurnStarter, *what: Any) -> NextStep | None:
         if next(starts) == 4:
             raise KeyError("passing")
-        return await begin(starter, lease)
+        return await begin(starter, *what)
 
-    async def fail_twice(turns: TurnRunner, turn: Turn) -> None:
+    async def fail_twice(turns: TurnRunner, turn: Turn) -> bool:
         if failures:
             raise failures.pop()
         if turn.id == 1:
             await chat.say("behind")
-        await run(turns, turn)
+        return await run(turns, turn)
 
     monkeypatch.setattr(TurnStarter, "start", fail_to_begin_what_is_behind)
     monkeypatch.setattr(TurnRunner, "run", fail_twice)
@@ -698,7 +697,7 @@ async def test_a_crash_while_waiting_for_a_place_is_not_the_turns_fault(tmp_path
                 await until_held(chat, model)
                 await chat.say("innocent", "b")
             await until_held(chat, model)
-            await chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
+            await chat.until_rows(schema.inbox, lambda _: len(chat.gateway.worker._serving) == 2)
     async with running(tmp_path, death=OUT_OF_MEMORY) as chat:
         assert chat.events("conversations_reclaimed")[0]["suspects"] == 1
         assert await chat.answers(1, "b") == ["re: innocent"]

@@ -9,10 +9,12 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from gateway.pipeline.next_turn import burst
+from gateway.pipeline.turn import TurnRunner
 from gateway.pipeline.worker import LONGEST_RETRY_S, TURNS_PER_LEASE, Slots
 from gateway.settings.tree import QueueSettings
 from gateway.storage import schema
 from gateway.storage.conversation.conversations import LONGEST_BACKOFF_S
+from gateway.storage.conversation.turns import Turn
 from gateway.storage.queue import blame, leases
 from gateway.storage.queue.inbox import InboxEntry, merged_text
 from tests.support.gateway import HeldModel, newest_question, running
@@ -206,6 +208,8 @@ async def test_a_failed_release_is_made_up_for(
         real(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(leases, "release", release)
+    # As if something waited behind the answer.
+    monkeypatch.setattr(leases, "release_idle", lambda *_: False)
     async with running(tmp_path) as chat:
         assert await chat.ask("one") == "re: one"
         await chat.logged("release_failed")
@@ -231,6 +235,72 @@ async def test_a_failed_claim_is_tried_again(
     async with running(tmp_path) as chat:
         await chat.logged("claim_failed")
         assert await chat.ask("one") == "re: one"
+
+
+async def test_a_failed_claim_with_a_turn_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was hinted at waits in the line."""
+    real, failures = leases.take, iter([OperationalError("take", {}, _disk_full())])
+
+    def take(*args: object, **how: object) -> object:
+        if failure := next(failures, None):
+            raise failure
+        return real(*args, **how)  # type: ignore[arg-type]
+
+    async with running(tmp_path) as chat:
+        assert await chat.ask("zero") == "re: zero"
+        monkeypatch.setattr(leases, "take", take)
+        await chat.say("one")
+        await chat.logged("claim_failed")
+        assert await chat.answers(2) == ["re: zero", "re: one"]
+        assert chat.events("turn_failed") == []
+
+
+async def test_what_comes_while_a_turn_ends_is_answered_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hint finds a task that has given the conversation back, and still counts."""
+    monkeypatch.setattr("gateway.pipeline.worker.POLL_S", 3600.0)
+    run = TurnRunner.run
+
+    async def run_late(runner: TurnRunner, turn: Turn) -> bool:
+        released = await run(runner, turn)
+        if turn.id == 1:
+            await chat.say("two")
+            # The worker has looked at its hints when this comes back.
+            await chat.rows(schema.inbox)
+        return released
+
+    monkeypatch.setattr(TurnRunner, "run", run_late)
+    async with running(tmp_path) as chat:
+        assert await chat.ask("one") == "re: one"
+        assert await chat.answers(2) == ["re: one", "re: two"]
+
+
+async def test_who_waits_for_a_place_is_claimed_by_nobody(tmp_path: Path) -> None:
+    """And is served in the order in which it came, also where the line was claimed meanwhile."""
+    model = HeldModel()
+    async with running(tmp_path, model, queue={"max_concurrent_turns": 2}) as chat:
+        gates = [model.hold("busy a"), model.hold("busy b")]
+        await chat.say("busy a", "a")
+        await chat.say("busy b", "b")
+        await chat.until(lambda: len(model.waiting) == 2)
+        await chat.say("first", "c")
+        await chat.until_rows(schema.inbox, lambda _: len(chat.gateway.worker._serving) == 3)
+        assert [bool(row.owner) for row in await chat.rows(schema.conversation)] == [
+            True,
+            True,
+            False,
+        ]
+        chat.gateway.worker.wake()
+        await chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
+        await chat.say("second", "d")
+        for gate in gates:
+            gate.set()
+        assert await chat.answers(1, "c") == ["re: first"]
+        assert await chat.answers(1, "d") == ["re: second"]
+        assert [row.epoch for row in await chat.rows(schema.conversation)] == [1, 1, 1, 1]
 
 
 async def test_a_lost_wake_up_is_noticed_within_a_second(tmp_path: Path) -> None:

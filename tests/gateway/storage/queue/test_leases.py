@@ -3,6 +3,7 @@
 import re
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from gateway.storage.queue.inbox import InboxState
 from gateway.storage.queue.leases import LEASE_S, Lease
 from gateway.storage.schema import conversation, now_s, outbox, replica
 from gateway.storage.schema import inbox as inbox_table
-from tests.support.storage import ACCOUNTS, Store, admit, claim_one, copy_database, inbound
+from tests.support.storage import ACCOUNTS, Store, admit, claim_one, copy_database, inbound, turn_of
 
 CHATS = ("a", "b", "c")
 
@@ -100,6 +101,64 @@ def test_a_claim_leaves_other_accounts_alone(store: Store) -> None:
     store.run(admit, inbound())
     me = store.run(leases.register, "me")
     assert store.run(leases.claim, me, 10, [("telegram", "second"), ("web", "default")]) == []
+
+
+def test_one_conversation_is_taken_past_the_line(store: Store) -> None:
+    """With a new epoch, and with what goes on in it and not in others, in one statement."""
+    store.run(turn_of, "hello", chat="first")
+    conversation_id, _ = store.run(admit, inbound(chat="7", thread="3"))
+    me = store.run(leases.register, "me")
+    lease = Lease(conversation_id, me, 1, Address("telegram", "default", "7", "3"), False)
+    held = store.run(leases.take, me, conversation_id, ACCOUNTS)
+    assert held == store.run(leases.look, lease) == leases.Held(lease, 0, None, False, False, False)
+    again = store.statements(leases.take, me, conversation_id, ACCOUNTS)
+    assert again == ["UPDATE conversation"]
+
+
+def test_what_is_taken_was_ready(store: Store) -> None:
+    """Not owned, not held back, and with something that waits."""
+    conversation_id, _ = store.run(admit, inbound())
+    me = store.run(leases.register, "me")
+    held = store.run(leases.take, me, conversation_id, ACCOUNTS)
+    assert held is not None
+    assert store.run(leases.take, me, conversation_id, ACCOUNTS) is None
+    store.run(leases.release, held.lease, not_before_s=30.0)
+    assert store.run(leases.take, me, conversation_id, ACCOUNTS) is None
+    store.run(leases.release, store.run(claim_at_once, me))
+    newer = store.run(leases.take, me, conversation_id, ACCOUNTS)
+    assert newer is not None
+    assert newer.lease.epoch == held.lease.epoch + 2
+    store.run(finish_all, newer.lease)
+    store.run(leases.release, newer.lease)
+    assert store.run(leases.take, me, conversation_id, ACCOUNTS) is None
+
+
+def claim_at_once(conn: Connection, replica: int) -> Lease:
+    """Claim the only conversation, whatever holds it back."""
+    conn.execute(update(conversation).values(turn_not_before=0.0))
+    (lease,) = leases.claim(conn, replica, 1, ACCOUNTS)
+    return lease
+
+
+def test_what_is_taken_is_of_a_given_account(store: Store) -> None:
+    """One of another account stays in the line."""
+    conversation_id, _ = store.run(admit, inbound())
+    me = store.run(leases.register, "me")
+    assert store.run(leases.take, me, conversation_id, [("web", "default")]) is None
+    assert store.run(leases.take, me, conversation_id, ACCOUNTS) is not None
+
+
+def test_what_has_no_work_is_given_back(store: Store) -> None:
+    """What has some is kept, and so is what another has by now."""
+    conversation_id, _ = store.run(admit, inbound())
+    lease = store.run(claim_one, conversation_id)
+    assert not store.run(leases.release_idle, lease)
+    assert store.conversation(conversation_id).owner == lease.replica
+    store.run(finish_all, lease)
+    assert not store.run(leases.release_idle, replace(lease, epoch=lease.epoch - 1))
+    assert store.run(leases.release_idle, lease)
+    row = store.conversation(conversation_id)
+    assert (row.owner, row.ready_no, row.epoch) == (None, None, lease.epoch)
 
 
 def test_what_is_owned_is_not_claimed_by_another(store: Store) -> None:
@@ -374,6 +433,31 @@ class LeaseMachine(RuleBasedStateMachine):
                 self.held[lease.conversation] = Held(me, lease.epoch)
             assert self.is_current(lease)
         return multiple(*owned)
+
+    @rule(target=tokens, me=replicas, chat=st.sampled_from(CHATS))
+    def take(self, me: int, chat: str) -> MultipleResults[Lease]:
+        for row in self.store.rows(conversation, chat=chat):
+            try:
+                taken = self.store.run(leases.take, me, row.id, ACCOUNTS)
+            except IntegrityError:
+                assert me not in self.live
+                continue
+            is_ready = row.ready_no is not None and row.id not in self.backed_off
+            assert (taken is not None) is is_ready
+            if taken is not None:
+                assert taken.lease.epoch == row.epoch + 1
+                self.held[row.id] = Held(me, taken.lease.epoch)
+                return multiple(taken.lease)
+        return multiple()
+
+    @rule(token=tokens)
+    def release_idle(self, token: Lease) -> None:
+        has_work = self.store.run(leases.has_work, token.conversation)
+        is_given_back = self.store.run(leases.release_idle, token)
+        assert is_given_back is (self.is_current(token) and not has_work)
+        if is_given_back:
+            self.held[token.conversation] = Held(None, token.epoch)
+            self.backed_off.discard(token.conversation)
 
     @rule(token=tokens)
     def write(self, token: Lease) -> None:
