@@ -6,9 +6,9 @@ bug: it is reported, and costs the price of the whole view.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from itertools import takewhile
+from typing import Any, NamedTuple
 
 import orjson
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from agent.messages import ChatMessage, ToolSchema
 from agent.models.base import ChatModel
 from agent.usage import Usage
+from agent.view.folds import Fold, Folds
 
 log = structlog.get_logger()
 
@@ -25,6 +26,8 @@ MISSED_TOKENS = 2_000
 MISSED_SHARE = 0.05
 """From so many tokens, and this share of the prompt, a miss is reported."""
 DIGEST_BYTES = 12
+KNOWN_ENDS = 128
+"""Of a prefix so many messages back the digest is at hand; a turn seldom adds more."""
 BINDING_MOVES = ("compaction", "compression")
 """Beginnings of the reasons for which messages are shown behind others than before. The newest
 models bind signed thinking to the exact conversation before it: all that is older must be gone
@@ -67,9 +70,8 @@ class PrefixWatch:
     last: Prefix | None = None
     moving: str | None = None
     ttl: str = "5m"
-    _known: dict[int, tuple[ChatMessage, bytes]] = field(default_factory=dict)
-    _taken: list[bytes] = field(default_factory=list)
-    _answered: list[bytes] = field(default_factory=list)
+    _taken: "_Sent | None" = None
+    _answered: "_Sent | None" = None
     _expected_tokens: int = 0
     _switched: str = ""
 
@@ -78,24 +80,29 @@ class PrefixWatch:
         self.moving = reason
 
     def take(
-        self, messages: Sequence[ChatMessage], tools: Sequence[ToolSchema], model: ChatModel
+        self,
+        messages: Sequence[ChatMessage],
+        tools: Sequence[ToolSchema],
+        model: ChatModel,
+        folds: Folds | None = None,
     ) -> Prefix:
         """Return the fingerprint of a request that is about to be sent; reports a moved prefix.
 
-        Costs as much as what is new since the last call, and a look at every message: these are
-        never changed in place.
+        Costs as much as what is new to the folds; messages are never changed in place.
 
         Args:
             messages: The view as it goes out, not yet marked for the cache.
             tools: In their order.
             model: Who is asked.
+            folds: What is known of the messages; None for nothing.
         """
-        self._taken = [_digest_of_tools(tools), *map(self._digest_of, messages)]
-        if self.last is not None and self._has_moved(self.last, model.label):
-            self._report(self.last, messages)
+        self._taken = sent = _Sent(_digest_of_tools(tools), tuple(messages))
+        chain = _chained(sent.tools).of(messages, folds)
+        if self.last is not None and self._has_moved(self.last, model.label, sent, chain):
+            self._report(self.last, sent)
             self.last = None
         self._expected_tokens = self.warm_tokens(model) if model.cache_layout else 0
-        return Prefix(model.label, len(messages), _joined(self._taken), time.time())
+        return Prefix(model.label, len(messages), chain.digest_at(sent, len(messages)), time.time())
 
     def note_apart(self, prefix: Prefix) -> Prefix:
         """Remember a request that forbade tools: the provider keeps it apart from the others.
@@ -147,7 +154,7 @@ class PrefixWatch:
         alive = 0 <= time.time() - last.at < LIFETIMES_S[self.ttl]
         return last.tokens if alive and last.tokens >= model.facts.min_cache_tokens else 0
 
-    def _has_moved(self, last: Prefix, model: str) -> bool:
+    def _has_moved(self, last: Prefix, model: str, sent: "_Sent", chain: "_Chain") -> bool:
         """Tell whether a request begins otherwise than the last one, if that one went to it."""
         if last.model != model:
             # A turn that goes on with a fallback has switched once, not at each call.
@@ -155,26 +162,20 @@ class PrefixWatch:
                 self._switched = model
                 _report_move("model", None, last.tokens)
             return False
-        end = last.messages + 1  # the tools come first
-        return len(self._taken) < end or _joined(self._taken[:end]) != last.digest
+        end = last.messages
+        return len(sent.messages) < end or chain.digest_at(sent, end) != last.digest
 
-    def _report(self, last: Prefix, messages: Sequence[ChatMessage]) -> None:
+    def _report(self, last: Prefix, sent: "_Sent") -> None:
         """Report a moved prefix; after it there is nothing left to compare with."""
-        stayed = self._stayed()
+        # Of what an earlier turn has sent nothing is known but its digest.
+        stayed = self._answered.common_with(sent) if self._answered else None
         if self.moving is None:
             report_unexpected_move(stayed, last.tokens)
             return
         _report_move(self.moving, stayed, last.tokens)
-        if self.moving.startswith(BINDING_MOVES) and any(map(_thought, messages[stayed or 0 :])):
+        behind = sent.messages[stayed or 0 :]
+        if self.moving.startswith(BINDING_MOVES) and any(map(_thought, behind)):
             report_stale_thinking()
-
-    def _stayed(self) -> int | None:
-        """Return how many messages are as they were; None where that is not known."""
-        if not self._answered:
-            return None
-        pairs = zip(self._answered, self._taken, strict=False)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        return max(0, same - 1)  # the tools come first
 
     def _check(self, usage: Usage, miss_reason: str | None) -> None:
         expected, read = self._expected_tokens, usage.cache_read_tokens
@@ -187,12 +188,59 @@ class PrefixWatch:
                 miss_reason=miss_reason,
             )
 
-    def _digest_of(self, message: ChatMessage) -> bytes:
-        known = self._known.get(id(message))
-        if known is None:
-            # The message is kept with it: its id is its own only as long as it lives.
-            known = self._known[id(message)] = message, _digest(message)
-        return known[1]
+
+class _Sent(NamedTuple):
+    """A request: the digest of its tools, and its messages."""
+
+    tools: bytes
+    messages: tuple[ChatMessage, ...]
+
+    def common_with(self, other: "_Sent") -> int:
+        """Return how many messages both begin with; none behind other tools."""
+        if self.tools != other.tools:
+            return 0
+        pairs = zip(self.messages, other.messages, strict=False)
+        differing = (
+            place
+            for place, (one, two) in enumerate(pairs)
+            if one is not two and _digest(one) != _digest(two)
+        )
+        return next(differing, min(len(self.messages), len(other.messages)))
+
+
+class _Chain(NamedTuple):
+    """The digest of tools and messages, in order.
+
+    Attributes:
+        hashed: Everything up to the message `upto`; not to be fed, only a copy of it.
+        upto: How many messages that are.
+        newest: The digests of those behind.
+    """
+
+    hashed: Any
+    upto: int
+    newest: tuple[bytes, ...]
+
+    def digest_at(self, sent: _Sent, messages: int) -> str:
+        """Return the digest of the tools of a request and of so many messages at its beginning."""
+        if messages < self.upto:
+            return _chained(sent.tools).of(sent.messages[:messages]).digest_at(sent, messages)
+        hashed = self.hashed.copy()
+        hashed.update(b"".join(self.newest[: messages - self.upto]))
+        return str(hashed.digest()[:DIGEST_BYTES].hex())
+
+
+def _chained(tools: bytes) -> Fold[_Chain]:
+    """Return the fold of the digest behind tools."""
+    return Fold(("prefix", tools), _Chain(sha256(tools), 0, ()), _with_newer)
+
+
+def _with_newer(chain: _Chain, messages: Sequence[ChatMessage], first: int) -> _Chain:
+    digests = [*chain.newest, *map(_digest, messages[first:])]
+    hashed = chain.hashed.copy()
+    surplus = max(0, len(digests) - KNOWN_ENDS)
+    hashed.update(b"".join(digests[:surplus]))
+    return _Chain(hashed, chain.upto + surplus, tuple(digests[surplus:]))
 
 
 def report_unexpected_move(messages: int | None, tokens: int) -> None:
@@ -233,7 +281,3 @@ def _digest(message: ChatMessage) -> bytes:
 def _digest_of_tools(tools: Sequence[ToolSchema]) -> bytes:
     schemas = [(tool.name, tool.description, tool.parameters) for tool in tools]
     return sha256(orjson.dumps(schemas, option=orjson.OPT_SORT_KEYS)).digest()
-
-
-def _joined(digests: Sequence[bytes]) -> str:
-    return sha256(b"".join(digests)).digest()[:DIGEST_BYTES].hex()

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from agent.messages import ChatMessage
 from agent.models.base import ChatModel
+from agent.view.folds import Fold, Folds
 
 ImageLoader = Callable[[str, int], Awaitable[str | None]]
 """Returns the data URL of a picture of this conversation; None if it has no such picture."""
@@ -35,6 +36,8 @@ UNSEEN = {"type": "text", "text": "[image: it cannot be looked at here]"}
 _HANDLE = re.compile(r"attachment:(\d{1,18})")
 
 Part = dict[str, Any]
+Pictures = tuple[int, list[int]]
+"""The place of a message, and the pictures in it."""
 
 
 def image_part(attachment_id: int) -> Part:
@@ -56,12 +59,18 @@ def handle_in(part: object) -> int | None:
     return None
 
 
-def with_pictures(messages: Sequence[ChatMessage], shown: Mapping[int, str]) -> list[ChatMessage]:
+def with_pictures(
+    messages: Sequence[ChatMessage], shown: Mapping[int, str], folds: Folds | None = None
+) -> list[ChatMessage]:
     """Return the messages with bytes in place of handles, labels for what is not shown.
 
-    Messages without pictures come back as the same objects; none is changed.
+    Messages without pictures come back as the same objects; none is changed. `folds` are what is
+    known of them, None for nothing.
     """
-    return [_filled(message, shown) if _handles(message) else message for message in messages]
+    filled = list(messages)
+    for place, _ in _PICTURES.of(messages, folds):
+        filled[place] = _filled(messages[place], shown)
+    return filled
 
 
 class Images:
@@ -84,10 +93,11 @@ class Images:
 
     async def shown(
         self,
-        messages: Iterable[ChatMessage],
+        messages: Sequence[ChatMessage],
         model: ChatModel,
         conversation: str,
         left_out: Collection[int] = (),
+        folds: Folds | None = None,
     ) -> dict[int, str]:
         """Return the data URLs of the pictures that a request is to show, oldest first, by id.
 
@@ -99,11 +109,12 @@ class Images:
             model: Who is asked; gets no picture where it cannot see, or has refused it lately.
             conversation: Whose pictures may be loaded.
             left_out: Pictures that are not to be shown.
+            folds: What is known of the messages; None for nothing.
         """
         # A model that cannot see refuses the whole request, not the picture alone.
         if not model.facts.vision:
             return {}
-        newest = _newest([each for message in messages for each in _handles(message)])
+        newest = _newest([each for _, found in _PICTURES.of(messages, folds) for each in found])
         hidden = {*left_out, *(each for each in newest if self._is_refused(model, each))}
         return await self._loaded([each for each in newest if each not in hidden], conversation)
 
@@ -165,6 +176,18 @@ class Images:
             self._urls.clear()
             self._url_chars = len(url)
         self._urls[key] = url
+
+
+def _with_newer(
+    pictures: tuple[Pictures, ...], messages: Sequence[ChatMessage], first: int
+) -> tuple[Pictures, ...]:
+    """Return which messages have pictures, `pictures` being those before a place."""
+    found = ((place, _handles(messages[place])) for place in range(first, len(messages)))
+    newer = tuple((place, handles) for place, handles in found if handles)
+    return (*pictures, *newer) if newer else pictures
+
+
+_PICTURES: Fold[tuple[Pictures, ...]] = Fold("pictures", (), _with_newer)
 
 
 def _handles(message: ChatMessage) -> list[int]:

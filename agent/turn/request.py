@@ -18,11 +18,12 @@ from agent.models.images import with_pictures
 from agent.money.costs import call_of, failed_call, forecast, lost_call
 from agent.ports import ModelCall
 from agent.prefix import Prefix
-from agent.prompt_caching import apply_cache_control
+from agent.prompt_caching import Landmarks, apply_cache_control, landmarks_of
 from agent.settings import CachingSettings
 from agent.turn.recovery import complete_with_recovery
 from agent.turn.state import Agent, TurnPorts
 from agent.usage import Usage
+from agent.view.folds import Folds
 from agent.view.view import View
 
 log = structlog.get_logger()
@@ -47,10 +48,12 @@ def marked(
     model: ChatModel,
     caching: CachingSettings,
     settled: Sequence[int] = (),
+    landmarks: Landmarks | None = None,
 ) -> list[ChatMessage]:
     """Return the messages with breakpoints for the model's prompt cache, where it takes any.
 
     `settled` are the places up to which older messages were rewritten; see `agent.view.view.View`.
+    `landmarks` are those of the messages, where they are known.
     """
     if model.cache_layout is None:
         return list(messages)
@@ -60,6 +63,7 @@ def marked(
         strategy=caching.strategy,
         native=model.cache_layout == "native",
         settled=settled,
+        landmarks=landmarks,
     )
 
 
@@ -107,8 +111,9 @@ class LoopRequest:
         await ports.planner.fit(self.view, model)
         # What a failed attempt has shown must not stand before the next one's text.
         ports.sink.restart()
-        messages = sanitise(self.view.messages)
-        sent = ports.planner.watch.take(messages, self.agent.tools.schemas, model)
+        messages = sanitise(self.view.messages, self.view.folds)
+        tools, folds = self.agent.tools.schemas, self._folds(messages)
+        sent = ports.planner.watch.take(messages, tools, model, folds)
         expected = await self._expected(model)
         pictures = await self._pictures(model, left_out)
         request = self._request(messages, pictures, model)
@@ -136,16 +141,25 @@ class LoopRequest:
 
     async def _pictures(self, model: ChatModel, left_out: Collection[int] = ()) -> dict[int, str]:
         conversation = self.ports.tool_context.conversation
-        return await self.agent.images.shown(self.view.messages, model, conversation, left_out)
+        view = self.view
+        return await self.agent.images.shown(
+            view.messages, model, conversation, left_out, view.folds
+        )
+
+    def _folds(self, messages: list[ChatMessage]) -> Folds | None:
+        """Return what is known of messages; nothing is of a list that had to be mended."""
+        return self.view.folds if messages is self.view.messages else None
 
     def _request(
         self, messages: list[ChatMessage], pictures: Mapping[int, str], model: ChatModel
     ) -> ModelRequest:
+        folds = self._folds(messages)
         # Places of the view: in a list that had to be mended other messages stand there.
-        settled = self.view.settled if messages is self.view.messages else ()
-        shown = with_pictures(messages, pictures)
+        settled = self.view.settled if folds else ()
+        shown = with_pictures(messages, pictures, folds)
+        landmarks = landmarks_of(messages, folds)
         return ModelRequest(
-            messages=marked(shown, model, self.agent.caching, settled),
+            messages=marked(shown, model, self.agent.caching, settled, landmarks),
             tools=self.agent.tools.schemas,
             max_output_tokens=self.agent.max_output_tokens,
             allow_tools=self.allow_tools,

@@ -1,8 +1,7 @@
 """What a turn needs to keep its view within the window, made from the settings once."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.context.meter import ReportedUsage, TokenMeter
 from agent.context.phases.payback import Rates
@@ -14,14 +13,10 @@ from agent.plugins.engines import EngineTools
 from agent.ports import CompactionStore, Spending
 from agent.prefix import PrefixWatch
 from agent.turn.state import Agent
-from agent.view.view import View, ViewPlan, recall_text
+from agent.view.view import View, recall_text
 from gateway.agent_ports.journal import Journal
-from gateway.storage.conversation import transcript
+from gateway.context.views import KeptViews
 from gateway.storage.conversation.sessions import Session
-from gateway.storage.engine import Database
-
-FEW_MESSAGES = 200
-"""Opened on the event loop: a thread would cost more than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +29,7 @@ class ContextParts:
         make_engine: Returns a turn's engine.
         summariser: Who writes summaries; None for the extractor alone.
         payback_requests: In how many requests an early compaction has to pay; None for none.
+        views: Those of turns that were opened lately.
     """
 
     enabled: bool
@@ -41,6 +37,7 @@ class ContextParts:
     make_engine: Callable[[Limits], ContextEngine]
     summariser: Summariser | None
     payback_requests: float | None = None
+    views: KeptViews = field(default_factory=KeptViews)
 
     @property
     def writers(self) -> Sequence[ChatModel]:
@@ -88,7 +85,7 @@ class ContextParts:
     async def opened(self, agent: Agent, journal: Journal) -> tuple[View, Planner]:
         """Return the view of a journal's turn, and its planner for this agent."""
         session = journal.turn.session
-        view = await open_view(journal.database, session, session.plan)
+        view = await self.views.open(journal.database, session)
         return view, self.planner(agent, session, journal, journal.spending)
 
     def limits_for(self, agent: Agent) -> Limits:
@@ -103,22 +100,6 @@ class ContextParts:
         # A replay decides as the model that it plays would.
         asks_model = True if model.provider == "recorded" else None
         return EarlyRule(Rates.of(model.facts.prices, ttl), ttl, self.payback_requests, asks_model)
-
-
-async def open_view(database: Database, session: Session, plan: ViewPlan) -> View:
-    """Load what a plan shows of a segment's conversation, behind the segment's system prompt.
-
-    Decoding and rendering thousands of messages takes longer than the event loop may be held.
-    """
-    system = session.system_prompt or ""
-    rows = await database.read(transcript.load_rows, session.conversation, plan)
-    if len(rows) <= FEW_MESSAGES and not plan.edits:
-        return _view(system, plan, rows)
-    return await asyncio.to_thread(_view, system, plan, rows)
-
-
-def _view(system: str, plan: ViewPlan, rows: list[tuple[int, str]]) -> View:
-    return View(system, plan, transcript.decoded(rows))
 
 
 def meter_of(agent: Agent, session: Session) -> TokenMeter:
