@@ -4,6 +4,7 @@ import pytest
 
 from adapters.messages import Address, Choice
 from adapters.slack.adapter import SlackAdapter
+from adapters.slack.ingest import MOST_EMPTY_PAGES
 from tests.adapters.slack.conftest import (
     DM,
     Clock,
@@ -15,7 +16,17 @@ from tests.adapters.slack.conftest import (
     thread_in,
 )
 from tests.support.recording_intake import RecordingIntake
-from tests.support.slack.faults import CUT, DROP, HTML_502, JUNK, SERVER_ERROR, Fault, flood
+from tests.support.slack.faults import (
+    CUT,
+    DROP,
+    HTML_502,
+    JUNK,
+    SERVER_ERROR,
+    Fault,
+    flood,
+    refused,
+    slow,
+)
 from tests.support.slack.people import ANN, ANNS_DM, BOB, GENERAL, OTHER_BOT
 from tests.support.slack.server import SlackServer
 from tests.support.slack.workspace import Person
@@ -313,6 +324,112 @@ async def test_a_long_gap_is_fetched_page_by_page(
     async with supervised(make()):
         await intake.has(41)
     assert intake.texts == [str(number) for number in range(41)]
+
+
+@pytest.mark.parametrize("forward", [False, True])
+async def test_a_gap_that_does_not_fit_into_memory_is_read_in_parts(
+    slack: SlackServer,
+    intake: RecordingIntake,
+    make: MakeAdapter,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    forward: bool,
+) -> None:
+    """Nothing is lost, and all of it is stored in the order in which it was said."""
+    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
+    slack.api.history_limit, slack.api.page_forward = 15, forward
+    async with supervised(make()):
+        await connected(slack)
+        slack.write(ANNS_DM, "0")
+        await intake.has(1)
+    for number in range(1, 101):
+        slack.write(ANNS_DM, str(number), tell=False)
+    async with supervised(make()):
+        await intake.has(101)
+    assert intake.texts == [str(number) for number in range(101)]
+    moved = [each.position for each in intake.cursors]
+    assert moved == sorted(moved)
+
+
+async def test_a_long_thread_is_read_in_parts(
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replies come oldest first, each page with the parent above it."""
+    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
+    slack.api.history_limit = 15
+    async with supervised(make()):
+        await connected(slack)
+        parent = slack.write(GENERAL, "0", mention=True)
+        await intake.has(1)
+    for number in range(1, 71):
+        slack.write(GENERAL, str(number), thread=parent, tell=False)
+    async with supervised(make()):
+        await intake.has(71)
+    assert intake.texts == [str(number) for number in range(71)]
+
+
+async def test_a_long_gap_goes_on_where_it_was_interrupted(
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Live messages come in meanwhile; what the connection before has stored is not read again."""
+    monkeypatch.setattr("adapters.slack.ingest.MOST_AT_ONCE", 30)
+    slack.api.history_limit = 15
+    async with supervised(make()):
+        await connected(slack)
+        slack.write(ANNS_DM, "0")
+        await intake.has(1)
+    for number in range(1, 101):
+        slack.write(ANNS_DM, str(number), tell=False)
+    # Three parts of two pages, and the last one of one page, which is the first to be stored.
+    slack.fail("conversations.history", *[slow(0)] * 7, *[SERVER_ERROR] * 20)
+    async with supervised(make()):
+        await intake.has(11)
+        await slack.wait_for(lambda: len(slack.made("conversations.history")) == 8)
+        slack.write(ANNS_DM, "live")
+        await intake.has(12)
+    assert intake.texts == [*map(str, range(11)), "live"]
+    slack.recover()
+    async with supervised(make()):
+        await intake.has(102)
+    assert [text for text in intake.texts if text != "live"] == [str(n) for n in range(101)]
+    assert [each.text for each in intake.offered if each.text != "live"] == [
+        str(number) for number in range(101)
+    ]
+
+
+async def test_a_history_that_never_ends_is_left(
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter, absent: None
+) -> None:
+    """Pages without messages, each with a next one: the place to read from stays."""
+    cursor = {"next_cursor": "bmV4dDo=0"}
+    empty = refused("", ok=True, messages=[], has_more=True, response_metadata=cursor)
+    slack.fail("conversations.history", *[empty] * (MOST_EMPTY_PAGES + 1))
+    async with supervised(make()):
+        await slack.wait_for(lambda: len(slack.made("conversations.history")) > MOST_EMPTY_PAGES)
+    async with supervised(make()):
+        await intake.has(2)
+    assert intake.texts == ["one", "two"]
+
+
+async def test_threads_for_which_the_time_did_not_suffice_come_first(
+    slack: SlackServer, intake: RecordingIntake, make: MakeAdapter
+) -> None:
+    """However many there are and however short a connection is, each has its turn."""
+    adapter = make()
+    async with supervised(adapter):
+        await connected(slack)
+        older = slack.write(GENERAL, "one", mention=True)
+        newer = slack.write(GENERAL, "two", mention=True)
+        await intake.has(2)
+    slack.write(GENERAL, "three", thread=newer, tell=False)
+    intake.gate.clear()
+    async with running(adapter):
+        await intake.was_tried(intake.attempts + 1)
+    intake.gate.set()
+    async with running(adapter):
+        await slack.wait_for(lambda: len(slack.made("conversations.replies")) == 3)
+    asked = [call.params["ts"] for call in slack.made("conversations.replies")]
+    assert asked == [newer, older, newer]
 
 
 async def test_a_first_start_fetches_nothing(
