@@ -1,7 +1,9 @@
 """Rate limits of admission: counts in memory over a sliding span, forgotten at a restart."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
+
+from adapters.base import Clock
 
 MINUTE_S = 60.0
 HOUR_S = 3600.0
@@ -25,9 +27,7 @@ class SlidingWindow:
     and is repeated counts once. For one thread.
     """
 
-    def __init__(
-        self, limit: int, span_s: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, limit: int, span_s: float, clock: Clock = time.monotonic) -> None:
         self._limit = limit
         self._span_s = span_s
         self._clock = clock

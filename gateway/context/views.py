@@ -10,10 +10,11 @@ import asyncio
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from adapters.base import Clock
 from agent.messages import ChatMessage
 from agent.view.folds import Folds, Known
 from agent.view.view import Entry, View, ViewPlan, shown_messages, with_newer
@@ -95,9 +96,7 @@ class KeptViews:
     They are let go of, the oldest first, beyond `most_bytes`, and after `KEPT_FOR_S`.
     """
 
-    def __init__(
-        self, most_bytes: int = KEPT_BYTES, now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most_bytes: int = KEPT_BYTES, now: Clock = time.monotonic) -> None:
         """Keep none yet."""
         self._most_bytes = most_bytes
         self._now = now

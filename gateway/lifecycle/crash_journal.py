@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import orjson
 import structlog
 
+from adapters.base import Clock
 from gateway.storage.queue.blame import Death, DeathCause
 
 log = structlog.get_logger()
@@ -166,7 +167,7 @@ class CrashJournal:
 
     home: Path
     machine: Machine = field(default_factory=Machine)
-    now: Callable[[], float] = time.time
+    now: Clock = time.time
     ending: Ending | None = None
     owed: Death | None = None
     _life: Life | None = None

@@ -18,13 +18,13 @@ each silence is told twice, when it begins and when it is over, and never in bet
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
 import structlog
 
-from adapters.base import Adapter, PoolUse
+from adapters.base import Adapter, Clock, PoolUse
 from adapters.errors import AdapterDisconnected, AdapterRefused
 from gateway.errors import StorageError
 from gateway.storage.engine import Database
@@ -90,7 +90,7 @@ class Traffic:
         clock: Monotonic seconds; `began` is when it was asked first.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
         self.began = clock()
         self._accounts: dict[Account, AccountTimes] = {}

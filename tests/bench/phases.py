@@ -25,7 +25,10 @@ from gateway.storage.engine import Database
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "intake, admission": ("gateway.pipeline.intake:GatewayIntake.accept",),
-    "claim": ("gateway.pipeline.worker:Worker._claim",),
+    "claim": (
+        "gateway.pipeline.worker:Worker._serve_line",
+        "gateway.pipeline.worker:Worker._begin",
+    ),
     "settle": ("gateway.pipeline.worker:Worker._settle",),
     "next turn, frozen": ("gateway.pipeline.next_turn:TurnStarter.start",),
     "view loaded": ("gateway.context.window:ContextParts.opened",),
@@ -41,7 +44,6 @@ PHASES: Mapping[str, tuple[str, ...]] = {
         "gateway.pipeline.preview:LiveAnswer._show_working",
         "gateway.pipeline.preview:LiveAnswer._show_previews",
     ),
-    "released": (),
     "delivery": ("gateway.pipeline.delivery:Delivery._drain",),
     "log": ("structlog._base:BoundLoggerBase._proxy_to_logger",),
     "search index": ("gateway.agent_ports.search:Indexer.feed_all",),
@@ -50,8 +52,6 @@ PHASES: Mapping[str, tuple[str, ...]] = {
 }
 """Phase → the functions that are its own, in the order of the path, each as "module:name"."""
 BESIDE = "beside"
-_RENAMED = {"next turn, frozen": "released"}
-"""Phase → what it was where it returned None: no turn waits, and the lease was given back."""
 
 
 @dataclass(slots=True)
@@ -141,13 +141,10 @@ class Phases:
 
             async def stepped(*args: Any, **options: Any) -> Any:
                 tally = Tally(phase)
-                found: Any = ...
                 try:
-                    found = await self._steps(tally, function(*args, **options))
+                    return await self._steps(tally, function(*args, **options))
                 finally:
-                    is_other = found is None and phase in _RENAMED
-                    self._book(tally, _RENAMED[phase] if is_other else phase)
-                return found
+                    self._book(tally, phase)
 
             return stepped
 

@@ -49,8 +49,8 @@ async def test_a_statement_that_is_added_to_the_path_is_counted(
         return begin(self, conn, *args)
 
     monkeypatch.setattr(NextTurn, "begin", beginning)
-    # A conversation looks twice: when its turn begins, and when nothing waits any more.
-    grown = {kind: value + 2 * (kind == "statements") for kind, value in before.items()}
+    # It looks once: where nothing waits the conversation is given back with the answer.
+    grown = {kind: value + (kind == "statements") for kind, value in before.items()}
     assert await counts_of_a_message(tmp_path / "after") == grown
 
 
