@@ -166,9 +166,8 @@ class TurnRunner:
         try:
             done = await self._think(journal, chat)
             parts = await chat.parts(done.kind, done.text)
-            commit = turn_journal.commit_and_release
             totals, released = await self.database.write(
-                commit, journal.turn, done.messages, parts, done.end
+                turn_journal.commit_and_release, journal.turn, done.messages, parts, done.end
             )
         except TurnCancelled:
             end = TurnEnd("interrupted", await self._cut_off(journal, chat))

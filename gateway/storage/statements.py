@@ -133,7 +133,7 @@ class _Form:
     def bound(self, rows: Sequence[Mapping[str, Any]]) -> Any:
         """Return the values of a row, or of each of several, as the statement has places."""
         known = [{**self._fixed, **row} for row in rows]
-        filled = [[write(each[key]) for key, write in self._places] for each in known]
+        filled = [[convert(each[key]) for key, convert in self._places] for each in known]
         return filled if len(filled) > 1 else filled[0]
 
     def found(self, cursor: sqlite3.Cursor) -> "_Rows":

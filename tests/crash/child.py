@@ -400,7 +400,7 @@ def observed(write: Write, points: Points) -> Write:
     async def observed_write(
         self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
-        name = fn.__name__.lstrip("_")
+        name = getattr(fn, "func", fn).__name__.lstrip("_")
 
         def body(conn: Connection) -> Any:
             value = fn(conn, *args, **kwargs)

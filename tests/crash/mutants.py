@@ -54,7 +54,7 @@ def send_before_commit(_: Any) -> None:
         adapters.update(known)
 
     async def hasty(self: Database, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if fn is turn_journal.commit:
+        if fn is turn_journal.commit_and_release:
             turn, messages, parts, end = args
             address = turn.lease.address
             for part in parts:

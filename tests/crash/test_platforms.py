@@ -15,7 +15,7 @@ from tests.support.thorough import products
 pytestmark = pytest.mark.timeout(90)
 
 STEPS = (
-    "after commit of commit",
+    "after commit of commit_and_release",
     "before commit of mark_sending",
     "after commit of mark_sending",
     "send: before the request",

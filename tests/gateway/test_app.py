@@ -70,7 +70,9 @@ async def test_a_stop_begins_no_turn_that_waited_for_its_place(tmp_path: Path) -
         await gateway.chat.say("one", "a")
         await gateway.chat.until(lambda: model.waiting)
         await gateway.chat.say("two", "b")
-        await gateway.chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
+        await gateway.chat.until_rows(
+            schema.conversation, lambda rows: rows[-1].ready_no is not None
+        )
         gateway.stop.set()
         await gateway.chat.logged("gateway_stopping")
         gate.set()
@@ -108,7 +110,9 @@ async def test_a_forced_stop_forgives_turns_that_waited_for_a_place(tmp_path: Pa
         await gateway.chat.say("one", "a")
         await gateway.chat.until(lambda: model.waiting)
         await gateway.chat.say("two", "b")
-        await gateway.chat.until_rows(schema.conversation, lambda rows: bool(rows[-1].owner))
+        await gateway.chat.until_rows(
+            schema.conversation, lambda rows: rows[-1].ready_no is not None
+        )
         gateway.stop.set()
         await gateway.ended()
     async with running(tmp_path) as chat:
