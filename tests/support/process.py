@@ -5,12 +5,13 @@ Its standard output is read as the log that it is; tests wait for events in it, 
 
 import asyncio
 import json
+import random
 import signal
 import socket
 import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -261,11 +262,20 @@ class ParleyProcess:
             self._changed.notify_all()
 
 
+NOT_GIVEN = (15_000, 32_000)
+"""Below what Linux gives to connections. Source: ip(7), ip_local_port_range."""
+
+
 def free_port() -> int:
-    """Return a TCP port that nobody listens on at this moment."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return a TCP port that nobody listens on at this moment, and no connection is given.
+
+    One that the system picks may be given to a connection of another test before it is used.
+    """
+    while True:
+        port = random.randrange(*NOT_GIVEN)  # noqa: S311 - guards nothing
+        with socket.socket() as found, suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 def _words(body: dict[str, Any]) -> str:
