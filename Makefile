@@ -80,8 +80,9 @@ test-deep: setup
 bench: setup
 	$(BIN)/python -m tests.bench --write
 
-# Maintainers: write the lock files anew from pyproject.toml (UPGRADE=--upgrade for newer versions).
-COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header $(UPGRADE)
+# Maintainers: write the lock files anew from pyproject.toml (UPGRADE=--upgrade for newer versions). Extras stay in
+# the names: pip before 23.3 takes the newest release for a bare `coverage[toml]`, whose hash nothing holds.
+COMPILE = $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --no-strip-extras $(UPGRADE)
 lock: setup
 	$(BIN)/python -m pip install --quiet uv
 	$(COMPILE) pyproject.toml -o requirements.lock
