@@ -422,6 +422,7 @@ async def assembled(
     burials = Burials(Owners(access, accounts.renderers), settings.delivery.retry_for_s)
     delivery = Delivery(database, replica.id, adapters, traffic, burials)
     _listen(wakeups, beside, stops, worker, delivery)
+    wakeups.forgotten.listen(context.views.clear)
     supervised = [Supervised(adapter) for adapter in adapters.values()]
     platforms = Platforms(adapters, supervised, Watch(database, adapters, traffic))
     health = Health(database, replica.id, supervised, platforms.watch)

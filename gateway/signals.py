@@ -51,6 +51,8 @@ class Wakeups:
     """A conversation's transcript has grown."""
     outbox: Hint[int] = field(default_factory=Hint)
     """A conversation's outbox has something new."""
+    forgotten: Hint[[]] = field(default_factory=Hint)
+    """`parley forget` erased a conversation: no text of it may stay in memory."""
 
     def mark(self, turn: Turn, reaction: Reaction) -> None:
         """Have all messages marked that a turn is about."""

@@ -124,6 +124,14 @@ class KeptViews:
         self._keep(session.conversation, kept)
         return kept.opened()
 
+    def clear(self) -> None:
+        """Let go of all: what was erased must not stay in memory, its delegated children neither.
+
+        The next turn of each other conversation reads its view anew.
+        """
+        self._kept.clear()
+        self._bytes = 0
+
     def _keep(self, conversation: int, kept: KeptView) -> None:
         self._let_go(conversation)
         if kept.size <= self._most_bytes:

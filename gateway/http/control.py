@@ -81,7 +81,7 @@ def routes(
 
     Args:
         database: The gateway's.
-        wakeups: Told what a retried dead letter brings.
+        wakeups: Told what a retried dead letter brings, and that something was erased.
         tell_approved: `GatewayIntake.tell_approved`.
     """
 
@@ -94,6 +94,8 @@ def routes(
             result = await carry_out(database, action, target)
         except GatewayError as exc:
             return web.json_response({"error": str(exc)}, status=409)
+        if action is _forget:
+            wakeups.forgotten()
         if isinstance(result, dead_letters.DeadLetter):
             wakeups.work(result.conversation)
             wakeups.outbox(result.conversation)

@@ -169,6 +169,18 @@ async def test_another_segment_is_read_anew(store: Store) -> None:
     assert [entry.seq for entry in after.entries] == [3, 4]
 
 
+async def test_cleared_views_hold_nothing(store: Store) -> None:
+    """Nothing of them stays in memory, and the next turn reads all of its view again."""
+    place = opened_place(store)
+    store.run(transcript.append, place, BATCHES[0])
+    reading, views = Reading(store), KeptViews()
+    await views.open(reading, active(store, place))  # type: ignore[arg-type]
+    views.clear()
+    assert (views.size, len(views._kept)) == (0, 0)
+    await views.open(reading, active(store, place))  # type: ignore[arg-type]
+    assert reading.rows == [2, 2]
+
+
 async def test_what_a_request_asks_is_worked_out_where_the_view_is_opened(store: Store) -> None:
     """For what is new; a request of the next turn finds it."""
     place = opened_place(store)
