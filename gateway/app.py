@@ -59,8 +59,10 @@ from gateway.pipeline.notices import TurnChats
 from gateway.pipeline.reactions import ReactionQueue
 from gateway.pipeline.turn import TurnRunner, TurnWork
 from gateway.pipeline.worker import Worker, registered
+from gateway.settings.loading import fingerprinted
 from gateway.settings.tree import Settings
 from gateway.signals import Stops, Wakeups
+from gateway.storage import audit_log
 from gateway.storage.engine import Database
 from gateway.storage.migrations import database_path, open_locked
 from gateway.storage.queue.blame import Death
@@ -201,6 +203,9 @@ async def run(
             # The turns that the last death interrupted are charged with it by now, once.
             journal.settled()
             settle_memory()
+            head = await database.write(audit_log.note_settings, fingerprinted(settings))
+            # In a log that others keep it shows what is taken from the end of the chain later.
+            log.info("audit_head", seq=head.seq, hash=head.hash)
             code = await owner_code(database, settings)
             warnings = start_warnings(plugins.missing_guards, gateway.intake.rules.model(None))
             await serve(

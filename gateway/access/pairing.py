@@ -25,6 +25,8 @@ from gateway.access.rate_limits import AdmissionLimits
 from gateway.errors import NotFound
 from gateway.session_keys import address_key
 from gateway.settings.tree import Settings
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.engine import Database
 from gateway.storage.people import members
@@ -126,6 +128,8 @@ class Pairing:
         members.let_in(conn, whom, name, "owner", granted_by="code")
         members.set_owner_code(conn, None)
         members.drop_requests(conn, *whom)
+        who_is = ":".join(whom)
+        audit_log.append(conn, AuditEntry("owner_bound", by=who_is, subject=who_is))
 
     def takes_request(self, conn: Connection, message: InboundMessage) -> bool:
         """Whether a stranger gets a code for this message, and owners are asked."""
@@ -335,6 +339,7 @@ def approve(conn: Connection, code: str, by: str) -> Decision:
         conn, (request.platform, request.sender), request.sender_name, "member", granted_by=by
     )
     members.decide(conn, request.id, "approved")
+    _put_on_record(conn, "pairing_approved", by, request.platform, request.sender)
     happened = Happening("approved", request.platform, request.sender, by)
     return Decision(f"{who(request)} may write to me now.", request, happened)
 
@@ -353,6 +358,7 @@ def deny(conn: Connection, code: str, by: str) -> Decision:
     if request.state == "denied":
         return Decision(f"{who(request)} is denied already.", request)
     members.decide(conn, request.id, "denied")
+    _put_on_record(conn, "pairing_denied", by, request.platform, request.sender)
     happened = Happening("denied", request.platform, request.sender, by)
     return Decision(f"{who(request)} is denied, and cannot ask again for a day.", request, happened)
 
@@ -377,8 +383,13 @@ def revoke(conn: Connection, target: str, by: str) -> Decision:
         shown = messages.quoted(shown_name(target))
         raise NotFound(f"{shown} was not let in by a code; parley.yaml may name them.")
     members.drop_requests(conn, platform, sender)
+    _put_on_record(conn, "member_revoked", by, platform, sender)
     happened = Happening("revoked", platform, sender, by)
     return Decision(f"{platform} {sender} may not write to me any more.", happened=happened)
+
+
+def _put_on_record(conn: Connection, kind: AuditKind, by: str, platform: str, sender: str) -> None:
+    audit_log.append(conn, AuditEntry(kind, by=by, subject=f"{platform}:{sender}"))
 
 
 def shown_name(name: str) -> str:

@@ -1,12 +1,15 @@
-"""`parley audit`: which tools were called, who allowed it, what came of it; changes nothing.
+"""`parley audit`: which tools were called, who decided what, what came of it; changes nothing.
 
-Reads the database's file itself, whether a gateway runs or not.
+`list` reads journal, questions and transcript; `log`, `verify` and `export` read the audit log,
+whose rows are chained. All read the database's file itself, whether a gateway runs or not.
 """
 
 import re
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, fields
 from datetime import datetime
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 from zoneinfo import ZoneInfo
 
 import orjson
@@ -23,12 +26,15 @@ from gateway.cli.common import (
     Limit,
     Since,
     first_day,
+    id_of,
     opened,
     settings_of,
 )
-from gateway.cli.output import page_of, show_lines, show_next, show_table
+from gateway.cli.output import page_of, say, show_lines, show_next, show_table, warn, write_whole
+from gateway.errors import GatewayError
 from gateway.settings.loading import secret_values
-from gateway.storage import schema
+from gateway.storage import audit_log, schema
+from gateway.storage.audit_log import AuditHead, AuditKind, AuditRecord
 from gateway.storage.reports import audit, history
 from gateway.storage.reports.audit import AuditRow
 
@@ -36,12 +42,9 @@ SHOWN_CHARS = 80
 """Longest arguments in the table; JSON has `JSON_CHARS`."""
 JSON_CHARS = 2_000
 
+KINDS = get_args(AuditKind)
+
 audit_app = typer.Typer(help="What tools did, and who allowed it.", no_args_is_help=True)
-
-
-@audit_app.callback()
-def _group() -> None:
-    """Have `list` be a command of its own, though it is the only one."""
 
 
 @audit_app.command("list")
@@ -76,6 +79,128 @@ def audit_list(  # noqa: PLR0913 - an option each
     rows = [_row(row, redactor, zone) for row in calls]
     show_table((*headings, "arguments"), rows, f"no such calls since {first}", after)
     show_next(following)
+
+
+@audit_app.command("log")
+def audit_log_list(
+    context: typer.Context,
+    kind: Annotated[str | None, typer.Option(help=f"One of: {', '.join(KINDS)}.")] = None,
+    since: Since = "30d",
+    limit: Limit = LISTED,
+    after: Annotated[
+        int | None, typer.Option(parser=id_of("row"), metavar="SEQ", help=AFTER)
+    ] = None,
+    *,
+    json: AsLines = False,
+) -> None:
+    """List decisions, refusals, changed settings and what was erased, newest first."""
+    if kind is not None and kind not in KINDS:
+        raise typer.BadParameter(f"{kind!r} is none of: {', '.join(KINDS)}", param_hint="--kind")
+    settings = settings_of(context)
+    zone = ZoneInfo(settings.sessions.timezone)
+    first = first_day(since, datetime.now(zone).date())
+    begin = budgets.day_of(first, zone).start.timestamp()
+    with opened(settings) as conn:
+        found = audit_log.listed(conn, limit + 1, since=begin, kind=kind or "", after=after)
+    rows, following = page_of(found, limit, lambda row: row.seq)
+    if json:
+        show_lines(_record_json(row) for row in rows)
+        return
+    headings = ("seq", "at", "kind", "by", "address", "about", "conversation")
+    lines = [_record_row(row, zone) for row in rows]
+    show_table(headings, lines, f"nothing is on record since {first}", after)
+    show_next(following)
+
+
+@audit_app.command("verify")
+def audit_verify(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Option(help="An export, instead of the database.")] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="SEQ:HASH", help="A head that was noted before.")
+    ] = None,
+) -> None:
+    """Say whether the audit log is as it was written; else name the first row that is not."""
+    known = None if head is None else _known_head(head)
+    if file is not None:
+        rows, end = _of_export(file)
+        found = audit_log.fault(rows, end, known)
+    else:
+        with opened(settings_of(context)) as conn:
+            end = audit_log.head(conn)
+            found = audit_log.fault(audit_log.records(conn), end, known)
+    if found is not None:
+        warn(f"row {found.seq} {found.wrong}", "red")
+        raise typer.Exit(1)
+    assert end is not None, "no fault, so the chain has a head"  # noqa: S101 - `fault` says so
+    say(f"{end.seq} rows, as they were written; head {end.seq}:{end.hash}")
+
+
+@audit_app.command("export")
+def audit_export(
+    context: typer.Context,
+    file: Annotated[Path | None, typer.Argument(help="Where to; else to stdout.")] = None,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+) -> None:
+    """Write the audit log with its chain as JSON lines, for `verify --file`."""
+    with opened(settings_of(context)) as conn:
+        if file is None:
+            show_lines(_exported(audit_log.records(conn), audit_log.head(conn)))
+            return
+        rows = _exported(audit_log.records(conn), audit_log.head(conn))
+        size = write_whole(file, (f"{orjson.dumps(row).decode()}\n" for row in rows), force=force)
+    say(f"{file}: {size:,} bytes")
+
+
+def _exported(rows: Iterable[AuditRecord], end: AuditHead | None) -> Iterator[dict[str, Any]]:
+    """Yield each row, and last the head."""
+    yield from map(asdict, rows)
+    if end is not None:
+        yield {"head": end._asdict()}
+
+
+def _of_export(file: Path) -> tuple[list[AuditRecord], AuditHead | None]:
+    """Read what `export` has written.
+
+    Raises:
+        GatewayError: It cannot be read, or is no export.
+    """
+    rows, end = list[AuditRecord](), None
+    names = {each.name for each in fields(AuditRecord)}
+    try:
+        for line in file.read_bytes().splitlines():
+            found = orjson.loads(line)
+            if isinstance(found, dict) and found.keys() == names:
+                rows.append(AuditRecord(**found))
+            else:
+                end = AuditHead(**found["head"])
+    except OSError as exc:
+        raise GatewayError(f"cannot read {file}: {exc.strerror}") from exc
+    except (ValueError, TypeError, KeyError) as exc:
+        raise GatewayError(f"{file} is no export of the audit log") from exc
+    return rows, end
+
+
+def _known_head(text: str) -> AuditHead:
+    if not re.fullmatch("[0-9]{1,18}:[0-9a-f]{64}", text):
+        wanted = f"{text!r} is no SEQ:HASH, as `verify` prints"
+        raise typer.BadParameter(wanted, param_hint="--head")
+    seq, _, digest = text.partition(":")
+    return AuditHead(int(seq), digest)
+
+
+def _record_json(row: AuditRecord) -> dict[str, Any]:
+    facts = {"seq": row.seq, "at": _time(row.at), "kind": row.kind}
+    return facts | {"conversation": row.conversation, "emptied": row.emptied} | row.text()
+
+
+def _record_row(row: AuditRecord, zone: ZoneInfo) -> tuple[object, ...]:
+    at = datetime.fromtimestamp(row.at, zone).strftime("%Y-%m-%d %H:%M:%S")
+    said = row.text()
+    about = _shortened(said.get("subject", "(erased)"), SHOWN_CHARS)
+    where = "" if row.conversation is None else row.conversation
+    return (row.seq, at, row.kind, said.get("by", ""), said.get("address", ""), about, where)
 
 
 def _named(text: str) -> tuple[int, int]:

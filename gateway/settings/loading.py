@@ -3,15 +3,18 @@
 A model block without a provider is completed from the usual provider variables.
 """
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import orjson
 import platformdirs
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from agent.safety.redaction import Redactor
 from agent.settings import AuxiliaryModelSettings, AuxiliarySettings, ModelSettings
 from gateway.errors import SettingsError
 from gateway.settings.rules import contradictions, doubts, without_effect
@@ -22,6 +25,9 @@ Block = TypeVar("Block", ModelSettings, AuxiliaryModelSettings)
 CONFIG_NAME = "parley.yaml"
 MIN_MAPPED_CHARS = 8
 """Shorter values of the environment or the headers of an MCP server are words such as `true`."""
+
+FINGERPRINT_CHARS = 8
+"""Of a hash in hexadecimal: it tells two secrets apart, and fits to too many to find one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,34 @@ def _origin(name: str, origins: Mapping[str, str]) -> str:
 def secret_values(settings: Settings) -> tuple[str, ...]:
     """Return every configured secret, for the redaction of logs."""
     return tuple(secret for _, value in flatten(settings) for secret in _secrets_in(value))
+
+
+def fingerprinted(settings: Settings) -> dict[str, str]:
+    """Return each setting by its name, as JSON; of secrets only what tells one from another."""
+    redactor = Redactor(secret_values(settings))
+    return {
+        # What looks like a secret though no setting says so: a password in an address.
+        ".".join(map(str, path)): redactor.text(
+            orjson.dumps(_fingerprinted(value), default=str).decode()
+        )
+        for path, value in flatten(settings)
+    }
+
+
+def _fingerprinted(value: Any) -> Any:
+    match value:
+        case SecretStr():
+            digest = hashlib.sha256(value.get_secret_value().encode()).hexdigest()
+            return f"sha256:{digest[:FINGERPRINT_CHARS]}"
+        case BaseModel():
+            inside = flatten(value)
+            return {".".join(map(str, path)): _fingerprinted(inner) for path, inner in inside}
+        case dict():
+            return {str(key): _fingerprinted(inner) for key, inner in value.items()}
+        case tuple() | list():
+            return [_fingerprinted(inner) for inner in value]
+        case _:
+            return value
 
 
 def _secrets_in(value: Any) -> Iterator[str]:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError
 
 from gateway.errors import NotFound, StorageUnavailable
-from gateway.storage import migrations
+from gateway.storage import audit_log, migrations
 from gateway.storage.conversation import attachments, compactions, conversations, sessions
 from gateway.storage.engine import connect, lock_database, read_only_uri
 from gateway.storage.migrations import prepare_schema, require_database, schema_revision
@@ -157,11 +157,16 @@ def forget(conn: Connection, conversation_id: int) -> int:
     return messages
 
 
-def withdraw(conn: Connection, conversation_id: int) -> int:
+def withdraw(conn: Connection, conversation_id: int, by: str = "command line") -> int:
     """Take a conversation out of service, to be erased: nothing is asked, answered or sent in it.
 
     A turn that runs at this moment loses its lease and writes nothing more. A message of the same
-    chat begins another conversation.
+    chat begins another conversation. What the audit log says of it is erased at once.
+
+    Args:
+        conn: The writing connection.
+        conversation_id: The conversation.
+        by: Who wants that, for the audit log.
 
     Returns:
         How many messages were recorded in it, those that retention has erased included.
@@ -178,6 +183,7 @@ def withdraw(conn: Connection, conversation_id: int) -> int:
             f"conversation {conversation_id} belongs to conversation {known.parent}, which has"
             " delegated it; forget that one"
         )
+    audit_log.forget(conn, conversation_id, by)
     _forget_stranger(conn, conversation_id)
     for table, which in ((alias, true()), (outbox, is_unsent), (inbox, is_pending)):
         conn.execute(delete(table).where(table.c.conversation == conversation_id, which))

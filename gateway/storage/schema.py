@@ -31,7 +31,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from gateway.storage.statements import Word
 
-REVISION = "0013"
+REVISION = "0014"
 """The alembic revision that this code needs; a test holds it equal to the newest migration."""
 
 
@@ -725,6 +725,34 @@ pairing = Table(
     Index("ix_pairing_platform_sender", "platform", "sender"),
     Index("ix_pairing_conversation", "conversation"),
     sqlite_autoincrement=True,
+)
+
+# The audit log; its rows stay, what they say may be erased (gateway/storage/audit_log.py).
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("at", Double, nullable=False),
+    Column("kind", Word, nullable=False),
+    Column("conversation", Integer),  # of what may be erased by now: no foreign key
+    Column("emptied", Text, nullable=False),
+    Column("said", Text),  # NULL once it was erased, with its salt
+    Column("salt", Text),
+    Column("digest", Text, nullable=False),
+    Column("prev", Text, nullable=False, unique=True),
+    Column("hash", Text, nullable=False),
+    Index("ix_audit_log_kind_seq", "kind", "seq"),
+)
+_partial_index(
+    "ix_audit_log_conversation", audit_log.c.conversation, where="conversation IS NOT NULL"
+)
+# One row: where the chain of the audit log ends. Who appends holds it.
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("seq", Integer, nullable=False),
+    Column("hash", Text, nullable=False),
 )
 
 outbox = Table(

@@ -5,6 +5,7 @@ with a pending row has no work (gateway/storage/queue/leases.py): its turn goes 
 none.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +14,8 @@ import orjson
 from sqlalchemy import Connection, CursorResult, Row, func, select, update
 
 from agent.tools.context import Inquiry, InquiryKind
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import conversations
 from gateway.storage.queue import outbox
 from gateway.storage.schema import (
@@ -183,7 +186,9 @@ def enter_approved(
     answer = {"state": "answered", "answer": "conversation", "answered_by": by}
     values = _values(conversation_id, turn_id, call, asked)
     row = inquiry.insert().values(**values, **answer, expires_at=now_s())
-    return _found(conn.execute(row.returning(*_COLUMNS)).one())
+    entered = conn.execute(row.returning(*_COLUMNS)).one()
+    _put_on_record(conn, "approved", entered, by, is_standing=True)
+    return _found(entered)
 
 
 def approver(conn: Connection, conversation_id: int, asked: Inquiry) -> str | None:
@@ -236,8 +241,37 @@ def answer(conn: Connection, inquiry_id: int, text: str, by: str) -> bool:
         # The statement that takes the answer decides: of two presses one finds it answered.
         .where(inquiry.c.id == inquiry_id, is_unanswered, inquiry.c.expires_at > now_s())
         .values(state="answered", answer=text, answered_by=by, answered_at=now_s())
-    )
-    return taken.rowcount == 1
+        .returning(*inquiry.c)
+    ).one_or_none()
+    if taken is not None and taken.kind == "approval":
+        _put_on_record(conn, "denied" if text == "deny" else "approved", taken, by)
+    return taken is not None
+
+
+def _put_on_record(
+    conn: Connection, kind: AuditKind, row: Any, by: str, *, is_standing: bool = False
+) -> None:
+    """Put a decision into the audit log, with what exactly it was about.
+
+    Args:
+        conn: The writing connection.
+        kind: What was decided.
+        row: The inquiry.
+        by: Who decided; "" where nobody did in time.
+        is_standing: Whether it follows from what was approved for the conversation before.
+    """
+    detail = {
+        "inquiry": row.id,
+        "turn": row.turn_id,
+        "call": row.call_id,
+        "definition": row.definition,
+        # What was shown has the arguments in it: with them it can be shown what was decided about.
+        "question_sha256": hashlib.sha256(row.question.encode()).hexdigest(),
+        "scope": row.answer if kind == "approved" else None,
+        "standing": is_standing,
+    }
+    entry = AuditEntry(kind, by=by, subject=row.tool, detail=detail, conversation=row.conversation)
+    audit_log.append(conn, entry)
 
 
 def add_sender(conn: Connection, found: Question, sender: str) -> None:
@@ -273,10 +307,14 @@ def expire(conn: Connection, found: Question) -> bool:
         update(inquiry)
         .where(inquiry.c.id == found.id, is_unanswered, inquiry.c.expires_at <= now_s())
         .values(state="expired", answered_at=now_s())
-    )
-    if expired.rowcount == 1:
-        withdraw(conn, found.id, found.conversation, ENDED["expired"])
-    return expired.rowcount == 1
+        .returning(*inquiry.c)
+    ).one_or_none()
+    if expired is None:
+        return False
+    withdraw(conn, found.id, found.conversation, ENDED["expired"])
+    if expired.kind == "approval":
+        _put_on_record(conn, "expired", expired, "")
+    return True
 
 
 def cancel(conn: Connection, conversation_id: int) -> int:

@@ -16,6 +16,8 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, select,
 from agent.messages import ChatMessage, ToolCall, assistant_message, open_calls, tool_message
 from agent.ports import JournaledEffect, ModelCall, ToolStatus
 from gateway.errors import LeaseLost
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry, AuditKind
 from gateway.storage.conversation import attachments, conversations, questions, sessions, transcript
 from gateway.storage.conversation.conversations import Conversation
 from gateway.storage.conversation.turns import PREVIEW_INTENT, Turn, forgive_attempt, load, proceed
@@ -117,6 +119,12 @@ def record_result(conn: Connection, current: Turn, message: ChatMessage, status:
     seq = transcript.append(conn, current.place, [message])
     result = orjson.dumps({"status": status}).decode()
     conn.execute(*_finish(current.id, message["tool_call_id"], result))
+    if status in {"refused", "vetoed"}:
+        kind: AuditKind = "tool_refused" if status == "refused" else "tool_vetoed"
+        detail = {"turn": current.id, "call": message["tool_call_id"]}
+        where = current.lease.conversation
+        entry = AuditEntry(kind, current.sender, "", message["name"], detail, where)
+        audit_log.append(conn, entry)
     return seq
 
 

@@ -16,6 +16,8 @@ from agent.errors import ToolError
 from agent.tools.context import MemoryTarget, TodoItem
 from gateway.errors import NotFound
 from gateway.session_keys import is_direct
+from gateway.storage import audit_log
+from gateway.storage.audit_log import AuditEntry
 from gateway.storage.conversation import conversations
 from gateway.storage.conversation.turns import Turn, proceed
 from gateway.storage.schema import iso_time, memory, now_s, todo
@@ -218,7 +220,7 @@ def all_notes(
     ]
 
 
-def remove_notes(conn: Connection, which: str) -> int:
+def remove_notes(conn: Connection, which: str, by: str = "command line") -> int:
     """Erase one note by its id, or all of a scope; returns how many there were.
 
     Raises:
@@ -230,6 +232,8 @@ def remove_notes(conn: Connection, which: str) -> int:
     removed = conn.execute(delete(memory).where(this)).rowcount
     if not removed:
         raise NotFound(f"there is no note {which!r}; `parley memory list` shows them")
+    entry = AuditEntry("memory_removed", by, subject=which, detail={"notes": removed})
+    audit_log.append(conn, entry)
     return removed
 
 

@@ -1,4 +1,4 @@
-"""`parley audit list`: every tool call with its decision, from the rows that are there anyway."""
+"""`parley audit`: every tool call with its decision, and the audit log with its chain."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,11 +13,12 @@ from agent.messages import assistant_message, tool_message
 from agent.ports import JournaledEffect, ToolStatus
 from agent.safety.redaction import MASK
 from agent.tools.context import Inquiry
+from gateway.storage.audit_log import AuditEntry, append
 from gateway.storage.conversation import questions, turn_journal
 from gateway.storage.conversation.turn_journal import TurnEnd
 from gateway.storage.reports import audit
 from gateway.storage.reports.audit import AuditFilter, AuditRow
-from gateway.storage.schema import conversation, step
+from gateway.storage.schema import audit_log, conversation, step
 from tests.support.command_line import Run, one_line
 from tests.support.scripted_model import tool_call
 from tests.support.storage import Store, turn_of
@@ -228,3 +229,64 @@ def test_the_command_prints_json(store: Store, listing: Run) -> None:
 def test_a_conversation_that_is_not_there(store: Store, listing: Run) -> None:
     """An error, and not an empty table."""
     assert "there is no conversation 99" in one_line(listing("--conversation", "99"))
+
+
+@pytest.fixture
+def logged(store: Store) -> Store:
+    """A store with three rows in its audit log."""
+    for kind, by in (("denied", "telegram:7"), ("approved", "web:ada"), ("expired", "")):
+        store.run(append, AuditEntry(kind, by, "::1", "\x1b[31mact"))  # type: ignore[arg-type]
+    return store
+
+
+def test_the_log_is_printed(logged: Store, parley: Run) -> None:
+    """Newest first, in pages, by kind; what it says of people obeys no terminal."""
+    text = parley("audit", "log", "--limit", "2").out
+    assert text.index("expired") < text.index("approved")
+    assert "--after 2" in text
+    assert "\x1b" not in text
+    rows = parley("audit", "log", "--json", "--kind", "denied").out
+    row = orjson.loads(rows)
+    assert (row["seq"], row["by"], row["address"]) == (1, "telegram:7", "::1")
+    assert "is none of" in parley("audit", "log", "--kind", "other").err
+    assert logged.rows(audit_log)
+
+
+def test_a_sound_log_is_called_sound(logged: Store, parley: Run) -> None:
+    """With its head, which can be given to a later call."""
+    found = parley("audit", "verify")
+    head = found.out.split()[-1]
+    assert found.code == 0
+    assert head.startswith("3:")
+    logged.run(append, AuditEntry("expired"))
+    assert parley("audit", "verify", "--head", head).code == 0
+    wrong = f"{head[:-1]}{'0' if head[-1] != '0' else '1'}"
+    assert parley("audit", "verify", "--head", wrong).code == 1
+    assert "is no SEQ:HASH" in parley("audit", "verify", "--head", "3").err
+
+
+def test_the_first_row_that_was_changed_is_named(logged: Store, parley: Run) -> None:
+    """And the exit code tells programs."""
+    changed = update(audit_log).where(audit_log.c.seq == 2).values(kind="denied")
+    logged.run(lambda conn: conn.execute(changed))
+    found = parley("audit", "verify")
+    assert found.code == 1
+    assert "row 2 was changed" in found.err
+
+
+def test_an_export_can_be_verified(logged: Store, parley: Run, tmp_path: Path) -> None:
+    """Without the database; a line that is gone shows, also the last, and a file that is none."""
+    file = tmp_path / "audit.jsonl"
+    assert parley("audit", "export", str(file)).code == 0
+    assert logged.rows(audit_log)
+    assert parley("audit", "verify", "--file", str(file)).code == 0
+    lines = file.read_bytes().splitlines(keepends=True)
+    assert parley("audit", "export").out.encode().splitlines() == [line.rstrip() for line in lines]
+    for left, told in ((lines[:1] + lines[2:], "row 2 is missing"), (lines[:-1], "no head")):
+        file.write_bytes(b"".join(left))
+        found = parley("audit", "verify", "--file", str(file))
+        assert found.code == 1
+        assert told in found.err
+    file.write_text("[1]\n")
+    assert "no export" in one_line(parley("audit", "verify", "--file", str(file)))
+    assert "cannot read" in one_line(parley("audit", "verify", "--file", str(tmp_path / "none")))
