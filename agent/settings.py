@@ -188,12 +188,14 @@ class TerminalSettings(Section):
 
     `max_processes` counts threads too. `confine`: only with what keeps a command to its directory;
     `network` and `readable` (more directories to read and run programs from) are for confined ones.
+    `allow_root`: also where Parley runs as root.
     """
 
     timeout_s: float = Field(default=120, gt=0, le=3600)
     max_output_bytes: int = Field(default=1_000_000, ge=1_000)
     max_processes: int = Field(default=256, ge=2)
     max_memory_bytes: int = Field(default=2_000_000_000, ge=50_000_000)
+    allow_root: bool = False
     confine: bool = True
     network: bool = False
     readable: tuple[Path, ...] = ()

@@ -29,6 +29,7 @@ from adapters.registry import BUILT_IN
 from agent.models.base import ChatModel
 from agent.plugins.active import Plugins
 from agent.plugins.loading import load_plugins
+from agent.processes import confinement
 from agent.tokens.tiktoken import counter_for, is_openai_family
 from agent.turn.state import Agent
 from gateway import descriptors
@@ -170,6 +171,8 @@ async def run(
         GatewayError: It cannot start; nothing was changed.
     """
     share_arenas()
+    # Before any program is started: its environment and memory hold tokens and what people wrote.
+    confinement.close_memory()
     log.info("descriptors_reserved", limit=descriptors.raise_limit(), kept=descriptors.RESERVED)
     descriptors.RESERVE.keep(descriptors.RESERVED)
     stop = asyncio.Event()

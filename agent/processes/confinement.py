@@ -14,7 +14,7 @@ import os
 import platform
 import stat
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
@@ -52,13 +52,14 @@ _SCOPES = (1 << 0) | (1 << 1)
 """Abstract Unix sockets and signals."""
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 38, 22, 24
+_PR_SET_DUMPABLE = 4
 _SECCOMP_MODE_FILTER = 2
 _LAST_CAPABILITY = 63
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, 16
 _EPERM, _ENOSYS, _EOPNOTSUPP, _EAFNOSUPPORT = 1, 38, 95, 97
 _NEW_NAMESPACES = 0x7E020000
 _X32 = 0x40000000
@@ -71,15 +72,26 @@ _ARCHITECTURES = {
     "x86_64": (
         0xC000003E,
         {"setpgid": 109, "setsid": 112, "kill": 62, "socket": 41, "clone": 56}
-        | {"prlimit64": 302, "setpriority": 141},
+        | {"prlimit64": 302, "setpriority": 141, "open": 2, "openat": 257, "creat": 85}
+        | {"chmod": 90, "fchmod": 91, "fchmodat": 268, "mknod": 133, "mknodat": 259},
     ),
     "aarch64": (
         0xC00000B7,
         {"setpgid": 154, "setsid": 157, "kill": 129, "socket": 198, "clone": 220}
-        | {"prlimit64": 261, "setpriority": 140},
+        | {"prlimit64": 261, "setpriority": 140, "openat": 56}
+        | {"fchmod": 52, "fchmodat": 53, "mknodat": 33},
     ),
 }
-_CLONE3 = 435
+_CLONE3, _OPENAT2, _FCHMODAT2 = 435, 437, 452
+_SET_ID = 0o6000
+_OF_OTHERS = 0o077
+# Which argument of a call is the mode; those that change one, and those that make a file with it.
+_CHANGING = {"chmod": 1, "fchmod": 1, "fchmodat": 2}
+_MAKING = {"creat": 1, "mknod": 1, "mknodat": 2}
+_OPENING = {"open": 1, "openat": 2}
+"""Which argument holds the flags; the mode stands behind it, and means something with these:"""
+_CREATES = 0o100 | 0o20000000
+"""O_CREAT and O_TMPFILE."""
 # By line: unshare, setns, mount, umount2, pivot_root, chroot, ptrace, process_vm_readv and _writev,
 # bpf, perf_event_open, userfaultfd; keyctl, add_key, request_key, open_by_handle_at, memfd_create.
 # What changes other processes: sched_setparam, _setscheduler, _setaffinity, _setattr, ioprio_set.
@@ -137,6 +149,16 @@ def why_not() -> str | None:
         found = f"has version {abi} of Landlock" if abi else "has no Landlock, or it is off"
         return f"the kernel {found}; version {MIN_ABI} (Linux 6.2) is needed"
     return None
+
+
+def close_memory() -> None:
+    """Keep other processes of this user from this one's memory, environment and open files.
+
+    The kernel gives these files in /proc to root, and writes no core. A program that is started
+    from here begins without it.
+    """
+    if platform.system() == "Linux":
+        _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def hold_in_group() -> None:
@@ -257,14 +279,16 @@ def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
     """Yield the filter of what a confined command does not need, or must not reach."""
     numbers = _ARCHITECTURES[machine][1]
     yield from _beginning(machine)
-    # Its flags lie in memory, which no filter can read; without it libraries use clone.
-    yield from _when(_JUMP_EQUAL, _CLONE3, _ERRNO | _ENOSYS)
+    # Their flags lie in memory, which no filter can read; libraries fall back to older calls.
+    for number in (_CLONE3, _OPENAT2):
+        yield from _when(_JUMP_EQUAL, number, _ERRNO | _ENOSYS)
     for number in (*_FORBIDDEN[machine], *_FORBIDDEN_EVERYWHERE):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _EPERM)
     for number in (*_UNSUPPORTED[machine], *_UNSUPPORTED_EVERYWHERE):
         yield from _when(_JUMP_EQUAL, number, _ERRNO | _EOPNOTSUPP)
     # Without effect, not refused: `nice` is in many scripts, and would fail.
     yield from _when(_JUMP_EQUAL, numbers["setpriority"], _ERRNO)
+    yield from _modes(numbers)
     own = _when(_JUMP_EQUAL, 0, _ALLOW)
     yield from _for_call(numbers["prlimit64"], own, _ERRNO | _EPERM)
     namespaces = _when(_JUMP_SET, _NEW_NAMESPACES, _ERRNO | _EPERM)
@@ -272,6 +296,28 @@ def _confining(machine: str, families: Sequence[int]) -> Iterator[bytes]:
     allowed = [step for family in families for step in _when(_JUMP_EQUAL, family, _ALLOW)]
     yield from _for_call(numbers["socket"], allowed, _ERRNO | _EAFNOSUPPORT)
     yield _step(_RETURN, _ALLOW)
+
+
+def _modes(numbers: Mapping[str, int]) -> Iterator[bytes]:
+    """Yield what lets no file run as its owner, and no file be opened to others.
+
+    A filter cannot see whose file it is, and Landlock does not govern modes. What is made lies in
+    the workspace, which is closed to others as a whole: there only set-id bits are refused.
+    """
+    changed = _when(_JUMP_SET, _SET_ID | _OF_OTHERS, _ERRNO | _EPERM)
+    made = _when(_JUMP_SET, _SET_ID, _ERRNO | _EPERM)
+    for name, argument in _CHANGING.items():
+        if name in numbers:
+            yield from _for_call(numbers[name], changed, None, argument)
+    yield from _for_call(_FCHMODAT2, changed, None, 2)
+    for name, argument in _MAKING.items():
+        if name in numbers:
+            yield from _for_call(numbers[name], made, None, argument)
+    for name, argument in _OPENING.items():
+        if name in numbers:
+            # Without these flags the mode is whatever the register held before.
+            creating = [_step(_JUMP_SET, _CREATES, 0, 3), _argument(argument + 1), *made]
+            yield from _for_call(numbers[name], creating, None, argument)
 
 
 def _beginning(machine: str) -> Iterator[bytes]:
@@ -289,16 +335,23 @@ def _when(jump: int, value: int, result: int) -> list[bytes]:
     return [_step(jump, value, 0, 1), _step(_RETURN, result)]
 
 
-def _for_call(number: int, checks: Sequence[bytes], otherwise: int | None) -> Iterator[bytes]:
-    """Yield the checks of one call's first argument, and what holds where none applies.
+def _for_call(
+    number: int, checks: Sequence[bytes], otherwise: int | None, argument: int = 0
+) -> Iterator[bytes]:
+    """Yield the checks of one argument of a call, and what holds where none applies.
 
     None: what follows in the filter.
     """
     last = _step(_LOAD, _NUMBER_AT) if otherwise is None else _step(_RETURN, otherwise)
     yield _step(_JUMP_EQUAL, number, 0, len(checks) + 2)
-    yield _step(_LOAD, _FIRST_ARGUMENT_AT)
+    yield _argument(argument)
     yield from checks
     yield last
+
+
+def _argument(position: int) -> bytes:
+    """Return what loads the lower half of an argument; both processors store that half first."""
+    return _step(_LOAD, _ARGUMENTS_AT + 8 * position)
 
 
 def _step(code: int, operand: int, jump_true: int = 0, jump_false: int = 0) -> bytes:

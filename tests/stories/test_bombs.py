@@ -104,7 +104,11 @@ async def chats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         server = await stack.enter_async_context(TestServer(app))
         settings = ToolSettings(
             terminal=TerminalSettings(
-                timeout_s=60, max_processes=40, max_memory_bytes=100_000_000, max_output_bytes=2_000
+                timeout_s=60,
+                max_processes=40,
+                max_memory_bytes=100_000_000,
+                max_output_bytes=2_000,
+                allow_root=True,
             ),
             fetch=FetchSettings(allow_hosts=(f"127.0.0.1:{server.port}",), max_bytes=5_000),
             workspace=WorkspaceSettings(max_bytes=200_000),

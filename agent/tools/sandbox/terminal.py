@@ -6,6 +6,7 @@ Nothing of Parley's own environment reaches the command. What keeps it to the wo
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 from contextlib import suppress
@@ -44,9 +45,11 @@ def make_terminal(settings: ToolSettings) -> Tool:
     """Return the tool.
 
     Raises:
-        ValueError: Commands are to be confined and cannot be; the text says what to do.
+        ValueError: Commands are to be confined and cannot be, or would run as root; the text says
+            what to do.
     """
     options = settings.terminal
+    refuse_root(options)
     report_confinement(options)
     terminal = Terminal(options, settings.workspace.max_bytes)
     network = "It can use the network." if options.network else "It has no network."
@@ -66,6 +69,20 @@ def make_terminal(settings: ToolSettings) -> Tool:
         timeout_s=options.timeout_s + 3 * GRACE_S,
         restricted=True,
     )
+
+
+def refuse_root(options: TerminalSettings) -> None:
+    """Have no command run as root, unless the operator says so.
+
+    Raises:
+        ValueError: Parley runs as root.
+    """
+    if os.geteuid() == 0 and not options.allow_root:
+        raise ValueError(
+            "terminal is refused while Parley runs as root: its commands would own what root owns."
+            " Run Parley as a user of its own, take terminal out of tools.enabled, or set"
+            " tools.terminal.allow_root to true if you accept that"
+        )
 
 
 def report_confinement(options: TerminalSettings) -> None:

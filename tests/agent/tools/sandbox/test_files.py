@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agent.errors import ToolError
 from agent.processes import descent
-from agent.settings import ToolSettings, WorkspaceSettings
+from agent.settings import TerminalSettings, ToolSettings, WorkspaceSettings
 from agent.tools.catalog import builtin_tools
 from agent.tools.context import ToolContext, TurnRights
 from agent.tools.sandbox import files, searcher
@@ -156,7 +156,8 @@ async def test_a_sender_who_may_not_act_touches_nothing(tmp_path: Path, name: st
         workspace=tmp_path / "ws",
         rights=TurnRights(may_act=False),
     )
-    tools = builtin_tools(ToolSettings(enabled=(name,)))
+    options = TerminalSettings(allow_root=True)
+    tools = builtin_tools(ToolSettings(enabled=(name,), terminal=options))
     outcome = await tools.execute(call(name), context)
     assert outcome.text == f"Error: the sender may not use {name}: it touches the world outside"
     assert not (tmp_path / "ws").exists()

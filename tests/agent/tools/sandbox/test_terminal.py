@@ -28,7 +28,7 @@ async def shell(folder: Path, command: str, *, disk: int = 10**8, **options: Any
         options.setdefault("confine", False)
     settings = ToolSettings(
         enabled=("terminal",),
-        terminal=TerminalSettings(**options),
+        terminal=TerminalSettings(allow_root=True, **options),
         workspace=WorkspaceSettings(max_bytes=disk),
     )
     return await use_with(settings, folder, command=command)
@@ -229,7 +229,8 @@ async def test_the_network_is_there_where_the_operator_says_so(tmp_path: Path) -
 
 def made(**options: Any) -> str:
     """Return what the model is told about the tool."""
-    return make_terminal(ToolSettings(terminal=TerminalSettings(**options))).description
+    settings = TerminalSettings.model_validate({"allow_root": True} | options)
+    return make_terminal(ToolSettings(terminal=settings)).description
 
 
 def test_without_confinement_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,6 +243,17 @@ def test_without_confinement_there_is_no_terminal(monkeypatch: pytest.MonkeyPatc
     assert [(line["event"], line["log_level"]) for line in logs] == [
         ("terminal_not_confined", "warning")
     ]
+
+
+def test_root_has_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands would own what root owns; the operator can say that this is meant."""
+    monkeypatch.setattr(confinement, "why_not", lambda: None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(ValueError, match=r"Parley runs as root.*tools.terminal.allow_root"):
+        made(allow_root=False)
+    assert "It has no network." in made(allow_root=True)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert "It has no network." in made(allow_root=False)
 
 
 def test_the_confinement_in_force_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
